@@ -43,7 +43,7 @@ def generation() -> None:
 @click.option("--limit", default=500, type=POSITIVE, help="Number of sentences.", show_default=True)
 @_write
 def engines(weights: Path, data: Path | None, limit: int, write: Path | None) -> None:
-    """ONNX Runtime, OpenVINO and CTranslate2, in fp32 and int8, on one thread and on all.
+    """ONNX Runtime and CTranslate2, in fp32 and int8, on one thread and on all.
 
     Each translates the same sentences greedily, alone and sixteen at a time; its words are compared with
     those of transformers' generate, which has to be all of them in fp32, and 99 % in int8.

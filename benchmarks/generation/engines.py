@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 
-from generation import ctranslate2_model, openvino_engine
+from generation import ctranslate2_model
 from gourmet.reports.table import markdown
-from gourmet.runtime.decoding.engine import Run, onnx_graph
+from gourmet.runtime.decoding.engine import onnx_graph
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
@@ -144,7 +144,7 @@ def _share(found: Numbers, wanted: Numbers) -> float:
 
 def _forms(checkpoint: Checkpoint, others: Numbers, folder: Path) -> Iterator[Form]:
     """`others`: sentences that say what goes into the products, of which none is translated here."""
-    plain, small, openvino = (folder / name for name in ("plain", "small", "openvino"))
+    plain, small = folder / "plain", folder / "small"
 
     def eight_bits_of(network: torch.nn.Module) -> None:
         answered(network, checkpoint.tokenizer, others)
@@ -156,13 +156,7 @@ def _forms(checkpoint: Checkpoint, others: Numbers, folder: Path) -> Iterator[Fo
         graphs.mkdir()
         for name, graph in export.graphs(network).items():
             graph.write(graphs / name)
-        yield "ONNX Runtime", form, graphs, partial(_looped, checkpoint, graphs, _onnx)
-        if form == "int8":
-            openvino.mkdir()
-            for path in plain.iterdir():
-                openvino_engine.compress(path, openvino / path.name)
-        theirs = openvino if form == "int8" else plain
-        yield "OpenVINO", form, theirs, partial(_looped, checkpoint, theirs, openvino_engine.graph)
+        yield "ONNX Runtime", form, graphs, partial(_looped, checkpoint, graphs)
         converted = folder / f"ctranslate2-{form}"
         ctranslate2_model.convert(checkpoint, converted, form.replace("fp", "float"))
         answers = partial(ctranslate2_model.open_model, converted, checkpoint, MAX_TOKENS)
@@ -170,13 +164,9 @@ def _forms(checkpoint: Checkpoint, others: Numbers, folder: Path) -> Iterator[Fo
     yield "transformers", "fp32", checkpoint.folder, partial(_eager, checkpoint)
 
 
-def _onnx(path: Path, threads: int) -> Run:
-    return onnx_graph(path.read_bytes(), threads)
-
-
-def _looped(checkpoint: Checkpoint, folder: Path, graph: Callable[[Path, int], Run], threads: int) -> Answer:
-    """The served loop over an engine."""
-    encoder, decoder = (graph(folder / name, threads) for name in (ENCODER, DECODER))
+def _looped(checkpoint: Checkpoint, folder: Path, threads: int) -> Answer:
+    """The served loop, on ONNX Runtime."""
+    encoder, decoder = (onnx_graph((folder / name).read_bytes(), threads) for name in (ENCODER, DECODER))
     engine = MarianEngine(encoder, decoder, checkpoint.tokenizer.pad)
     engine.fit((folder / DECODER).read_bytes())
     return partial(export.served_answers, engine, checkpoint.tokenizer)

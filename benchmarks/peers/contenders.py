@@ -16,7 +16,6 @@ import psutil
 
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
-from gourmet.runtime.cpu_engine import ONNX_RUNTIME
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
@@ -49,8 +48,7 @@ class PhotoArm:
     @property
     def way(self) -> Way:
         """Peers decode plainly; in Triton, the model's config says what runs it."""
-        engine = Model.served(self.model).engine if self.role == "ours" else ONNX_RUNTIME
-        return Way(self.model, self.role == "peers", engine)
+        return Way(self.model, self.role == "peers")
 
 
 _UVICORN: Final = ("uvicorn", "fastapi_app:app", "--host", "127.0.0.1", "--no-access-log", "--port")

@@ -17,9 +17,7 @@ from gourmet.client.model_config import as_json
 from gourmet.measure.validity import WrongAnswers
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.runtime import cpu_engine
 from gourmet.runtime.instances import parameter
-from gourmet.runtime.openvino_network import OpenVinoNetwork
 from gourmet.systems.food11 import contract
 from peers.photo_sets import PhotoSet
 
@@ -38,7 +36,6 @@ class Model:
     name: str
     path: Path
     temperature: float
-    engine: str  # what runs it inside Triton
 
     @classmethod
     def served(cls, name: str) -> Model:
@@ -46,7 +43,7 @@ class Model:
         path = folder / str(repository.versions(folder)[-1]) / "model.onnx"
         config = as_json(repository.read_config(folder))
         temperature = float(parameter(config, "temperature") or 1)
-        return cls(name, path, temperature, cpu_engine.engine(config))
+        return cls(name, path, temperature)
 
     @property
     def labels(self) -> Path:
@@ -65,12 +62,11 @@ class Way:
 
     model: str
     plainly: bool  # decoded at full size
-    engine: str
 
     @property
     def usual(self) -> Way:
-        """By ONNX Runtime on our decoding, to tell the others from."""
-        return Way(self.model, False, cpu_engine.ONNX_RUNTIME)
+        """With our decoding, to compare the others with."""
+        return Way(self.model, False)
 
 
 # The probabilities [photos, labels], by the name of a set of photos.
@@ -85,7 +81,6 @@ def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expec
             Model.served(way.model),
             drawn.photos,
             plain if way.plainly else contract.SYSTEM.pixels,
-            way.engine,
         )
         for name, drawn in sets.items()
         for way in sorted({*ways, *(way.usual for way in ways)})
@@ -93,7 +88,7 @@ def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expec
 
 
 def differences(expected: Expected) -> list[str]:
-    """How far our decoding, and our engine, change answers."""
+    """How far our decoding changes answers."""
     said = []
     for (name, way), theirs in expected.items():
         if way == way.usual:
@@ -101,20 +96,16 @@ def differences(expected: Expected) -> list[str]:
         ours = expected[name, way.usual]
         same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
         apart = np.abs(ours - theirs).max(axis=1)
-        what = "decoded plainly" if way.plainly else f"run by {way.engine}"
         said.append(
-            f"{name} photos, {way.model}, {what}: the same label for {same} of {len(ours)}; probabilities "
-            f"apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most"
+            f"{name} photos, {way.model}, decoded plainly: the same label for {same} of {len(ours)}; "
+            f"probabilities apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most"
         )
     return said
 
 
-def _rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) -> Floats:
-    """The probabilities [photos, labels]; raise unless their answers tell the photos apart.
-
-    In eight bits the engines round so differently that each must be compared with itself.
-    """
-    answer = answering(model, engine)
+def _rows(model: Model, photos: Sequence[bytes], decode: Decode) -> Floats:
+    """The probabilities [photos, labels]; raise unless their answers tell the photos apart."""
+    answer = answering(model)
     expected = np.array([answer(decode(photo)) for photo in photos])
     apart = np.abs(expected[:, np.newaxis] - expected[np.newaxis]).max(axis=2)
     if len(photos) > 1 and np.partition(apart, 1, axis=1)[:, 1].min() <= 2 * TOLERANCE:
@@ -122,9 +113,7 @@ def _rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) ->
     return expected
 
 
-def answering(
-    model: Model, engine: str = cpu_engine.ONNX_RUNTIME, threads: int = 0
-) -> Callable[[Pixels], Floats]:
+def answering(model: Model, threads: int = 0) -> Callable[[Pixels], Floats]:
     """The model alone, from pixels to probabilities, on so many threads (0: ONNX Runtime's choice)."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -132,8 +121,6 @@ def answering(
     session = ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
     given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
     run: Any = session.run
-    if engine == cpu_engine.OPENVINO:
-        run = OpenVinoNetwork(model.path, 1, batched=True).run
 
     def answer(pixels: Pixels) -> Floats:
         row = pixels if given.type == "tensor(uint8)" else contract.SYSTEM.normalise(pixels)

@@ -30,8 +30,7 @@ Everybody was sent the same photos as the same form, one server after another, i
 of {window:g} s; figures are medians over the turns with the least and the most in brackets, percentiles are
 of all turns' answers together, and ratios are taken turn by turn. **Every** answer was compared, label and
 probabilities, with the same ONNX file run without a server on the same pixels (peers: on pixels decoded
-plainly) and by the same engine, ONNX Runtime unless the model's config names another; one wrong answer ends
-the run. A window in which others took more than {quiet:g} cores was measured again, up to twice; rows with
+plainly); one wrong answer ends the run. A window in which others took more than {quiet:g} cores was measured again, up to twice; rows with
 a * never had a quiet one in some turn. CPU is of all processes of a server, per photo, in milliseconds of
 one core; memory counts once what processes share.
 """
@@ -153,7 +152,7 @@ def as_markdown(comparison: PhotoComparison) -> str:
         page += markdown(_HEADINGS, (_cells(row) for row in comparison.rows if row.load.inputs == photos))
     return (
         page
-        + "\nHow other decoding or another engine changes answers, against ours run by ONNX Runtime:\n\n"
+        + "\nHow other decoding changes answers:\n\n"
         + "".join(f"- {line}\n" for line in comparison.decoding)
     )
 

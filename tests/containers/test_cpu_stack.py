@@ -151,18 +151,6 @@ def test_both_models_are_served_to_those_who_ask_triton_itself(stack: Stack) -> 
     assert b"nv_inference_count" in Site(stack.metrics_port).request("GET", "/metrics").body
 
 
-def test_the_food_models_onnx_files_are_run_by_openvino(stack: Stack) -> None:
-    # Every instance is a process of its own: those that have OpenVINO's plugin for CPUs in their memory.
-    plugin = "grep -ls libopenvino_intel_cpu_plugin /proc/[0-9]*/maps"
-    shown = stack.inside(
-        "triton", "sh", "-c", f"for maps in $({plugin}); do tr '\\0' ' ' < ${{maps%maps}}cmdline; done"
-    )
-    processes = shown.stdout
-    for instance in ("food_classifier_onnx_0_0", "food_classifier_onnx_0_1", "food_classifier_int8_0_0"):
-        assert instance in processes, shown
-    assert "digits_0_0" not in processes
-
-
 def test_ports_of_triton_and_the_lab_are_open_on_loopback_only(stack: Stack) -> None:
     for service, ports in (
         ("triton", {stack.http_port, stack.grpc_port, stack.metrics_port}),

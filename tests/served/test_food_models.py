@@ -103,9 +103,7 @@ def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
     [
         ("torch", "fp32", 1e-5),
         ("onnxruntime", "fp32", 1e-6),
-        ("openvino", "fp32", 1e-5),
         ("onnxruntime", "int8", 1e-6),
-        ("openvino", "int8", 0.05),  # it rounds otherwise
     ],
 )
 def test_every_engine_answers_as_the_file_of_its_precision(
@@ -131,5 +129,5 @@ def test_every_engine_answers_as_the_file_of_its_precision(
 def test_an_engine_that_is_not_there_is_refused_with_those_that_are(client) -> None:
     config = as_json(read_config(DEFAULT / "food_classifier"))
     config["parameters"]["cpu_engine"]["string_value"] = "tensorrt"
-    with pytest.raises(InferenceServerException, match="must be one of onnxruntime, openvino, torch"):
+    with pytest.raises(InferenceServerException, match="must be one of onnxruntime, torch"):
         client.load_model("food_classifier", config=json.dumps(config))

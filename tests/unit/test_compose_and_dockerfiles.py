@@ -117,7 +117,7 @@ def test_dockerignore_lets_nothing_through_that_no_dockerfile_copies() -> None:
             [
                 "ask_models",
                 "gourmet.serving.api_keys",
-                "gourmet.runtime.openvino_network",
+                "gourmet.runtime.onnx_signature",
                 "gourmet.runtime.manifest",
             ],
         ),

@@ -240,7 +240,7 @@ def declared(
 
 FLOATS = "float[batch, 3]"
 ACCELERATED = {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvino"}]}}
-NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVINO on the CPU set .*cpu_engine"
+NO_ACCELERATOR = "'openvino' is not supported here; supported: none"
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,10 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
         ),
         (
             FLOATS,
-            declared(cpu_engine="tensorrt"),
-            r'"cpu_engine" is .tensorrt.; it must be one of onnxruntime, openvino',
+            declared(cpu_engine="openvino"),
+            r'"cpu_engine" is .openvino.; it must be one of onnxruntime',
         ),
-        (
-            "string[batch, 3]",
-            declared(data_type="STRING", cpu_engine="openvino"),
-            r"input 'given' is of strings, which OpenVINO is not given here: leave out .*cpu_engine",
-        ),
-        (FLOATS, declared(optimization=ACCELERATED, cpu_engine="openvino"), NO_ACCELERATOR),
+        (FLOATS, declared(optimization=ACCELERATED), NO_ACCELERATOR),
         (
             FLOATS,
             declared(input_too={"allow_ragged_batch": True}),
@@ -296,7 +291,7 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
     ],
     ids=[
         *("empty file", "name", "type", "dims", "batch", "element"),
-        *("threads", "engine", "strings", "accelerator of openvino", "ragged"),
+        *("threads", "engine", "accelerator", "ragged"),
     ],
 )
 def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(

@@ -66,7 +66,7 @@ def _engine(version: Path, config: Mapping[str, Any]) -> OpenModel:
 
     engine = open_engine(_file(version, config), config, CPU, logging.getLogger(__name__).warning)
     signature = engine.signature
-    turns = Semaphore(1 if engine.name == "OpenVINO" else available_cpus())
+    turns = Semaphore(available_cpus())
     answered_by = [each.name for each in signature.outputs]
 
     def ask(inputs: Tensors) -> tuple[Tensors, str]:

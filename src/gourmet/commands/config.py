@@ -16,7 +16,7 @@ from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
 from gourmet.errors import UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
-from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS, TORCH
+from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS
 from gourmet.runtime.files import write_whole
 from gourmet.serving import instance_budget
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
@@ -48,7 +48,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
     default=None,
     help="Cache answers, where Triton was started with a cache (gourmet up --response-cache MB).",
 )
-@click.option("--engine", type=click.Choice((*ENGINES, TORCH)), help="Engine that runs the model on the CPU.")
+@click.option("--engine", type=click.Choice(ENGINES), help="Engine on the CPU, of a model that has several.")
 @click.option(
     "--precision", type=click.Choice(PRECISIONS), help="Precision on the CPU, of a model that has several."
 )

@@ -15,9 +15,7 @@ import numpy as np
 from gourmet.contracts import Array, Tensors
 from gourmet.errors import GourmetError
 from gourmet.measure.task import MeasureOptions
-from gourmet.runtime.cpu_engine import ONNX_RUNTIME, OPENVINO
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.openvino_network import new_core
 
 _WARM_UP_RUNS: Final = 3
 # Two ways to share a product among threads round differently; more than this is a different answer.
@@ -61,7 +59,7 @@ def measure(
     found: list[LayoutResult] = []
     expected: Sequence[Array] = ()
     for layout in layouts or usual_layouts(available_cpus()):
-        runs = [opened(model, ONNX_RUNTIME, feeds, layout.threads) for _ in range(layout.sessions)]
+        runs = [opened(model, feeds, layout.threads) for _ in range(layout.sessions)]
         for run in runs:
             _warm_up(run)
         stop = time.perf_counter() + seconds
@@ -91,9 +89,9 @@ def all_cpus(run: Run, options: MeasureOptions) -> LayoutResult:
     return summarise(Layout(1, available_cpus()), windows)
 
 
-def opened(path: Path, engine: str, feeds: Tensors, threads: int | None = None) -> Run:
-    """The file by its engine (an ONNX file's; TorchScript has one), on so many threads or on all CPUs."""
-    open_file = _torchscript if path.suffix == ".pt" else _openvino if engine == OPENVINO else _onnxruntime
+def opened(path: Path, feeds: Tensors, threads: int | None = None) -> Run:
+    """Open a TorchScript or ONNX file to run on so many threads, or on all CPUs."""
+    open_file = _torchscript if path.suffix == ".pt" else _onnxruntime
     try:
         return open_file(path, feeds, threads or available_cpus())
     except Exception as exc:  # each engine has its own
@@ -141,17 +139,3 @@ def _onnxruntime(path: Path, feeds: Tensors, threads: int) -> Run:
     options.log_severity_level = 4  # what goes wrong is raised
     session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
-
-
-def _openvino(path: Path, feeds: Tensors, threads: int) -> Run:
-    """Compiled for just these shapes, which is OpenVINO at its fastest."""
-    core = new_core()
-    model = core.read_model(path)
-    model.reshape({name: list(rows.shape) for name, rows in feeds.items()})
-    hints = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    request = core.compile_model(model, "CPU", hints).create_infer_request()
-    return lambda: list(request.infer(dict(feeds), share_inputs=True).values())

@@ -12,7 +12,7 @@ from typing import Final
 
 from gourmet.runtime.instances import available_cpus
 
-_PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "openvino", "torch", "numpy", "pillow")
+_PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "torch", "numpy", "pillow")
 
 
 def about() -> dict[str, str]:

@@ -79,18 +79,15 @@ def changed(config: Config, change: Change) -> Config:
 
 
 def _change_engine(config: Config, change: Change) -> None:
-    """ONNX models are run by either engine of ONNX files; others that name an engine have a choice."""
-    is_onnx = config.get("backend") == "onnxruntime"
+    """Only a model whose config names an engine or a precision has a choice of it."""
     for flag, name, value in (
         ("--engine", ENGINE_PARAMETER, change.engine),
         ("--precision", PRECISION_PARAMETER, change.precision),
     ):
         if value is None:
             continue
-        if not (parameter(config, name) or (is_onnx and name == ENGINE_PARAMETER)):
+        if not parameter(config, name) or config.get("backend") == "onnxruntime":
             raise UsageError(f"{config['name']} has no choice of that: {flag} does not apply")
-        if is_onnx and value == TORCH:
-            raise UsageError(f"{config['name']} is an ONNX model, which torch does not run")
         _set_parameter(config, name, value)
 
 

@@ -1,7 +1,6 @@
-"""What runs a model on the CPU, and in which precision, as its config says. Standard library only.
+"""Which engine runs a model on the CPU, and in which precision. Standard library only.
 
-These are our own parameters and not NVIDIA's `cpu_execution_accelerator`: a Triton whose ONNX Runtime was
-built without OpenVINO refuses to load a model with that, and passes over parameters that it does not know.
+These are our own parameters: other Tritons pass over parameters that they do not know.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from gourmet.runtime.instances import parameter
 
 ENGINE_PARAMETER: Final = "cpu_engine"
 ONNX_RUNTIME: Final = "onnxruntime"
-OPENVINO: Final = "openvino"
 TORCH: Final = "torch"
-ENGINES: Final = (ONNX_RUNTIME, OPENVINO)  # of an ONNX file
+ENGINES: Final = (ONNX_RUNTIME, TORCH)
 PRECISION_PARAMETER: Final = "cpu_precision"
 FP32: Final = "fp32"
 INT8: Final = "int8"

@@ -1,4 +1,4 @@
-"""What runs the ONNX file of one instance as its config asks for: ONNX Runtime, or OpenVINO.
+"""Run the ONNX file of one instance with ONNX Runtime, as its config asks for.
 
 The ONNX Runtime backend and the food classifier import it inside Triton.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ from gourmet.runtime.instances import (
     parameter,
     switch,
 )
-from gourmet.runtime.openvino_network import OpenVinoNetwork
 
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
@@ -59,7 +57,7 @@ def has_cuda() -> bool:
 
 @dataclass(frozen=True)
 class FileEngine:
-    """What the file takes and gives, how it is run, and by what."""
+    """What the file takes and gives, how it is run, and ONNX Runtime's provider that runs it."""
 
     name: str
     signature: signatures.OnnxSignature
@@ -69,12 +67,8 @@ class FileEngine:
 def open_engine(
     path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> FileEngine:
-    """The engine of one instance. What a config says of the CPU's engine does not hold on a GPU."""
-    on_cpu = device.kind == "cpu" or not (device.required or has_cuda())
-    if cpu_engine.engine(config) == cpu_engine.OPENVINO and on_cpu:
-        if find_spec("openvino"):
-            return _openvino(path, config)
-        warn(f"{config['name']} is run by ONNX Runtime: OpenVINO is not installed")
+    """Open the file for one instance."""
+    cpu_engine.engine(config, (cpu_engine.ONNX_RUNTIME,))
     session = opened_on(device, partial(_open_on, path=path, config=config), warn, config["name"])
     options = _run_options(config)
     return FileEngine(
@@ -82,19 +76,6 @@ def open_engine(
         signatures.OnnxSignature.of(session),
         lambda feeds, requested: session.run(requested, feeds, options),
     )
-
-
-def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
-    accelerator_options(config, "cpu_execution_accelerator", supported="")
-    # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
-    signature = signatures.OnnxSignature.of(peek(path))
-    if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:
-        raise GourmetError(
-            f"input {text[0]!r} is of strings, which OpenVINO is not given here: leave out the parameter "
-            f'"{cpu_engine.ENGINE_PARAMETER}"'
-        )
-    network = OpenVinoNetwork(path, cpu_threads(config), batched=config["max_batch_size"] > 0)
-    return FileEngine("OpenVINO", signature, lambda feeds, requested: network.run(requested, feeds))
 
 
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:
@@ -160,8 +141,7 @@ def accelerator_options(config: Mapping[str, Any], role: str, supported: str) ->
     for accelerator in config.get("optimization", {}).get("execution_accelerators", {}).get(role, []):
         if accelerator["name"] != supported:
             raise GourmetError(
-                f"{role} {accelerator['name']!r} is not supported here; supported: {supported or 'none'} "
-                f'(for OpenVINO on the CPU set the parameter "{cpu_engine.ENGINE_PARAMETER}")'
+                f"{role} {accelerator['name']!r} is not supported here; supported: {supported or 'none'}"
             )
         options.update(accelerator.get("parameters", {}))
     return options

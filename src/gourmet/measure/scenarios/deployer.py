@@ -22,7 +22,6 @@ from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change
 from gourmet.repository.lock import changing
-from gourmet.runtime.cpu_engine import ONNX_RUNTIME, OPENVINO
 from gourmet.runtime.manifest import MANIFEST, sha256
 
 FORMATS: Final = ("ts-script", "ts-trace", "onnx")
@@ -55,16 +54,6 @@ class Plan:
     def models(self) -> tuple[str, ...]:
         return tuple(map(self.model, self.formats))
 
-    @property
-    def ways(self) -> dict[str, tuple[str, str | None]]:
-        """The formats by name, and what runs each on a CPU; ONNX files are run by either of two."""
-        found: dict[str, tuple[str, str | None]] = {}
-        for form in self.formats:
-            found[form] = form, ONNX_RUNTIME if form == "onnx" else None
-            if form == "onnx":
-                found["onnx by OpenVINO"] = form, OPENVINO
-        return found
-
     def results(self, options: MeasureOptions) -> Path:
         """Where this run's results are stored; another plan has a folder of its own."""
         about = repr((self._deployed, list(self.arms()), options, self.rows))
@@ -77,19 +66,19 @@ class Plan:
     @property
     def static(self) -> dict[str, str]:
         """The arms without batching by name, and the format of each."""
-        return {f"{way} {STATIC}": form for way, (form, _) in self.ways.items()}
+        return {f"{form} {STATIC}": form for form in self.formats}
 
     def arms(self) -> Iterator[Arm]:
-        for way, (form, engine) in self.ways.items():
+        for form in self.formats:
             model = self.model(form)
-            change = Change(instances=1, dynamic_batching=False, engine=engine)
+            change = Change(instances=1, dynamic_batching=False)
             loads = tuple(LoadSpec(model, batch=batch, protocol="grpc") for batch in self.batches)
-            yield Arm(f"{way} {STATIC}", change, loads)
+            yield Arm(f"{form} {STATIC}", change, loads)
             loads = tuple(LoadSpec(model, level, protocol="grpc") for level in self.levels)
             for engines in self.engines:
                 for delay in self.delays_us:
-                    change = Change(instances=engines, dynamic_batching=True, delay_us=delay, engine=engine)
-                    name = f"{way} dynamic, {engines} engine{'s' if engines > 1 else ''}"
+                    change = Change(instances=engines, dynamic_batching=True, delay_us=delay)
+                    name = f"{form} dynamic, {engines} engine{'s' if engines > 1 else ''}"
                     name += f", delay {delay / 1000:g} ms" if delay else ""
                     yield Arm(name, change, loads)
 
@@ -136,26 +125,25 @@ def run(
 
 def _findings(plan: Plan, points: Sequence[Point]) -> Iterator[Statement]:
     """Whether Triton's batches are as good as a client's of the same size."""
-    for way in plan.ways:
-        static = {p.load.batch: p for p in points if p.arm == f"{way} {STATIC}"}
+    for form in plan.formats:
+        static = {p.load.batch: p for p in points if p.arm == f"{form} {STATIC}"}
         for size in sorted(static.keys() & set(plan.levels)):
-            dynamic = [p for p in points if p.arm.startswith(f"{way} dynamic") and int(p.load.level) == size]
+            dynamic = [p for p in points if p.arm.startswith(f"{form} dynamic") and int(p.load.level) == size]
             if dynamic:
                 look = _as_good(max(dynamic, key=rate), static[size])
                 yield claim(
-                    f"{way}: {size} requests of one picture are as fast as one request of {size}", look
+                    f"{form}: {size} requests of one picture are as fast as one request of {size}", look
                 )
 
 
 def _goals(plan: Plan, points: Points) -> Iterator[Requirement]:
-    """What Triton costs each format, by the size of a batch: both sides at their best, of two engines too."""
+    """What Triton costs each format, by the size of a batch."""
     alone = dict(zip(plan.static, points.beside, strict=False))
     for form in plan.formats:
-        arms, ratios = [name for name, of in plan.static.items() if of == form], []
+        arm, ratios = f"{form} {STATIC}", []
         for place, size in enumerate(plan.batches):
-            if served := [p for p in points.merged if p.arm in arms and p.load.batch == size]:
-                bare = max(size * alone[arm][place].runs_per_s for arm in arms)
-                ratios.append(max(map(rate, served)) / bare)
+            if served := [p for p in points.merged if p.arm == arm and p.load.batch == size]:
+                ratios.append(max(map(rate, served)) / (size * alone[arm][place].runs_per_s))
         if ratios:
             words = f"{form}: through Triton ÷ without a server, by the size of the batch"
             yield Requirement(words, tuple(ratios), _WORTH)
@@ -197,13 +185,13 @@ def _bare(
     """Each size of a static batch, without the server, which has nothing to do meanwhile."""
     if arm.name not in plan.static:
         return []
-    workload, engine = workloads[arm.model], arm.change.engine if arm.change else None
+    workload = workloads[arm.model]
     (path,) = (plan.repository / arm.model / "1").glob("model.*")
     found = []
     for size in plan.batches:
         which = [row % len(workload.rows) for row in range(size)]
         feeds = {given.name: workload.rows.tensor(given, which) for given in workload.rows.inputs}
-        run = without_server.opened(path, engine or "", feeds)
+        run = without_server.opened(path, feeds)
         for place, row in enumerate(which):
             values = [each[place] for each in run()]
             answer = dict(zip(workload.answers.expected[0], values, strict=True))

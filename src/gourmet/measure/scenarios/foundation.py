@@ -27,7 +27,6 @@ from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import AS_IN_LABS, Change
-from gourmet.runtime.cpu_engine import ONNX_RUNTIME
 from gourmet.systems import registry
 
 # The models that only this repository has: those of known labs.
@@ -59,12 +58,11 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
         replace(grpc, level=4),
         replace(grpc, level=4, batch=4),
     )
-    # What our backend adds shows only beside the same engine.
-    one = Change(instances=1, threads=1, engine=ONNX_RUNTIME)
-    dynamic = Change(dynamic_batching=True, delay_us=0, engine=ONNX_RUNTIME)
+    one = Change(instances=1, threads=1)
+    dynamic = Change(dynamic_batching=True, delay_us=0)
     arms = (
         Arm(ONE, one, alone),
-        Arm(ONNX, Change(engine=ONNX_RUNTIME), several),
+        Arm(ONNX, Change(), several),
         Arm(DYNAMIC, dynamic, in_flight(onnx, 2, 8)),
         Arm(OURS, None, in_flight(python, 1, 2, 8)),
         Arm(LAB, None, in_flight(lab, 1, 2, 8)),

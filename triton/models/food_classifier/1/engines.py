@@ -1,7 +1,7 @@
-"""What runs the network of an instance: torch on a GPU, and on a CPU the engine that its config names.
+"""Run the network of an instance: by torch on a GPU, and on a CPU by the engine that its config names.
 
-The files of a version are one network in several forms: TorchScript, ONNX, and ONNX in eight bits. Which of
-them a CPU runs is the config's to say, by the parameters cpu_engine and cpu_precision.
+A version has its network in three forms: TorchScript, ONNX, and ONNX in eight bits. The parameters cpu_engine
+and cpu_precision of the config choose the form that a CPU runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gourmet.runtime.batches import Run
 from gourmet.runtime.instances import CPU, Device, cpu_threads, opened_on
 
 TORCHSCRIPT_FILE: Final = "model.pt"
-_ENGINES: Final = (*cpu_engine.ENGINES, cpu_engine.TORCH)
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def open_engine(
 
 
 def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> FoodEngine:
-    name, precision = cpu_engine.engine(config, _ENGINES), cpu_engine.precision(config)
+    name, precision = cpu_engine.engine(config), cpu_engine.precision(config)
     if name == cpu_engine.TORCH:
         return _torch(version, config, CPU)
     path = version / cpu_engine.FILES[precision]
