@@ -30,9 +30,9 @@ Everybody was sent the same photos as the same form, one server after another, i
 of {window:g} s; figures are medians over the turns with the least and the most in brackets, percentiles are
 of all turns' answers together, and ratios are taken turn by turn. **Every** answer was compared, label and
 probabilities, with the same ONNX file run without a server on the same pixels (peers: on pixels decoded
-plainly); one wrong answer ends the run. A window in which others took more than {quiet:g} cores was measured again, up to twice; rows with
-a * never had a quiet one in some turn. CPU is of all processes of a server, per photo, in milliseconds of
-one core; memory counts once what processes share.
+plainly); one wrong answer ends the run. A window in which others took more than {quiet:g} cores was measured
+again, up to twice; rows with a * never had a quiet one in some turn. CPU is of all processes of a server, per
+photo, in milliseconds of one core; memory counts once what processes share.
 """
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from support import brought_translators, hostile, hostile_files, hostile_inputs, small_network
+from support import hostile, hostile_files, hostile_inputs, small_network
 from support.triton import MODELS
 
 from gourmet.training.files import save_tensors
@@ -408,34 +408,6 @@ def of_checkpoints(given: Given) -> Iterator[Case]:
         yield Case("train", f"checkpoint.pt, {name}", words, more={"writes": [str(file.parent)]})
 
 
-def of_other_architectures(given: Given) -> Iterator[Case]:
-    """Folders of T5 and M2M100 with a file of somebody's among those that are well, but for the weights."""
-    beginnings = {"__ru__": 4, "__en__": 5}
-    prefix = {"prefix": "x", "task_specific_params": {"translation_ru_to_en": {"prefix": "x"}}}
-    made = {"T5": brought_translators.T5 | prefix, "M2M100": brought_translators.M2M100}
-    texts = hostile_inputs.texts()
-    files = {
-        "T5": {"spiece.model": texts},
-        "M2M100": {
-            "sentencepiece.bpe.model": texts,
-            "vocab.json": texts | hostile_inputs.json_files({"</s>": 0, "<pad>": 1, **beginnings}),
-            "added_tokens.json": texts | hostile_inputs.json_files(beginnings),
-            "tokenizer_config.json": texts | hostile_inputs.json_files({"language_codes": "m2m100"}),
-        },
-    }
-    for kind, config in made.items():
-        good = brought_translators.SAVED[kind](given.folder())
-        digits_weights(good).replace(good / "model.safetensors")
-        more = {"config.json": texts | hostile_inputs.json_files(config)}
-        for what, contents in (files[kind] | more).items():
-            for name, file in given.files(contents, what):
-                for each in good.iterdir():
-                    if each.name != what:
-                        shutil.copy(each, file.parent)
-                words = ["deploy", "translator", "--format", "python", "--to", "models", "--checkpoint"]
-                yield Case("deploy", f"{kind}, {what}, {name}", [*words, str(file.parent)])
-
-
 def some_weights_and_networks(given: Given) -> Iterator[Case]:
     yield from of_weights(given, all_of_them=False)
     yield from of_networks(given, all_of_them=False)
@@ -448,6 +420,5 @@ QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
     of_calibration,
     of_runs,
     of_checkpoints,
-    of_other_architectures,
     some_weights_and_networks,
 )

@@ -19,15 +19,17 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
+from gourmet.repository import DEFAULT, versions
 from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import find, load
+from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import NEVER
 
-OTHERS = {"bart": "BART", "mbart": "mBART", "umt5": "umT5", "gpt2": "GPT-2", "llama": "llama"}
+OTHERS = {"bart": "BART", "m2m_100": "M2M100", "t5": "T5", "mt5": "mT5", "llama": "llama"}
 
 
 class Letters:
@@ -165,7 +167,7 @@ def test_what_is_not_served_is_refused_as_what_it_is_in_one_sentence(kind: str, 
     words = ["deploy", "translator", "--to", str(tmp_path / "models"), "--checkpoint", str(tmp_path)]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
-    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of these architectures are served: Marian, M2M"
+    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of Marian's architecture are served"
     assert said in " ".join(done.output.split())
     weights = tmp_path / "model.safetensors"
     network: nn.Module = DigitsNetwork()
@@ -178,3 +180,63 @@ def test_a_checkpoint_with_a_vocabulary_for_each_language_is_refused(checkpoint:
     changed(checkpoint, share_encoder_decoder_embeddings=False)
     with pytest.raises(GourmetError, match="has a vocabulary for each language"):
         opened(checkpoint)
+
+
+def graph(file: bytes) -> Any:
+    return onnx.load_model_from_string(file).graph
+
+
+def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
+    """Constants apart, of which equal ones are one."""
+    folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")
+    target = EXPORT.open(find(str(folder)), None, lambda share, words="": None).targets["python"]
+    target.build(tmp_path / "model.zip")
+    shipped = package.read(DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE)
+    made = package.read(tmp_path / "model.zip")
+    assert made.keys() == shipped.keys()
+    for name in (ENCODER, DECODER):
+        ours, theirs = (
+            [node.op_type for node in graph(files[name]).node if node.op_type not in ("Constant", "Identity")]
+            for files in (made, shipped)
+        )
+        assert ours == theirs
+
+
+def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(
+    tmp_path: Path,
+) -> None:
+    """transformers takes a kernel's name in the first for something to download and to run."""
+    others = {
+        "_attn_implementation": "kernels-community/flash-attn2",
+        "_attn_implementation_internal": "kernels-community/flash-attn2",
+        "attn_implementation": "kernels-community/flash-attn2",
+        "num_hidden_layers": 10**6,
+        "hidden_size": 10**6,
+        "num_attention_heads": 10**6,
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        "dtype": "float16",
+    }
+    plain: Any = load(find(str(saved_translator(tmp_path / "plain")))).network
+    changed(theirs := saved_translator(tmp_path / "theirs"), **others)
+    network: Any = load(find(str(theirs))).network
+    assert network.config._attn_implementation == "eager"
+    assert network.config.to_dict() == plain.config.to_dict()
+    assert all(map(torch.equal, network.parameters(), plain.parameters()))
+
+
+def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
+    def refused(name: str, **config: Any) -> str:
+        folder = saved_translator(tmp_path / name)
+        changed(folder, **config)
+        with pytest.raises(GourmetError) as error:
+            load(find(str(folder)))
+        return str(error.value)
+
+    assert "activation_function 'snake', which must be one of relu" in refused(
+        "a", activation_function="snake"
+    )
+    assert "max_position_embeddings 64, and answers" in refused("b", max_position_embeddings=64)
+    folder = saved_translator(tmp_path / "c")
+    (folder / "target.spm").unlink()
+    with pytest.raises(GourmetError, match=r"lacks target\.spm: the vocabulary"):
+        load(find(str(folder)))

@@ -25,7 +25,6 @@ from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.translator.architectures import ARCHITECTURES
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.graphs import TranslatorStep
 from gourmet.systems.translator.network import build
@@ -296,10 +295,9 @@ def test_keys_and_values_as_inputs_of_their_own_are_the_same_step(
     engine: Engine, network: torch.nn.Module, sources: list[list[int]]
 ) -> None:
     """A served decoder that is a model of its own, as the captioner's is, has all of them in one input."""
-    marian = ARCHITECTURES["marian"]
     files = {
         ENCODER: graphs(network)[ENCODER].file(),
-        DECODER: step_graph(TranslatorStep(network, marian)).file(),
+        DECODER: step_graph(TranslatorStep(network)).file(),
     }
     whole = open_engine(files, 1, PAD)
     assert (engine.layers_apart, whole.layers_apart) == (2, 0)

@@ -59,26 +59,23 @@ def answered(
                 attention_mask=(rows != tokenizer.pad).long(),
                 num_beams=1,
                 do_sample=False,
-                max_new_tokens=MAX_TOKENS + len(tokenizer.first),
+                max_new_tokens=MAX_TOKENS,
                 bad_words_ids=[[tokenizer.pad]],
-                forced_bos_token_id=tokenizer.first[0] if tokenizer.first else None,
             )
         for place, answer in zip(places, answers.tolist(), strict=True):
-            words = answer[1 + len(tokenizer.first) :]
+            words = answer[1:]
             found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
         tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
     return found
 
 
 def evaluation(system: Translator, data: TextData) -> TextEvaluation:
-    languages = system.source, system.target
-
     def network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
-        found = load(weights, languages)
+        found = load(weights)
         return found.network, found.about
 
     def answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
-        found = load(weights, languages)
+        found = load(weights)
         return translate(found.network.to(device), found.tokenizer, texts, tick)
 
     return TextEvaluation(network, data, answer)

@@ -24,7 +24,6 @@ from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.translator.architectures import ARCHITECTURES, Architecture
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
@@ -48,17 +47,17 @@ _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
 
-def graphs(network: Any, architecture: Architecture = ARCHITECTURES["marian"]) -> dict[str, Graph]:
+def graphs(network: Any) -> dict[str, Graph]:
     """The encoder and the step, by the names of their files."""
     words = {0: "rows", 1: "words"}
     ids, mask = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
     encoder = Graph(
-        Encoder(network, architecture),
+        Encoder(network),
         {"ids": ids, "mask": mask},
         ("hidden", "memory"),
         {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
     )
-    return {ENCODER: encoder, DECODER: step_graph(TranslatorStep(network, architecture), apart=True)}
+    return {ENCODER: encoder, DECODER: step_graph(TranslatorStep(network), apart=True)}
 
 
 def whole(network: nn.Module) -> Graph:
@@ -97,7 +96,7 @@ class TrainedTranslator:
 
     @property
     def graphs(self) -> dict[str, Graph]:
-        return graphs(self.network, self.checkpoint.architecture)
+        return graphs(self.network)
 
     def package(self, path: Path) -> dict[str, Any]:
         return served.write_package(path, self.files, self.form)
@@ -124,7 +123,7 @@ class TrainedTranslator:
 def served_answers(
     engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
-    rows = [Row(each, MAX_TOKENS, prefix=tokenizer.first) for each in sources]
+    rows = [Row(each, MAX_TOKENS) for each in sources]
     return served.served_answers(engine, tokenizer, rows, rows_at_once)
 
 
@@ -149,7 +148,7 @@ class TranslatorExport:
         return find(checkpoint)
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
-        checkpoint = load(weights, (self.system.source, self.system.target))
+        checkpoint = load(weights)
         if data is None:
             texts = [text.decode() for text in self.system.examples(32, seed=0)]
         else:
@@ -157,9 +156,8 @@ class TranslatorExport:
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, sources, answers, self.fp32, self.system)
-        title = checkpoint.architecture.title
         facts = {
-            "network": {"system": self.system.name, "architecture": title, "shape": checkpoint.about},
+            "network": {"system": self.system.name, "architecture": "Marian", "shape": checkpoint.about},
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
             "verified_on": "examples" if data is None else "sentences held out",
         }
@@ -212,7 +210,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
         }
     encoder = source.graphs[ENCODER]
     # As a model of its own it is asked with two inputs instead of eight, each of which is a message.
-    decoder = step_graph(TranslatorStep(source.network, source.checkpoint.architecture))
+    decoder = step_graph(TranslatorStep(source.network))
 
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), graph.same_shapes
@@ -221,16 +219,14 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
     def reference(model: str) -> Target:
         return Target(model, package.REFERENCE, source.reference, lambda path: ())
 
-    targets = {
+    return {
         "python": package_of,
         "stream": reference(SYSTEM.streaming_model),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
         "bls": reference("translator_bls"),
+        "whole": graph("onnx-model", whole(source.network)),
     }
-    if source.checkpoint.architecture is ARCHITECTURES["marian"]:  # others begin otherwise than its clients
-        targets["whole"] = graph("onnx-model", whole(source.network))
-    return targets
 
 
 def _like(ours: str, target: Target, system: Translator) -> Target:

@@ -1,23 +1,19 @@
-"""The network as transformers has it, so that public checkpoints and ours go the same way."""
+"""Marian's network as transformers has it, so that public checkpoints and ours are loaded in the same way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_table
-from gourmet.systems.translator.architectures import ARCHITECTURES, Architecture, architecture_of
-from gourmet.systems.translator.contract import MAX_NEW_TOKENS, SYSTEM
-from gourmet.systems.translator.tokenizer import Tokenizer
-from gourmet.systems.translator.vocabularies import DOWNLOADED, Languages, files_of
+from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
+from gourmet.systems.translator.contract import MAX_NEW_TOKENS
+from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes, known_to, most_layers
 from gourmet.tasks.generation.packages import needed
@@ -27,8 +23,13 @@ from gourmet.training.torchvision_import import torchvision
 MOST_TOKENS: Final = 512
 _MAX_POSITIONS: Final = 1 << 16
 _POSITIONS: Final = "embed_positions.weight"
-_HEAD: Final = "lm_head.weight"
-_OTHERS: Final = {"bart": "BART", "mbart": "mBART", "umt5": "umT5", "gpt2": "GPT-2"}
+_MOST_BYTES: Final = 64 << 20  # of a tokenizer's file
+# By the `model_type` of a config.json: names of others, to refuse them by.
+_OTHERS: Final = {
+    **{"bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"},
+    **{"t5": "T5", "mt5": "mT5", "umt5": "umT5"},
+}
+_ACTIVATIONS: Final = ("relu", "gelu", "gelu_new", "silu", "swish")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ class Checkpoint:
     network: nn.Module
     tokenizer: Tokenizer
     files: dict[str, bytes]  # the tokenizer's
-    architecture: Architecture
     weights: Path
     about: dict[str, Any]
 
@@ -50,18 +50,15 @@ class Checkpoint:
 def build(config: dict[str, Any]) -> nn.Module:
     """A network with weights drawn by chance; its tensors have the names of public checkpoints."""
     torchvision()  # which transformers imports where it is installed
-    module, configuration, network = architecture_of(config).classes
     with needed():
-        classes = import_module(f"transformers.models.{module}")
+        from transformers import MarianConfig, MarianMTModel
     # On CPUs torch's fused attention is slower than its parts for rows of some twenty pieces, most of all
     # backwards in bfloat16.
-    made = getattr(classes, configuration)
-    shape = made(**known_to(made, config))
-    found: nn.Module = getattr(classes, network)(shape)
-    return found
+    network: nn.Module = MarianMTModel(MarianConfig(**known_to(MarianConfig, config)))
+    return network
 
 
-def load(weights: Path, languages: Languages = (SYSTEM.source, SYSTEM.target)) -> Checkpoint:
+def load(weights: Path) -> Checkpoint:
     """A file of weights beside its config.json and tokenizer, as runs and public checkpoints have them."""
     folder = weights.parent
     check_architecture(folder)
@@ -69,24 +66,31 @@ def load(weights: Path, languages: Languages = (SYSTEM.source, SYSTEM.target)) -
         raise GourmetError(f"{folder} lacks {CONFIG}, which belongs beside {weights.name}")
     try:
         config = read_table(folder / CONFIG)
-        files, architecture = files_of(folder, config, languages), architecture_of(config)
+        files = _vocabulary(folder)
         tensors, about = load_tensors(weights)
         tokenizer = Tokenizer(files)
-        network = built_with({"decoder_start_token_id": tokenizer.start, **config}, tensors)
+        network = built_with({"decoder_start_token_id": tokenizer.pad, **config}, tensors)
     except GourmetError:
         raise
     except Exception as exc:  # what transformers and sentencepiece make of what somebody wrote
         raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
     _check_words(network, tokenizer, folder)
-    tensors = {name: each for name, each in tensors.items() if not name.endswith(architecture.unused)}
     if (bias := tensors.get("final_logits_bias")) is not None:
         # Not a parameter, and yet public checkpoints have learned it.
         network.get_buffer("final_logits_bias").copy_(bias)
-    _untie(network, tensors)
     # Computed, and nothing that transformers saves today.
     positions = {name: own for name, own in network.state_dict().items() if name.endswith(_POSITIONS)}
     put_tensors(network, positions | tensors, weights)
-    return Checkpoint(network.eval(), tokenizer, files, architecture, weights, about)
+    return Checkpoint(network.eval(), tokenizer, files, weights, about)
+
+
+def _vocabulary(folder: Path) -> dict[str, bytes]:
+    if lacking := [name for name in FILES if not (folder / name).is_file()]:
+        raise GourmetError(
+            f"{folder} lacks {', '.join(lacking)}: the vocabulary of SentencePiece that belongs beside the "
+            "weights"
+        )
+    return {name: read_bytes(folder / name, _MOST_BYTES) for name in FILES}
 
 
 def check_architecture(folder: Path) -> None:
@@ -96,16 +100,16 @@ def check_architecture(folder: Path) -> None:
     except (OSError, ValueError):
         return  # which is said where it is read
     kind, size = str(config.get("model_type", "marian")), config.get("vocab_size")
-    if kind not in ARCHITECTURES:
-        served = ", ".join(each.title for each in ARCHITECTURES.values())
+    if kind != "marian":
         raise GourmetError(
-            f"{folder} holds {_OTHERS.get(kind, shorten(kind, 40))}: only translators of these architectures "
-            f"are served: {served}"
+            f"{folder} holds {_OTHERS.get(kind, shorten(kind, 40))}: only translators of Marian's "
+            "architecture are served"
         )
-    try:
-        ARCHITECTURES[kind].check(config)
-    except GourmetError as exc:
-        raise GourmetError(f"{folder} holds {ARCHITECTURES[kind].title}, and {exc}") from exc
+    if (activation := config.get("activation_function", _ACTIVATIONS[0])) not in _ACTIVATIONS:
+        raise GourmetError(
+            f"{folder} has the activation_function {str(activation)[:40]!r}, which must be one of "
+            f"{', '.join(_ACTIVATIONS)}"
+        )
     shared = config.get("share_encoder_decoder_embeddings", True)
     if not shared or (config.get("decoder_vocab_size") or size) != size:
         raise GourmetError(f"{folder} has a vocabulary for each language, and only a shared one is served")
@@ -113,10 +117,11 @@ def check_architecture(folder: Path) -> None:
 
 def built_with(config: dict[str, Any], tensors: Tensors) -> nn.Module:
     """The network of `config`, whose sizes are none that the file of weights does not have."""
-    known = architecture_of(config)
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
-    limits = dict.fromkeys(known.sizes, longest) | dict.fromkeys(known.counts, most_layers(tensors))
-    check_sizes(config, limits | dict.fromkeys(known.places, _MAX_POSITIONS))
+    sizes = ("d_model", "vocab_size", "encoder_ffn_dim", "decoder_ffn_dim")
+    limits = dict.fromkeys(sizes, longest)
+    limits |= dict.fromkeys(("encoder_layers", "decoder_layers"), most_layers(tensors))
+    check_sizes(config, limits | {"max_position_embeddings": _MAX_POSITIONS})
     return built_for(partial(build, config), tensors)
 
 
@@ -126,23 +131,13 @@ def _check_words(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
         raise GourmetError(
             f"{folder}: its vocabulary goes up to {tokenizer.max_id:,}, and {CONFIG} says vocab_size {size:,}"
         )
-    places = getattr(network.config, "max_position_embeddings", None)
-    if places is not None and places < (least := MAX_NEW_TOKENS + len(tokenizer.first)):
+    places = network.config.max_position_embeddings
+    if places < MAX_NEW_TOKENS:
         raise GourmetError(
-            f"{folder}: {CONFIG} says max_position_embeddings {places:,}, and answers have up to {least:,}"
+            f"{folder}: {CONFIG} says max_position_embeddings {places:,}, and answers have up to "
+            f"{MAX_NEW_TOKENS:,}"
         )
 
 
-def _untie(network: Any, tensors: Tensors) -> None:
-    """T5's words and answers are the same numbers for transformers, whatever a file says; those of its
-    version 1.1 are not, and the file has both.
-    """
-    own = dict(network.named_parameters(remove_duplicate=False))
-    head = own[_HEAD]
-    tied = [name for name, each in own.items() if each is head and name in tensors]
-    if _HEAD in tied and any(not torch.equal(tensors[name], tensors[_HEAD]) for name in tied):
-        network.lm_head.weight = nn.Parameter(torch.empty_like(head))
-
-
 def find(checkpoint: str) -> Path:
-    return checkpoints.find(checkpoint, check_architecture, DOWNLOADED)
+    return checkpoints.find(checkpoint, check_architecture, FILES)

@@ -99,7 +99,7 @@ class TranslatorNetwork:
     def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
         """Twice as many pieces as the sentence has itself and some."""
         max_new = min(max_tokens, 2 * len(source) + 20)
-        return Row(source, max_new, prefix=self.vocabulary.first, beams=beams)
+        return Row(source, max_new, beams=beams)
 
 
 SERVING: Final = TranslatorNetwork

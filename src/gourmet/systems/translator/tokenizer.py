@@ -1,7 +1,6 @@
 """A text as numbers and back, as Marian's checkpoints have it: source.spm, target.spm and vocab.json.
 
-Those of other architectures are brought into the same files (vocabularies.py), with how their sources and
-answers begin beside them. SentencePiece only: the served models need this, and no torch.
+SentencePiece only: the served models need this, and no torch.
 """
 
 from __future__ import annotations
@@ -20,24 +19,22 @@ SOURCE: Final = "source.spm"
 TARGET: Final = "target.spm"
 VOCABULARY: Final = "vocab.json"
 FILES: Final = (SOURCE, TARGET, VOCABULARY)
-# Where texts begin otherwise than Marian's: `start`, the piece that a decoder begins with; pieces before a
-# `source`, and those that an `answer` is made to begin with; a `text` before each text.
-BEGINNINGS: Final = "beginnings.json"
 END: Final = "</s>"
 PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
 # How a piece begins that is one byte of a letter.
 _BYTE: Final = "<0x"
-# Of what all texts begin with, and of what all answers do: a sentence has 120 pieces with it.
-_MOST_BEFORE: Final = 40
-_MOST_CHARACTERS: Final = 1_000
+# In packages of M2M100 and T5, which earlier versions served.
+_BEGINNINGS: Final = "beginnings.json"
 
 
 class Tokenizer:
     """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """`files`: the content of each of FILES, and of BEGINNINGS where there is one."""
+        """`files`: the content of each of FILES."""
+        if _BEGINNINGS in files:
+            raise GourmetError("it is M2M100 or T5: only translators of Marian's architecture are served")
         self._source, self._target = (
             SentencePieceProcessor(model_proto=files[name]) for name in (SOURCE, TARGET)
         )
@@ -49,23 +46,8 @@ class Tokenizer:
         self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}
         self.end: int = self._ids[END]
         self.pad: int = self._ids[PAD]
-        begin = json.loads(files.get(BEGINNINGS, b"{}"))
-        self.start: int = self._ids[begin.get("start", PAD)]  # Marian's decoders begin with a pad
-        self._before = [self._ids[piece] for piece in begin.get("source", ())]
-        # What every answer begins with, whatever the network would say: the language that it is in.
-        self.first: list[int] = [self._ids[piece] for piece in begin.get("answer", ())]
-        self._text: str = begin.get("text", "")
-        self._signs = {self.end, self.pad, *self._before, *self.first}
+        self.start = self.pad  # Marian's decoders begin with a pad
         self.unknown: int = self._ids[UNKNOWN]
-        if (
-            len(self._text) > _MOST_CHARACTERS
-            or max(len(self.first), len(self._before)) > _MOST_BEFORE
-            or len(self.encode("")) > _MOST_BEFORE
-        ):
-            raise GourmetError(
-                f"its texts or answers begin with more than {_MOST_BEFORE} pieces, which leave a sentence "
-                "too little room"
-            )
 
     @property
     def max_id(self) -> int:
@@ -78,7 +60,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, sampling: float = 0.0) -> list[int]:
         """The numbers of a Russian text, an end behind them; with `sampling`, cut into pieces by chance."""
-        return [*self._before, *self._numbers(self._source, self._text + text, sampling)]
+        return self._numbers(self._source, text, sampling)
 
     def encode_target(self, text: str, *, sampling: float = 0.0) -> list[int]:
         """The same for an English one, to learn from."""
@@ -86,7 +68,9 @@ class Tokenizer:
 
     def decode(self, numbers: Sequence[int]) -> str:
         """The English text that `numbers` say; numbers without a piece of a word say nothing."""
-        pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in self._signs]
+        pieces = [
+            self._pieces.get(number, UNKNOWN) for number in numbers if number not in (self.end, self.pad)
+        ]
         return str(self._target.decode_pieces(pieces))
 
     def settled(self, numbers: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +32,6 @@ _SMALLEST: Final = 1e-12
 _LOOKED_AT: Final = 2000
 # Shares of the range among which the one with the least error is taken: what is rarer than rare is cut off.
 _SHARES: Final = tuple(share / 40 for share in range(30, 41))
-# How T5 calls what it adds for words that are so far apart: a few numbers, which are places and not words.
-_DISTANCES: Final = "relative_attention_bias"
 
 
 class Range(NamedTuple):
@@ -98,14 +96,9 @@ def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
     for name, part in [*found.named_modules()]:
         if type(part) is nn.Linear and name in ranges:  # others are not served
             found.set_submodule(name, _Int8Linear(part, ranges[name]))
-        elif _has_words(part) and not name.endswith(_DISTANCES):
+        elif type(part) is nn.Embedding:  # tables of places are of classes of their own
             found.set_submodule(name, _Int8Embedding(part))
     return found
-
-
-def _has_words(part: nn.Module) -> TypeGuard[nn.Embedding]:
-    """Tables of places are of classes of their own; so are words that come out scaled."""
-    return type(part) is nn.Embedding or (isinstance(part, nn.Embedding) and hasattr(part, "embed_scale"))
 
 
 def rounded(network: nn.Module) -> nn.Module:
@@ -159,7 +152,7 @@ class _Int8Embedding(nn.Module):
         scale = _scale(of.weight.detach())
         self.embedding_dim = of.embedding_dim
         self.register_buffer("weight", (of.weight / scale).round().to(torch.int8))
-        self.register_buffer("scale", scale * getattr(of, "embed_scale", 1.0))
+        self.register_buffer("scale", scale)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return F.embedding(ids, self.weight).float() * F.embedding(ids, self.scale)

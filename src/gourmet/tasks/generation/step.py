@@ -35,35 +35,20 @@ NEVER: Final = -1e9
 class Attention(nn.Module):
     """A layer's attention: its keys and values are made apart from what is done with them."""
 
-    def __init__(
-        self,
-        query: nn.Module,
-        key: nn.Module,
-        value: nn.Module,
-        heads: int,
-        size: int,
-        scale: float | None = None,
-    ) -> None:
-        """`scale` multiplies what a query makes of a key: 1 / √size, unless it is given."""
+    def __init__(self, query: nn.Module, key: nn.Module, value: nn.Module, heads: int, size: int) -> None:
         super().__init__()
         self.query, self.key, self.value = query, key, value
-        self.heads, self.size, self.scale = heads, size, scale
+        self.heads, self.size = heads, size
 
     def forward(
-        self,
-        states: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor,
-        bias: torch.Tensor | None = None,
+        self, states: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         """Keys and values are [B, S, H · D] or [B, H, S, D]. `mask` is of the keys, [B, S], zero for those
         that nobody attends to; or, where that is not the same for each query, a bias [B, 1, W, S], which is
-        added to what each makes of each key. Beside a mask of the keys there may be such a `bias` too,
-        [B or 1, H, W, S].
+        added to what each makes of each key.
         """
         found: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
-            self.query(states), keys, values, mask, bias, self.heads, self.scale
+            self.query(states), keys, values, mask, self.heads
         )
         return found
 
@@ -100,28 +85,23 @@ class _Attended(torch.autograd.Function):
         keys: torch.Tensor,
         values: torch.Tensor,
         mask: torch.Tensor,
-        bias: torch.Tensor | None,
         heads: int,
-        scale: float | None,
     ) -> torch.Tensor:
         asked = split(query, heads)
         if keys.dim() == 3:
             keys, values = split(keys, heads), split(values, heads)
-        likeness = asked @ keys.transpose(-1, -2) * (scale or 1.0 / math.sqrt(asked.shape[-1]))
+        likeness = asked @ keys.transpose(-1, -2) * (1.0 / math.sqrt(asked.shape[-1]))
         masked = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
-        likeness = likeness + masked if bias is None else likeness + masked + bias
-        return (torch.softmax(likeness, dim=-1) @ values).transpose(1, 2).flatten(2)
+        return (torch.softmax(likeness + masked, dim=-1) @ values).transpose(1, 2).flatten(2)
 
     @staticmethod
-    def symbolic(
-        graph: Any, query: Any, keys: Any, values: Any, mask: Any, bias: Any, heads: int, scale: float | None
-    ) -> Any:
+    def symbolic(graph: Any, query: Any, keys: Any, values: Any, mask: Any, heads: int) -> Any:
         absent = graph.op("prim::Constant")
         absent.setType(torch.OptionalType.ofTensor())
-        beside = absent if bias is None else bias
-        masks = (absent, mask) if mask.type().dim() == 4 else (mask, beside)
-        how = {"num_heads_i": heads} if scale is None else {"num_heads_i": heads, "scale_f": scale}
-        found = graph.op("com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, **how)
+        masks = (absent, mask) if mask.type().dim() == 4 else (mask, absent)
+        found = graph.op(
+            "com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, num_heads_i=heads
+        )
         found.setType(query.type())
         return found
 
@@ -168,14 +148,6 @@ class _Layer(torch.autograd.Function):
         return graph.op("Squeeze", found, axes)
 
 
-def places_apart(length: torch.Tensor, said: int) -> torch.Tensor:
-    """How far each of so many places is before the newest word of each row, which lies behind all of them:
-    [B, T + 1], zero at most where anybody attends to it.
-    """
-    places = torch.arange(said + 1, device=length.device)
-    return torch.where(places == said, 0, places - length)
-
-
 class StepNetwork(nn.Module):
     """A layer attends to what was said, then to the memory, and then is fed forward; all of them are the
     architecture's, in `layers`.
@@ -191,19 +163,6 @@ class StepNetwork(nn.Module):
 
     @abstractmethod
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor: ...
-
-    def position_bias(self, length: torch.Tensor, said: int) -> torch.Tensor | None:
-        """What is added to what the newest word makes of each that was said, [B, H, 1, T + 1], if anything:
-        rows of one step have words of any age, so that it is of each row. `said` is T.
-        """
-        return None
-
-    def asked(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
-        """What of the states a layer's attention to what was said gets: all, unless its norm comes first."""
-        return states
-
-    def asked_across(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
-        return states
 
     @abstractmethod
     def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
@@ -228,19 +187,18 @@ class StepNetwork(nn.Module):
         said = before[0].shape[2]
         place = length + torch.arange(token.shape[1], device=token.device)
         attended = self._attended(token, length, said)
-        states, bias = self.embedded(token, place), self.position_bias(length, said)
+        states = self.embedded(token, place)
         added: list[torch.Tensor] = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
         ):
             pair = slice(2 * number, 2 * number + 2)
-            asked = self.asked(layer, states)
-            newest = [attention.key(asked), attention.value(asked)]
+            newest = [attention.key(states), attention.value(states)]
             by_head = [self._by_head(each, attention.heads) for each in newest]
             added += by_head if self.several else newest
             so_far = [torch.cat(each, dim=2) for each in zip(before[pair], by_head, strict=True)]
-            states = self.attended(layer, states, attention(asked, *so_far, attended, bias))
-            found = across(self.asked_across(layer, states), *seen[pair], mask)
+            states = self.attended(layer, states, attention(states, *so_far, attended))
+            found = across(states, *seen[pair], mask)
             states = self.attended_across(layer, states, found)
             states = self.fed_forward(layer, states)
         logits = self.logits(states if self.several else states[:, -1:])
