@@ -23,7 +23,6 @@ from gourmet.measure.scenario import own_server
 from gourmet.measure.task import MeasureOptions
 from gourmet.pictures.decode import squashed_pixels
 from gourmet.runtime.instances import available_cpus
-from gourmet.systems.captioner.client_loop import served_files
 from gourmet.systems.captioner.contract import IMAGE, SYSTEM
 from gourmet.systems.captioner.data import photos, read
 from gourmet.systems.captioner.export import eager_answers
@@ -100,7 +99,10 @@ def contenders(captions: PhotosAsked, programs: Callable[[], Path]) -> list[Cont
     cpus = sorted({1, available_cpus()})
     return [
         served(captions),
-        *(in_python(captions, each, SERVING, served_files(), IMAGE, (1, MANY)) for each in cpus),
+        *(
+            in_python(captions, each, SERVING, repository.served_package("captioner"), IMAGE, (1, MANY))
+            for each in cpus
+        ),
         *(behind_fastapi(captions, programs, each) for each in cpus),
     ]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gourmet import repository
 from gourmet.measure.results import Requirement
-from gourmet.systems.translator.client_loop import served_files
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.serving import SERVING
 from gourmet.tasks.generation.scoring import score
@@ -36,7 +36,7 @@ class WholeTest:
 def measured(data: Path, tick: Tick) -> WholeTest:
     """By the package of triton/models, its loop in this process on one thread."""
     references = DATA.references(data, "test", None)
-    network = SERVING.open(served_files(), 1)
+    network = SERVING.open(repository.served_package("translator"), 1)
 
     def answers(rows: int) -> list[str]:
         asked = network.requested({"TEXT": [each.text for each in references]})

@@ -18,13 +18,13 @@ import torch
 from generation import ctranslate2_model
 from generation.asking import Exchange, Exchanged, answers, asked, measure_of
 from generation.sentences import BenchExamples, Sentences, same_as_alone
+from gourmet import repository
 from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports
-from gourmet.systems.translator.client_loop import served_files
 from gourmet.systems.translator.contract import TEXT
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING
@@ -54,7 +54,7 @@ def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Conte
     cpus = available_cpus()
     return [
         *(
-            in_python(sentences, threads, SERVING, served_files(), TEXT, _LEVELS)
+            in_python(sentences, threads, SERVING, repository.served_package("translator"), TEXT, _LEVELS)
             for threads in sorted({1, cpus})
         ),
         eager(sentences),

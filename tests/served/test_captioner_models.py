@@ -6,9 +6,6 @@ import base64
 import csv
 import http.client
 import json
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,18 +25,12 @@ from support.planted import gif, plant
 from support.triton import MODELS, RunningTriton, run_triton, some_models
 from tritonclient.utils import np_to_triton_dtype
 
-from gourmet.cli import main
 from gourmet.commands.caption import caption
-from gourmet.contracts import GeneratedText, ModelInfo, Tensors
-from gourmet.deploying.deploy import deploy
-from gourmet.doctor.machine import find_gpus
-from gourmet.measure.client_loop import Asking
+from gourmet.contracts import GeneratedText, ModelInfo
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.waiting import wait_until
-from gourmet.systems.captioner.baselines import BASELINES
-from gourmet.systems.captioner.client_loop import CaptionerLoop
 from gourmet.systems.captioner.contract import BEAMS, MAX_TOKENS, PROMPT, SYSTEM
 from gourmet.systems.captioner.serving import SERVING
 
@@ -57,7 +48,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
         folder = tmp_path_factory.mktemp("captioners") / "models"
         parts = "captioner_vision", "captioner_decoder"
         some_models(folder, "captioner", "captioner_stream", *parts)
-        deploy(BASELINES.open(folder), "base_model_cpu", folder)
         yield from run_triton(folder)
 
 
@@ -251,26 +241,6 @@ def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
     assert alone[0].text.startswith(first)
 
 
-def test_a_loop_in_the_client_over_one_graph_finds_the_same_words(
-    client: triton_http.InferenceServerClient,
-) -> None:
-    """As the first clients of these names turn it: the whole sequence again for each word, at most 20."""
-    asked = given(PHOTOS[:2], PROMPT="a photograph of", MAX_TOKENS=20)
-    for photo, ours in zip(PHOTOS[:2], captions(client.infer("captioner", asked)), strict=True):
-        found = SYSTEM.generated(turned(CaptionerLoop("a photograph of").ask(photo), client), BARE)
-        assert (found.text, found.tokens) == (ours.text, ours.tokens)
-
-
-def turned(loop: Asking, client: triton_http.InferenceServerClient) -> Tensors:
-    inputs = next(loop)
-    while True:
-        logits = infer(client, "base_model_cpu", **inputs).as_numpy("logits")
-        try:
-            inputs = loop.send({"logits": logits})
-        except StopIteration as ended:
-            return ended.value
-
-
 def infer(
     client: triton_http.InferenceServerClient, model: str, **inputs: np.ndarray
 ) -> triton_http.InferResult:
@@ -278,29 +248,6 @@ def infer(
     for tensor, each in zip(tensors, inputs.values(), strict=True):
         tensor.set_data_from_numpy(each)
     return client.infer(model, tensors)
-
-
-def test_perf_analyzer_measures_the_one_graph_by_the_project_s_command(server: RunningTriton) -> None:
-    shapes = ("pixel_values:3,384,384", "input_ids:16", "attention_mask:16")
-    options = [word for shape in shapes for word in ("--shape", shape)]
-    quick = ["--measurement-mode", "count_windows", "--measurement-request-count", "4", "-s", "99"]
-    command = [sys.executable, "-P", "-c", "from gourmet.cli import main; main()", "perf-analyzer"]
-    command += ["-m", "base_model_cpu", "--concurrency-range", "1:2:1", *options, *quick]
-    ran = subprocess.run(
-        [*command, "-u", server.http_url], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "Concurrency: 2, throughput: " in ran.stdout
-
-
-@pytest.mark.parametrize("model", [name for name in BASELINES.formats if name != "base_model_cpu"])
-def test_what_wants_gpus_says_so_where_there_are_none(model: str, tmp_path: Path) -> None:
-    if find_gpus():
-        pytest.skip("there are some")
-    some_models(tmp_path / "models", "captioner", "captioner_vision", "captioner_decoder")
-    said = CliRunner().invoke(main, ["deploy", "captioner", "--format", model, "--to", f"{tmp_path}/models"])
-    assert said.exit_code == 2
-    assert re.search(rf"Error: {model} runs on \d GPU\(s\), and this machine has none", said.output)
 
 
 def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(

@@ -20,12 +20,12 @@ from generation.served import (
     NOT_JOINING,
     STREAMED,
 )
+from gourmet import repository
 from gourmet.cli import main
 from gourmet.measure import results
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.scenarios import loops
 from gourmet.measure.task import MeasureOptions
-from gourmet.systems.translator.client_loop import served_files
 from gourmet.systems.translator.contract import SYSTEM, TEXT
 from gourmet.systems.translator.serving import SERVING
 from harness.load import BenchWindow
@@ -114,7 +114,9 @@ def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: Exa
 
 def test_the_loop_in_python_says_the_same_alone_and_among_others(sentences: ExampleSentences) -> None:
     """A window whose answers are not those that were given alone is refused."""
-    contender = without_triton.in_python(sentences, 1, SERVING, served_files(), TEXT, (1, 8))
+    contender = without_triton.in_python(
+        sentences, 1, SERVING, repository.served_package("translator"), TEXT, (1, 8)
+    )
     found = windows(contender)
     assert len(set(sentences.said[contender.words])) > 3
     for window in found.values():

@@ -127,12 +127,11 @@ def test_delays_that_change_nothing_are_the_same_within_noise(
 @pytest.mark.parametrize("name", sorted(scenarios.known()))
 def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
     chosen = scenarios.load(name)
-    assert (chosen.name, chosen.needs_gpu) == (name, name.endswith("gpu"))
+    assert chosen.name == name
     there = [replace(a_point(arm.name, STEADY), load=load) for arm in chosen.arms for load in arm.loads]
     said = chosen.read(scenario.Points(there))
-    # Some have nothing to expect, and the captioner's figures may go either way.
-    expects_nothing = name in ("foundation", "captioner-gpu")
-    assert expects_nothing or name == "captioner" or any(each.seen is False for each in said)
+    expects_nothing = name == "foundation"
+    assert expects_nothing or any(each.seen is False for each in said)
     missing = chosen.read(scenario.Points([]))
     assert {each.seen for each in missing} == (set() if expects_nothing else {None})
     assert all(each.says.startswith("Not measured: ") for each in missing)
@@ -175,12 +174,9 @@ def test_scenarios_are_named_by_systems_and_not_by_the_engine() -> None:
     assert {
         "food",
         "queue-delay",
-        "gpu",
         "foundation",
         "digits",
         "translator",
-        "captioner",
-        "captioner-gpu",
     } == set(scenarios.known())
 
 
@@ -188,7 +184,7 @@ def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:
     ran = CliRunner().invoke(main, ["bench", "scenario", "flowers"])
     assert (
         ran.exit_code,
-        "no scenario 'flowers' found; there are captioner, captioner-gpu, digits, food" in ran.output,
+        "no scenario 'flowers' found; there are digits, food" in ran.output,
     ) == (2, True)
     ran = CliRunner().invoke(main, ["bench", "scenario", "food", "--model", "digits"])
     assert (ran.exit_code, "drop --model" in ran.output) == (2, True)

@@ -17,7 +17,6 @@ from gourmet.commands.bench_options import command_line, finish, measuring, tabl
 from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
-from gourmet.doctor import machine
 from gourmet.errors import UsageError
 from gourmet.measure import comparison, scenarios, storage, sweep, tables
 from gourmet.measure import scenario as running
@@ -153,23 +152,14 @@ def scenario(
     food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
     digits       instance counts, queue delays on a model that cannot batch and on one that can
     queue-delay  how long a request may wait for more requests
-    gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
     foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
     translator   a loop of words in the client, in BLS and in process (on a server of its own)
-    captioner    a caption by one graph and a loop in the client, and in process (on a server of its own)
-    captioner-gpu  that graph on one GPU, on two and by TensorRT (on a server of its own)
 
     Configs change through Triton's load API; what served before is put back at the end.
     """
     if name not in (known := scenarios.known()):
         raise UsageError(f"no scenario {name!r} found; there are {', '.join(sorted(known))}")
     chosen = scenarios.load(name, model)
-    if chosen.needs_gpu and not machine.find_gpus():
-        # Figures of a CPU under this title would mislead.
-        raise UsageError(
-            f"this machine has no NVIDIA GPU, which the scenario {name} is about: run it where one is, "
-            "or `gourmet bench scenario food` here"
-        )
     rows = DataSource(count, folder=data)
     with bar(chosen.title) as tick:
         result = running.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,9 +19,6 @@ from gourmet.commands.values import POSITIVE, share
 from gourmet.contracts import Canary
 from gourmet.errors import UsageError
 from gourmet.systems import registry
-
-if TYPE_CHECKING:
-    from gourmet.deploying.target import Target
 
 
 @click.command()
@@ -105,13 +101,10 @@ def deploy(
             f"{name!r} is neither a system nor a model of {models}: systems are {', '.join(registry.names())}"
         )
     parts = SystemParts(system, registry.piece)
-    export, baselines = parts.export, parts.baselines
-    of_served = baselines.formats if baselines else ()
-    formats = (*export.formats, *of_served, "all")
+    export = parts.export
+    formats = (*export.formats, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
-    if form in of_served and (weights or checkpoint or data or fp32 or architecture):
-        raise UsageError(f"{form} is made of what {models} has of {system}: give no weights, data or --fp32")
     if fp32:
         if not isinstance(export, Quantizing):
             raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
@@ -124,13 +117,9 @@ def deploy(
     if checkpoint:
         chosen = export.find(checkpoint)
     # Weights that others trained lie beside no data of theirs.
-    if baselines and form in of_served:
-        deployment = baselines.open(models)
-        _check_gpus(deployment.targets[form])
-    else:
-        data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
-        with bar("reading") as tick:
-            deployment = export.open(chosen, data, tick, architecture=architecture)
+    data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
+    with bar("reading") as tick:
+        deployment = export.open(chosen, data, tick, architecture=architecture)
     chosen_forms = (
         [each for each in export.formats if each in deployment.targets] if form == "all" else [form]
     )
@@ -163,11 +152,3 @@ def _check_triable(system: str, number: int | None, *, both: bool) -> None:
         raise UsageError("give one of --canary, --shadow and --version")
     if not isinstance(registry.load(system), PictureClassifier):
         raise UsageError(f"--canary and --shadow compare classes, and {system} answers with a text")
-
-
-def _check_gpus(target: Target) -> None:
-    from gourmet.doctor.machine import find_gpus
-
-    if target.gpus and (found := len(find_gpus())) < target.gpus:
-        there = f"has {found}" if found else "has none"
-        raise UsageError(f"{target.model} runs on {target.gpus} GPU(s), and this machine {there}")

@@ -45,7 +45,6 @@ class Target:
     replaces: bool = False
     # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    gpus: int = 0  # without so many it does not run
     # The network in further forms, files of the same version: one that does not pass is left out.
     also: Sequence[Target] = ()
 
@@ -91,16 +90,6 @@ class Calibrating(Export, Protocol):
 
     def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
         """By the answers of a version of the default model to the examples of `data`."""
-
-
-@runtime_checkable
-class Baselines(Protocol):
-    """A system's BASELINES, in its baselines.py: what to compare with, made of what is deployed already."""
-
-    @property
-    def formats(self) -> Sequence[str]: ...
-
-    def open(self, models: Path) -> Deployment: ...
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
 from gourmet.runtime.bounded_reading import in_short, read_text
+from gourmet.runtime.decoding import package
 from gourmet.runtime.home import own_models
 
 # triton/models/ lies beside src/ in a checkout.
@@ -58,3 +59,9 @@ def versions(model: Path) -> tuple[int, ...]:
 
 def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).is_file() or any(path.name.isdigit() for path in folder.iterdir())
+
+
+def served_package(model: str) -> dict[str, bytes]:
+    """Read the files in the package of a generating model's newest version in this checkout."""
+    folder = DEFAULT / model
+    return package.read(folder / str(versions(folder)[-1]) / package.FILE)

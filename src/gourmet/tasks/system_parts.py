@@ -4,12 +4,10 @@ data.py       DATA        labelled examples
 train.py      TRAINING    see gourmet.training.task
 evaluate.py   EVALUATION  the network asked about them
 export.py     EXPORT      see gourmet.deploying.target
-baselines.py  BASELINES   models to compare with, see there too
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gourmet.contracts import Generation, System
-from gourmet.deploying.target import Baselines, Export
-from gourmet.errors import GourmetError, UnknownSystem, UsageError
+from gourmet.deploying.target import Export
+from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.training.task import Tick, Training
 
@@ -165,13 +163,6 @@ class SystemParts:
     @property
     def export(self) -> Export:
         return self.find(self.system, "export", "EXPORT", Export)  # type: ignore[type-abstract]
-
-    @property
-    def baselines(self) -> Baselines | None:
-        """Of the few systems that have some."""
-        with contextlib.suppress(UnknownSystem):
-            return self.find(self.system, "baselines", "BASELINES", Baselines)  # type: ignore[type-abstract]
-        return None
 
 
 def check_part(part: str, known: Collection[str]) -> None:

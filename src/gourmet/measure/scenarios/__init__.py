@@ -11,16 +11,13 @@ from typing import Any, Final
 
 from gourmet.errors import UsageError
 from gourmet.measure.scenario import Scenario
-from gourmet.measure.scenarios import foundation, loops, one_graph, serving_lab
+from gourmet.measure.scenarios import foundation, loops, serving_lab
 from gourmet.systems import registry
 
 _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
     "foundation": foundation.scenario,
     "instances_and_delays": serving_lab.instances_and_delays,
     "loops": loops.scenario,
-    "one_graph": one_graph.scenario,
-    "one_graph_on_gpus": one_graph.on_gpus,
-    "one_gpu": serving_lab.one_gpu,
     "queue_delay": serving_lab.queue_delay,
     "serving_lab": serving_lab.scenario,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -30,14 +30,6 @@ TWO: Final = "two instances"
 FOUR: Final = "four instances"
 ONNX: Final = "ONNX"
 SCALED: Final = "ONNX scaled"
-
-_LEVELS: Final = (1, 8, 32, 128, 256)
-_INSTANCES: Final = (1, 2, 4)
-
-_ABOUT_ONE_GPU: Final = (
-    "Models on a GPU, one row at a time and in batches of up to 16 that Triton puts together, with "
-    "one, two and four instances; every client asks again as soon as it is answered."
-)
 
 _COUNTS: Final = (24, 12, 4, 5)
 _DELAYS_US: Final = (100, 500, 1000, 2000, 4000)
@@ -118,39 +110,6 @@ def _instances_help(points: Points) -> Found:
         for gain, count in ((second, 2), (third, 4))
     )
     return all_of(*helps), f"2 instances {second:.2f} times 1, 4 instances {third:.2f} times 2, at c=8"
-
-
-def one_gpu(name: str, reference: Mapping[str, float]) -> Scenario:
-    """`reference` is what a known lab reports as the best of each model on a GPU, in rows per second."""
-    batching = Change(dynamic_batching=True, delay_us=100, preferred_batches=(16,))
-    arms = []
-    for model in reference:
-        for count in _INSTANCES:
-            arm = f"{model}, {count} instance{'s' if count > 1 else ''}"
-            alone, loads = Change(instances=count), in_flight(model, *_LEVELS)
-            arms.append(Arm(f"{arm}, one row at a time", alone, loads))
-            arms.append(Arm(f"{arm}, batches of up to 16", batching.over(alone), loads))
-
-    claims: Claims = {
-        f"{model} answers more than the {rate:g} rows/s of the reference lab": (
-            partial(_best_on_gpu, model, rate)
-        )
-        for model, rate in reference.items()
-    }
-    return Scenario(name, "One GPU", _ABOUT_ONE_GPU, tuple(arms), claims, needs_gpu=True)
-
-
-def _best_on_gpu(model: str, reference: float, points: Points) -> Found:
-    """The best that the model does, against the reference, and what it took."""
-    found = [point for point in points.merged if point.load.model == model]
-    if not found:
-        raise NotMeasured
-    best = max(found, key=lambda point: point.rows_per_s.value)
-    figures = (
-        f"at best {best.rows_per_s:.4g} rows/s with {best.arm} at {best.load}, "
-        f"{best.executed_rows:.1f} rows per batch, p99 {best.latency_ms.p99:.1f} ms"
-    )
-    return above(best.rows_per_s, reference), figures
 
 
 def queue_delay(name: str, model: str) -> Scenario:

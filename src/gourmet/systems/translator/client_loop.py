@@ -13,7 +13,6 @@ import numpy as np
 
 from gourmet import repository
 from gourmet.measure.client_loop import Asking, ClientLoop
-from gourmet.runtime.decoding import package
 from gourmet.systems.translator.contract import SCORE, SYSTEM, TOKENS, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
 
@@ -22,18 +21,12 @@ PLACES: Final = 50
 EMPTY: Final = 1
 
 
-def served_files() -> dict[str, bytes]:
-    """Of the newest package of this checkout."""
-    folder = repository.DEFAULT / SYSTEM.default_model
-    return package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
-
-
 class TranslatorLoop:
     """Fulfils gourmet.measure.client_loop.ClientLoop."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer(served_files())
+        return Tokenizer(repository.served_package(SYSTEM.default_model))
 
     def ask(self, example: bytes) -> Asking:
         tokenizer = self.tokenizer
