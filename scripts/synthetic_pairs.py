@@ -1,7 +1,7 @@
 """More pairs to train the translator with, of which a network wrote one side: synthetic.tsv beside pairs.tsv.
 
     gourmet train translator reverse=true --epochs 12 --data pairs.tsv --out runs/reverse
-    grep ^train pairs.tsv | cut -f4 | sort -u | gourmet translate --beams 4 --via file --out answers.jsonl
+    grep ^train pairs.tsv | cut -f4 | sort -u | gourmet translate --beams 4 --out answers.jsonl
     python -P scripts/synthetic_pairs.py pairs.tsv runs/reverse/best.safetensors answers.jsonl synthetic.tsv
 
 People's English gets the Russian of the reverse network. People's Russian gets those answers of the network

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from support.eventually import eventually
-from support.triton import MODELS as REPOSITORY
 from support.triton import RunningTriton, some_models, triton_server
 from support.up import GOURMET
 
@@ -80,58 +79,10 @@ def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
     assert not list(tmp_path.glob("*.part"))
 
 
-@pytest.mark.parametrize("model", [*MODELS, "food_classifier_int8", "food_classifier_int8/1"])
-def test_a_model_s_own_file_gives_the_rows_that_the_model_gives_in_triton(
-    triton: RunningTriton, photos: Path, tmp_path: Path, model: str
-) -> None:
-    there, here = tmp_path / "there.jsonl", tmp_path / "here.jsonl"
-    assert classify(triton, photos, "--out", there, "--model", model).exit_code == 0
-    argv = ["classify", photos, "--out", here, "--model", model, "--via", "file", "--url", "127.0.0.1:9"]
-    result = CliRunner().invoke(main, [*map(str, argv), "--model-repository", str(REPOSITORY)])
-    assert result.exit_code == 0, result.output
-    for served, own in zip(rows_of(there), rows_of(here), strict=True):
-        for name in ("probabilities", "probability"):
-            np.testing.assert_allclose(
-                numbers(own.pop(name)), numbers(served.pop(name)), atol=2e-6, err_msg=own["path"]
-            )
-        assert own == served
-
-
-def numbers(value: Any) -> list[float]:
-    return [*value.values()] if isinstance(value, dict) else [value or 0.0]
-
-
-def test_a_file_that_is_not_the_one_that_was_deployed_is_not_asked(photos: Path, tmp_path: Path) -> None:
-    models = some_models(tmp_path / "models", "food_classifier_int8")
-    (models / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"another")
-    argv = [
-        "classify",
-        photos,
-        "--model",
-        "food_classifier_int8",
-        "--via",
-        "file",
-        "--model-repository",
-        models,
-    ]
-    result = CliRunner().invoke(main, list(map(str, argv)))
-    assert result.exit_code == 1
-    assert "this is not the file that was deployed" in result.output
-
-
-@pytest.mark.parametrize(
-    ("model", "says"),
-    [
-        ("translator", "'translator' does not classify pictures: name another with --model"),
-        ("nowhere", "no file of 'nowhere' found in"),
-        ("food_classifier_int8/9", "has no version 9"),
-    ],
-)
-def test_a_model_that_has_no_file_or_is_no_classifier_is_refused(photos: Path, model: str, says: str) -> None:
-    argv = ["classify", str(photos), "--model", model, "--via", "file", "--model-repository", str(REPOSITORY)]
-    result = CliRunner().invoke(main, argv)
-    assert result.exit_code != 0
-    assert says in result.output
+def test_a_model_that_is_no_classifier_is_refused(triton: RunningTriton, photos: Path) -> None:
+    result = classify(triton, photos, "--model", "translator")
+    assert result.exit_code == 2
+    assert "'translator' does not classify pictures: name another with --model" in result.output
 
 
 def test_a_name_that_is_no_text_is_on_the_page_too(
@@ -170,7 +121,7 @@ def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
         process.send_signal(ended_by)
         said = process.communicate()[1]
     assert process.returncode == (130 if ended_by == signal.SIGINT else -9)
-    assert ended_by != signal.SIGINT or "the same command goes on from there" in said
+    assert ended_by != signal.SIGINT or "the same command resumes" in said
     assert not out.exists()
     kept = part.read_bytes().count(b"\n") - 1
     result = classify(triton, many, "--out", out, "--together", 2)
@@ -200,4 +151,4 @@ def test_a_server_that_goes_away_ends_it_with_what_there_is(photos: Path, tmp_pa
     assert process.returncode == 1
     assert time.monotonic() - began < 30
     assert "no Triton answers" in said
-    assert "rows are kept; the same command goes on from there" in said
+    assert "rows are kept; the same command resumes" in said

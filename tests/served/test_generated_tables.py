@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
-from support.triton import MODELS, RunningTriton
+from support.triton import RunningTriton
 
-from gourmet.bulk.journal import SUFFIX
+from gourmet.bulk.resumable_table import SUFFIX
 from gourmet.cli import main
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
@@ -25,11 +25,6 @@ def run(triton: RunningTriton, *words: object, given: str | bytes | None = None)
     return CliRunner().invoke(main, [*map(str, words), "--url", triton.http_url], input=given)
 
 
-def by_file(*words: object, given: str | None = None) -> Result:
-    argv = [*words, "--via", "file", "--url", "127.0.0.1:9", "--model-repository", MODELS]
-    return CliRunner().invoke(main, list(map(str, argv)), input=given)
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -39,12 +34,10 @@ def test_each_line_that_is_not_empty_has_the_translation_that_it_has_alone(
 ) -> None:
     # The last has several sentences, and ends as texts do in C.
     lines = [*TEXTS[:20], "", "я" * 2001, *TEXTS[20:], f"{' '.join(TEXTS[:9])}\0"]
-    out, here = tmp_path / "out.jsonl", tmp_path / "here.jsonl"
+    out = tmp_path / "out.jsonl"
     done = run(triton, "translate", "--out", out, given="\n".join(lines))
     assert done.exit_code == 0, done.output
     assert "41 of 42 have an answer" in done.output
-    assert by_file("translate", "--out", here, given="\n".join(lines)).exit_code == 0
-    assert here.read_text() == out.read_text(), "bit for bit"
     rows = rows_of(out)
     assert [row["text"] for row in rows] == [line for line in lines if line]
     assert [row["translation"] for row in rows if not row["error"]] == run(
@@ -88,11 +81,9 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     (photos / "none.png").write_bytes(b"no picture")
     with Image.open(io.BytesIO(CAPTIONER.sample())) as sample:
         sample.save(photos / "progressive.jpg", progressive=True)  # decoded by another process
-    out, here = tmp_path / "out.csv", tmp_path / "here.csv"
+    out = tmp_path / "out.csv"
     done = run(triton, "caption", photos, "--out", out)
     assert done.exit_code == 0, done.output
-    assert by_file("caption", photos, "--out", here).exit_code == 0
-    assert here.read_text() == out.read_text(), "bit for bit"
     rows = list(csv.DictReader(io.StringIO(out.read_text(), newline="")))
     others = ["none.png", "progressive.jpg"]
     assert [Path(row["path"]).name for row in rows] == [*(f"{number}.jpg" for number in range(9)), *others]
@@ -109,7 +100,7 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     [
         (("translate", "Да.", "--out", "out.txt"), "ends in none of"),
         (("caption", ".", "--out", "out.csv"), "there is nothing to ask captioner about"),
-        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams, --via"),
+        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams and --engine"),
     ],
 )
 def test_what_makes_no_table_is_said(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from support import hostile, hostile_files, hostile_inputs, small_network
 from support.fed_cases import Case, Given
 from support.hostile_texts import hostile_text
-from support.triton import MODELS, RunningTriton
-
-from gourmet.systems import food11
+from support.triton import RunningTriton
 
 
 @dataclass(frozen=True)
@@ -30,8 +24,6 @@ class CasesAtTriton:
         return [
             self.of_captions,
             self.of_many_photos,
-            self.of_packages,
-            self.of_rows,
             self.of_texts,
             self.of_checks,
             self.of_clients,
@@ -69,52 +61,6 @@ class CasesAtTriton:
             yield self.case(
                 f"folder, {name}", classify, str(folder), *more, refused=False, writes=[str(folder)]
             )
-        for name, path in given.files(hostile_inputs.texts(), "out.csv.part"):
-            photos = given.folder()
-            (photos / "photo.jpg").write_bytes(b"none")
-            out = path.with_name("out.csv")
-            more = ("--out", str(out))
-            writes = [str(path.parent)]
-            yield self.case(f"rows, {name}", classify, str(photos), *more, refused=False, writes=writes)
-
-        for what in ("config.pbtxt", "1/manifest.json"):
-            for name, file in given.files(hostile_inputs.texts(), "file"):
-                model = file.parent / "models" / "food_classifier_onnx"
-                (model / "1").mkdir(parents=True)
-                if what != "config.pbtxt":
-                    (model / "config.pbtxt").write_text('backend: "onnxruntime"')
-                file.rename(model / what)
-                (file.parent / "photo.jpg").write_bytes(b"none")
-                more = (str(file.parent / "photo.jpg"), "--model-repository", str(model.parent))
-                yield self.case(f"{what}, {name}", f"{classify} --via file", *more)
-
-    def of_packages(self, given: Given) -> Iterator[Case]:
-        """What a loop is opened from, by the verbs that open it themselves."""
-        photo = str(Path(food11.__file__).with_name("samples") / "06_spaghetti.jpg")
-        packages, manifests = hostile_inputs.packages(), hostile_inputs.texts()
-        for words, model, (name, file) in (
-            *(("translate Чай.", "translator", each) for each in given.files(manifests, "manifest.json")),
-            *((f"caption {photo}", "captioner", each) for each in given.files(packages, "model.zip")),
-        ):
-            version = file.parent / "models" / model / "1"
-            version.mkdir(parents=True)
-            shutil.copy(MODELS / model / "config.pbtxt", version.parent)
-            if file.name == "model.zip":
-                its = hashlib.sha256(packages.get(name, b"")).hexdigest()
-                about = {"file": file.name, "sha256": its}
-                (version / "manifest.json").write_text(json.dumps(about))
-            else:
-                (version / "model.zip").symlink_to(MODELS / model / "1" / "model.zip")
-            file.rename(version / file.name)
-            more = ("--model", model, "--via", "file", "--model-repository", str(version.parents[1]))
-            yield self.case(f"{file.name}, {name}", words, *more)
-
-    def of_rows(self, given: Given) -> Iterator[Case]:
-        """Rows that are said to be of a run that was stopped."""
-        whole = {name: content + b"\n" for name, content in hostile_inputs.texts().items() if content}
-        for name, file in given.files(whole, "out.jsonl.part"):
-            more = ("--out", str(file.with_suffix("")), "--via", "file", "--model-repository", str(MODELS))
-            yield self.case(f"rows, {name}", "translate Чай.", *more, writes=[str(file.parent)])
 
     def of_texts(self, given: Given) -> Iterator[Case]:
         draw = random.Random(25)

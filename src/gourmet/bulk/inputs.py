@@ -1,4 +1,4 @@
-"""Which files are meant: named ones, those in folders or buckets, and those that a list or stdin names."""
+"""Which files are meant: named ones, those in folders, and those that a list or stdin names."""
 
 from __future__ import annotations
 
@@ -8,54 +8,63 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, Protocol, TypeVar
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import open_regular, read_bytes
-from gourmet.runtime.object_store import check_object_name, is_object, names_below, read_object
 
 STDIN: Final = "-"
 _LONGEST_NAME: Final = 4_096
 T = TypeVar("T")
 
 
+class NamedInputs(Protocol):
+    """Inputs by their names or texts, in the same order each time."""
+
+    @property
+    def column(self) -> str:
+        """The column of a row that has the name of its input."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def count(self) -> int | None:
+        """Return how many there are; None if only reading stdin would tell."""
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """Their names, in an order that is the same each time, and never all in memory; stdin is read once."""
+    """Names of files, never all in memory. Stdin is read once."""
 
     given: Sequence[str]
     suffixes: Collection[str]
     column: str = "path"
 
     def __post_init__(self) -> None:
-        for each in self.given:
-            if is_object(each):
-                check_object_name(each)
-            elif "://" in each:
-                raise UsageError(f"{each} is not a file here: copy what is there to a folder, and name that")
-            elif each != STDIN and not Path(each).exists():
-                raise UsageError(f"{each} does not exist: name a photo, a folder, or a list of them")
+        for name in self.given:
+            if "://" in name:
+                raise UsageError(
+                    f"{name} is not a file here: copy what is there to a folder (`rclone copy`, "
+                    "`aws s3 sync`), and name that"
+                )
+            if name != STDIN and not Path(name).exists():
+                raise UsageError(f"{name} does not exist: name a photo, a folder, or a list of them")
 
     def __iter__(self) -> Iterator[str]:
-        for each in self.given:
-            yield from self._of(each)
+        for name in self.given:
+            yield from self._of(name)
 
     def count(self) -> int | None:
-        """How many there are; None where only reading stdin would tell."""
         return None if STDIN in self.given else sum(1 for _ in self)
 
     def _of(self, given: str) -> Iterator[str]:
         if given == STDIN:
             yield from _lines(given, sys.stdin.buffer)
-        elif is_object(given) and not self._is_meant(given):
-            yield from filter(self._is_meant, names_below(given))
         elif Path(given).is_dir():
             yield from self._below(given)
         elif self._is_meant(given):
             yield given
         else:
             try:
-                with open_regular(Path(given)) as file:
+                with Path(given).open("rb") as file:
                     yield from _lines(given, file)
             except OSError as exc:
                 raise UsageError(f"the list {given} cannot be read: {exc.strerror}") from exc
@@ -83,17 +92,12 @@ def _lines(given: str, file: BinaryIO) -> Iterator[str]:
             yield name
 
 
-def read_input(name: str, max_bytes: int) -> bytes:
-    """OSError where it cannot be read or is larger."""
-    return read_object(name, max_bytes) if is_object(name) else read_bytes(Path(name), max_bytes)
-
-
 def as_text(name: str) -> str:
-    """A file's name for a table, which is UTF-8; what is not becomes a mark."""
+    """A file's name for a table, which is UTF-8; other bytes become a mark."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
     remaining = iter(items)
-    while some := list(islice(remaining, size)):
-        yield some
+    while part := list(islice(remaining, size)):
+        yield part

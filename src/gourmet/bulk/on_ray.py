@@ -1,85 +1,70 @@
-"""The rows of many inputs by the processes of a Ray cluster, each of which reads, decodes and asks by itself.
+"""The same rows by Ray Data on a cluster that exists: `map_batches` over the names, and Ray's own writers.
 
-Ray shares the work out, and does again what was under way on a process or a node that died. Rows come back to
-the command, which keeps them as it keeps its own, once for each input. Ray Data's checkpoints promise that at
-least (ray#61047), and want a folder that all nodes see and unique ids, where a list may name a photo twice.
+It promises what Ray promises: tasks of workers and nodes that die are done again, rows are in no order, and
+a run that was stopped starts again from the beginning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.bulk.journal import Row
-from gourmet.bulk.run import AskRows, HowMany
-from gourmet.bulk.workers import Work, how_many, task
-from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short
+from gourmet.bulk.resumable_table import AskedModel, HowMany, answered, arrow_schema, pyarrow
+from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.optional import optional
 
-# What kills its process each time is not asked for ever.
-_DEATHS: Final = 5
+_NAME: Final = "item"  # Ray's name of the column
+_WRITERS: Final = {".parquet": "write_parquet", ".jsonl": "write_json"}
 
 
-@contextlib.contextmanager
-def on_ray(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]:
-    """How rows are asked for in the cluster at RAY_ADDRESS, or else in one of its own.
+class _Rows:
+    """A worker's connection to Triton, and the rows of a batch of names."""
 
-    Who runs a cluster runs what they like on those who join it: none is joined that was not named.
-    """
-    # It would tell its makers.
+    def __init__(self, opened: Callable[[], AskedModel], how: HowMany) -> None:
+        self._asked, self._how = opened(), how
+        self._schema = arrow_schema(self._asked.columns)
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        # In bytes, since names need not be UTF-8.
+        names = [os.fsdecode(name) for name in batch[_NAME].tolist()]
+        rows = [row for part in answered(self._asked, names, self._how) for row in part]
+        return pyarrow().Table.from_pylist(rows, schema=self._schema)
+
+
+def check_for_ray(out: Path | None) -> None:
+    """Raise UsageError unless Ray can write this table on a cluster that exists."""
+    if not out or out.suffix not in _WRITERS:
+        raise UsageError(f"Ray writes {' and '.join(_WRITERS)}: name such a table with --out")
+    if not os.environ.get("RAY_ADDRESS"):
+        raise UsageError("--engine ray needs a cluster: start one (`ray start --head`) and set RAY_ADDRESS")
+
+
+def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: HowMany, out: Path) -> None:
+    """Ask the model that `opened` opens about the names, on the cluster at RAY_ADDRESS; `out` is a folder."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with contextlib.ExitStack() as stack:
-        given = {} if os.environ.get("RAY_ADDRESS") else stack.enter_context(_private())
-        ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
-        here = Path.cwd()
-        try:
-            # Workers look for modules in the folder in which a cluster is joined, before all others: a PIL.py
-            # beside somebody's photos would be run.
-            with contextlib.chdir("/"):
-                ray.init(log_to_driver=False, logging_level="error", **given)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
-            raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
-        stack.callback(ray.shutdown)
-        remote = ray.remote(num_cpus=1, max_retries=_DEATHS)(_task_in)
-
-        def ask(names: Sequence[str]) -> list[Row]:
-            try:
-                found: list[Row] = ray.get(remote.remote(here, work, names, together))
-            except ray.exceptions.RayTaskError as exc:
-                raise _raised(exc.cause) from exc
-            except ray.exceptions.RayError as exc:
-                raise GourmetError(f"Ray: {in_short(exc)}") from exc
-            return found
-
-        yield ask, how_many(work, together, max(1, int(ray.cluster_resources().get("CPU", 1))))
-
-
-@contextlib.contextmanager
-def _private() -> Iterator[Mapping[str, object]]:
-    """What starts a cluster that nobody else reaches: neither from elsewhere nor as another user.
-
-    By itself Ray listens on all interfaces, takes tasks from anyone who has a token that all users may
-    read, and keeps its sockets in a folder that all may write.
-    """
-    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
-    # On any system, and read when Ray is imported: a node's address is that of loopback.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        # It lets everybody into the folder that it is given.
-        yield {"address": "local", "include_dashboard": False, "_temp_dir": str(Path(folder, "r"))}
-
-
-def _task_in(folder: Path, work: Work, names: Sequence[str], together: int) -> list[Row]:
-    """Names may be relative to the folder of the command, which a node elsewhere need not have."""
-    with contextlib.chdir(folder) if folder.is_dir() else contextlib.nullcontext():
-        return task(work, names, together)
-
-
-def _raised(cause: Any) -> Exception:
-    return cause if isinstance(cause, GourmetError) else GourmetError(f"a worker: {cause!r}")
+    ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
+    data = optional("ray.data", "--engine ray", "ray.txt", ", or use --engine local")
+    try:
+        # Workers import modules from the folder in which the driver joins: here, a PIL.py beside the photos.
+        with contextlib.chdir("/"):
+            ray.init(log_to_driver=False, logging_level="error")
+    except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
+        raise GourmetError(f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined: {exc}") from exc
+    try:
+        data.DataContext.get_current().enable_progress_bars = False
+        workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        rows = data.from_items([os.fsencode(name) for name in names]).map_batches(
+            _Rows,
+            fn_constructor_args=(opened, how),
+            batch_size=how.together * how.in_flight,
+            concurrency=(1, workers),
+            num_cpus=0,  # they wait for Triton; the writers need the processors
+        )
+        getattr(rows, _WRITERS[out.suffix])(str(out.absolute()))
+    except ray.exceptions.RayError as exc:
+        raise GourmetError(f"Ray: {getattr(exc, 'cause', None) or exc}") from exc
+    finally:
+        ray.shutdown()

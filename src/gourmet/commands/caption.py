@@ -7,32 +7,35 @@ import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gourmet.commands.bulk_options import bulk_options
+from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.model_rows import read_photo
+from gourmet.bulk.resumable_table import answered
+from gourmet.commands.bulk import (
+    Engine,
+    Generating,
+    check_out,
+    engine_option,
+    generated_table,
+    generating,
+    system_for,
+)
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
+from gourmet.contracts import Options
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 
-if TYPE_CHECKING:
-    from gourmet.bulk.engines import Engine
-    from gourmet.bulk.inputs import Inputs
-    from gourmet.commands.generating import GeneratingRun
-    from gourmet.contracts import Options
-
 # Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
 _PHOTOS = 8
-# Requests of what another process is given.
-_REQUESTS = 4
 _COLUMNS = ("photo", "caption", "sure", "score")
 
 
 @click.command()
-@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|s3://…|-...")
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
 @click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
 @click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
 @click.option(
@@ -41,7 +44,7 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 @click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
-@bulk_options
+@engine_option
 @url_option()
 def caption(
     photos: tuple[str, ...],
@@ -51,9 +54,7 @@ def caption(
     prompt: str | None,
     beams: int,
     model: str | None,
-    via: str,
     engine: Engine,
-    repositories: tuple[Path, ...],
     url: str,
 ) -> None:
     """Say what each PHOTO shows, or each photo below a FOLDER, or of a LIST or stdin (-), a line each.
@@ -65,19 +66,12 @@ def caption(
     gourmet caption dog.jpg --stream
     gourmet caption holiday/ --csv > captions.csv
     gourmet caption holiday/ --out captions.parquet
-    gourmet caption s3://bucket/photos --via file --engine ray --out captions.parquet
     """
-    from gourmet.bulk.inputs import Inputs
-    from gourmet.bulk.tables import check_table
-    from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import generator
-
-    if stream and (as_csv or out or beams > 1 or (via, engine) != ("triton", "local")):
+    if stream and (as_csv or out or beams > 1 or engine != "local"):
         raise UsageError(
-            "--stream shows a caption while it is made: leave out --csv, --out, --beams, --via and --engine"
+            "--stream shows a caption while it is made: leave out --csv, --out, --beams and --engine"
         )
-    if out:
-        check_table(out)
+    check_out(out, engine)
     options: Options = {"prompt": prompt} if prompt is not None else {}
     if beams > 1:
         options = {**options, "beams": beams}
@@ -85,22 +79,10 @@ def caption(
     if stream:
         _in_pieces(model, url, _there(inputs), options)
         return
-    describing = generator(
-        "picture",
-        "caption",
-        options,
-        model=model,
-        url=url,
-        via=via,
-        engine=engine,
-        repositories=repositories,
-        together=_PHOTOS,
-        requests=_REQUESTS,
-    )
-    with describing as by:
+    with generating("picture", "caption", options, model=model, url=url, together=_PHOTOS) as by:
         if out:
             plan = {"options": options, "inputs": inputs.given}
-            generated_table(inputs, by, out, plan=plan, doing="describing")
+            generated_table(inputs, by, out, engine, plan=plan, doing="describing")
         else:
             _whole(by, _there(inputs), as_csv=as_csv)
 
@@ -111,15 +93,14 @@ def _there(inputs: Inputs) -> list[str]:
     return paths
 
 
-def _whole(by: GeneratingRun, paths: Sequence[str], *, as_csv: bool) -> None:
-    from gourmet.bulk.run import answered
+def _whole(by: Generating, paths: Sequence[str], *, as_csv: bool) -> None:
     from gourmet.reports.table import spreadsheet_cell
 
     table = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
         table.writerow(_COLUMNS)
     failed = 0
-    rows = chain.from_iterable(answered(by.ask, paths, by.how))
+    rows = chain.from_iterable(answered(by.rows, paths, by.how))
     with bar("describing") as tick:
         for number, (path, row) in enumerate(zip(paths, rows, strict=True), 1):
             tick(number / len(paths), f"{number}/{len(paths)}")
@@ -137,9 +118,7 @@ def _whole(by: GeneratingRun, paths: Sequence[str], *, as_csv: bool) -> None:
 
 
 def _in_pieces(name: str | None, url: str, paths: Sequence[str], options: Options) -> None:
-    from gourmet.bulk.generated import read_photo
     from gourmet.client.deadline import Deadline
-    from gourmet.commands.generating import system_for
     from gourmet.serving.connect import connect
 
     system = system_for("picture")

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gourmet.commands.bulk_options import asked_model, bulk_options
+from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.model_rows import PhotoRows
+from gourmet.bulk.resumable_table import HowMany, answered
+from gourmet.bulk.summary import Summary
+from gourmet.commands.bulk import Engine, check_out, engine_option, table_by_ray, table_of
 from gourmet.commands.options import url_option
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 
-if TYPE_CHECKING:
-    from gourmet.bulk.engines import Engine
-    from gourmet.bulk.inputs import Inputs
-    from gourmet.bulk.photos import Photos
-    from gourmet.bulk.run import AskRows, HowMany
-
-# Of a request to Triton.
-_TIMEOUT_S = 60.0
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
 
 @click.command()
-@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|s3://…|-...")
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
@@ -48,7 +44,7 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
     show_default=True,
     help="Ask about so many photos in a request.",
 )
-@bulk_options
+@engine_option
 @url_option()
 def classify(
     photos: tuple[str, ...],
@@ -56,14 +52,11 @@ def classify(
     model: str,
     in_flight: int,
     together: int,
-    via: str,
     engine: Engine,
-    repositories: tuple[Path, ...],
     url: str,
 ) -> None:
     """Classify each PHOTO, all photos below a FOLDER, and those that a LIST or stdin (-) names, a line each.
 
-    Photos in S3 are named s3://BUCKET/KEY, and all below a prefix s3://BUCKET/PREFIX.
     With --out there is a row for each in a table, and a page beside it that shows how many there are of each
     class, the least sure ones, failures and copies. A photo that cannot be used has the reason in its row.
     A run that was stopped, or lost its server, continues where it was when you call it again.
@@ -72,22 +65,16 @@ def classify(
     gourmet classify dish.jpg
     gourmet classify holiday/ --out holiday.csv
     find / -name '*.jpg' | gourmet classify - --out all.parquet
-    gourmet classify s3://bucket/photos --via file --engine ray --out all.parquet
+    RAY_ADDRESS=10.0.0.1:6379 gourmet classify /photos --engine ray --out all.parquet --url triton:8000
     """
-    from gourmet.bulk.engines import asking
-    from gourmet.bulk.inputs import Inputs
-    from gourmet.bulk.photos import Classifying
-    from gourmet.bulk.run import HowMany
-    from gourmet.bulk.tables import check_table
-
-    if out:
-        check_table(out)
-    inputs = Inputs(photos, SUFFIXES)
-    work = Classifying(asked_model(model or usual_model(), url, via, repositories, _TIMEOUT_S))
-    with ExitStack() as stack:
-        asked = stack.enter_context(closing(work.open()))
-        ask, how = stack.enter_context(asking(work, asked, engine, HowMany(together, in_flight)))
-        _to_table(inputs, asked, ask, how, out) if out else _to_terminal(inputs, ask, how)
+    check_out(out, engine)
+    inputs, how = Inputs(photos, SUFFIXES), HowMany(together, in_flight)
+    opened = partial(PhotoRows, url, model or usual_model())
+    if out and engine == "ray":
+        table_by_ray(inputs, opened, how, out)
+        return
+    with closing(opened()) as asked:
+        _to_table(inputs, asked, how, out) if out else _to_terminal(inputs, asked, how)
 
 
 def usual_model() -> str:
@@ -107,11 +94,9 @@ def usual_model() -> str:
     return found[0]
 
 
-def _to_terminal(inputs: Inputs, ask: AskRows, how: HowMany) -> None:
-    from gourmet.bulk.run import answered
-
+def _to_terminal(inputs: Inputs, asked: PhotoRows, how: HowMany) -> None:
     failed = total = 0
-    for rows in answered(ask, inputs, how):
+    for rows in answered(asked, inputs, how):
         for row in rows:
             total += 1
             if row["error"]:
@@ -126,21 +111,16 @@ def _to_terminal(inputs: Inputs, ask: AskRows, how: HowMany) -> None:
         raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
 
 
-def _to_table(inputs: Inputs, photos: Photos, ask: AskRows, how: HowMany, out: Path) -> None:
-    from gourmet.bulk.summary import Summary
-    from gourmet.commands.bulk_table import table_of
+def _to_table(inputs: Inputs, asked: PhotoRows, how: HowMany, out: Path) -> None:
     from gourmet.runtime.files import write_whole
 
-    plan = {"model": photos.model.name, "inputs": inputs.given}
-    asking = table_of(
-        inputs, ask, out, photos.columns, how, plan=plan, doing="classifying", none_there=_NONE_THERE
-    )
-    with asking as rows:
+    plan = {"model": asked.model.name, "inputs": inputs.given}
+    table = table_of(inputs, asked, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
+    with table as rows:
         summary, page = Summary.of(rows), out.with_suffix(".html")
-        when, command = (
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            shlex.join(["gourmet", *sys.argv[1:]]),
+        command = shlex.join(["gourmet", *sys.argv[1:]])
+        write_whole(
+            page, summary.page(asked.contract, command, datetime.now(UTC).isoformat(timespec="seconds"))
         )
-        write_whole(page, summary.page(photos.contract, command, when))
     click.echo(printable(summary.text()))
     click.echo(f"table in {out}, page in {page}", err=True)

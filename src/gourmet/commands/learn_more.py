@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import click
 
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import PATH, POSITIVE, found_or_object
+from gourmet.commands.values import FOUND_FOLDER, PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.object_store import fetch
 from gourmet.systems import registry
 
 
 @click.command("learn-more")
 @click.argument("system", type=click.Choice(registry.names()))
-@click.argument("folder", type=found_or_object)
+@click.argument("folder", type=FOUND_FOLDER)
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
 @click.option("--epochs", type=POSITIVE, default=8, help="Show each picture so many times.")
@@ -30,15 +28,14 @@ from gourmet.systems import registry
 )
 @click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
 def learn_more(
-    system: str, folder: Path | str, models: Path, out: Path | None, epochs: int, rate: float, seed: int
+    system: str, folder: Path, models: Path, out: Path | None, epochs: int, rate: float, seed: int
 ) -> None:
     """Fine-tune SYSTEM's served network on the labelled pictures in FOLDER.
 
     FOLDER has a folder for each class, named by its label or number; not every class needs pictures. A folder
     `other` holds pictures of none of them, for a system that declines such. The app writes its visitors'
-    corrections to such a folder if KEEP_CORRECTIONS names one. s3://BUCKET/PREFIX is fetched into the run's
-    folder first. A fifth of the pictures is held out, to show class by class what changed. What is served
-    stays as it is until you deploy.
+    corrections to such a folder if KEEP_CORRECTIONS names one. A fifth of the pictures is held out, to show
+    class by class what changed. What is served stays as it is until you deploy.
     """
     from gourmet.deploying.target import table
     from gourmet.reports.table import columns
@@ -57,8 +54,6 @@ def learn_more(
     out = out or Path("runs") / f"{system}-more"
     if (out / BEST).exists():
         raise GourmetError(f"{out} holds a run already: name another --out, or delete it")
-    if isinstance(folder, str):
-        folder = _fetched(folder, out / "pictures")
     model = models / registry.classification(system).default_model
     version = model / str(versions(model)[-1])
     with bar("reading") as tick:
@@ -79,10 +74,3 @@ def learn_more(
     if lost := [check.what for check in checks if not check.passed]:
         raise GourmetError(f"it lost too much of what it knew ({'; '.join(lost)}), and would not be deployed")
     click.echo(f"next: gourmet deploy {system} --format all --weights {out / BEST} --data {folder}")
-
-
-def _fetched(name: str, folder: Path) -> Path:
-    """What lies there now, and nothing of what did."""
-    shutil.rmtree(folder, ignore_errors=True)
-    click.echo(f"{fetch(name, folder)} into {folder}")
-    return folder

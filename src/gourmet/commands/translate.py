@@ -7,23 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
-from gourmet.commands.bulk_options import bulk_options
+from gourmet.bulk.resumable_table import answered
+from gourmet.commands.bulk import Engine, Generating, check_out, engine_option, generated_table, generating
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
+from gourmet.contracts import Options
 from gourmet.errors import UsageError, printable
 
-if TYPE_CHECKING:
-    from gourmet.bulk.engines import Engine
-    from gourmet.commands.generating import GeneratingRun
-
-# Texts of a request, and requests of what another process is given.
-_TEXTS = 16
-_REQUESTS = 16
+_TEXTS = 16  # of a request
 _LONGEST = 64_000
 _MOST_LINES = 1_000_000
 _MOST_NAMED = 20
@@ -37,7 +33,7 @@ _MOST_NAMED = 20
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
 )
-@bulk_options
+@engine_option
 @url_option()
 def translate(
     texts: tuple[str, ...],
@@ -45,9 +41,7 @@ def translate(
     model: str | None,
     beams: int,
     out: Path | None,
-    via: str,
     engine: Engine,
-    repositories: tuple[Path, ...],
     url: str,
 ) -> None:
     """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
@@ -62,45 +56,29 @@ def translate(
     gourmet translate "предоставляются полотенца ."
     gourmet translate < russian.txt > english.txt
     gourmet translate --out english.parquet < russian.txt
-    gourmet translate --out english.parquet --via file --engine ray < russian.txt
+    RAY_ADDRESS=10.0.0.1:6379 gourmet translate --out english.parquet --engine ray < russian.txt
     """
-    from gourmet.bulk.tables import check_table
-    from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import generator
-
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
-    if out:
-        check_table(out)
-    translating = generator(
-        "text",
-        "translation",
-        {"beams": beams} if beams > 1 else {},
-        system=asked,
-        model=model,
-        url=url,
-        via=via,
-        engine=engine,
-        repositories=repositories,
-        together=_TEXTS,
-        requests=_REQUESTS,
+    check_out(out, engine)
+    options: Options = {"beams": beams} if beams > 1 else {}
+    translating = generating(
+        "text", "translation", options, system=asked, model=model, url=url, together=_TEXTS
     )
     with translating as by:
         if out:
             plan = {"beams": beams, "texts": texts}
-            generated_table(_Texts(texts), by, out, plan=plan, doing="translating")
+            generated_table(_Texts(texts), by, out, engine, plan=plan, doing="translating")
             return
         _print(list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES)), "text" if texts else "line", by)
 
 
-def _print(lines: Sequence[str], kind: str, by: GeneratingRun) -> None:
-    from gourmet.bulk.run import answered
-
+def _print(lines: Sequence[str], kind: str, by: Generating) -> None:
     there = [place for place, line in enumerate(lines) if line]
     found: dict[int, str] = {}
     warnings: list[str] = []
     rough: list[int] = []
-    rows = chain.from_iterable(answered(by.ask, (lines[place] for place in there), by.how))
+    rows = chain.from_iterable(answered(by.rows, (lines[place] for place in there), by.how))
     with bar("translating") as tick:
         for place, row in zip(there, rows, strict=True):
             where = f"{kind} {place + 1}"

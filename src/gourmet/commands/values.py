@@ -12,8 +12,6 @@ from typing import Final
 
 import click
 
-from gourmet.runtime.object_store import check_object_name, is_object
-
 PATH: Final = click.Path(path_type=Path)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
@@ -31,14 +29,6 @@ def folder(text: str | Path) -> Path:
     if "://" in str(text):
         raise click.BadParameter(f"{text} is not a folder of this machine: mount it, and name where")
     return Path(text)
-
-
-def found_or_object(text: str) -> Path | str:
-    """A path that exists, or a name in a bucket."""
-    if not is_object(text):
-        return Path(FOUND.convert(text, None, None))
-    check_object_name(text)
-    return text
 
 
 def duration(text: str) -> int:

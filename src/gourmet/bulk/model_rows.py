@@ -1,0 +1,234 @@
+"""Rows of what a served model answers about photos or texts: read, decoded if it takes pixels, and asked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gourmet.bulk.inputs import as_text
+from gourmet.bulk.resumable_table import Columns, Row
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import InvalidRequest
+from gourmet.contracts import Generation, Tensors, WarnsOfAnswers
+from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.decode import PictureError
+from gourmet.pictures.header import look
+from gourmet.runtime.bounded_reading import read_bytes
+from gourmet.serving.connect import connect
+from gourmet.systems import registry
+
+MAX_BYTES: Final = 64 << 20
+_ONLY_ROW: Final = re.compile(r"^\w+ row 0 of 1: ")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An input as the model takes it, or why it cannot be asked about."""
+
+    name: str
+    inputs: Tensors | None = None
+    error: str = ""
+    sha256: str | None = None
+    text: bytes = b""
+
+
+class ModelRows:
+    """A model behind Triton, which any number of threads ask."""
+
+    named: str  # the column of the inputs
+    within_s: float
+
+    def __init__(self, url: str, model: str) -> None:
+        self._triton = connect(url)
+        try:
+            self.model = self._triton.describe(model)
+        except BaseException:
+            self._triton.close()
+            raise
+
+    @property
+    def columns(self) -> Columns:
+        raise NotImplementedError
+
+    def rows(self, names: Sequence[str]) -> list[Row]:
+        """One for each; an input that cannot be used has a reason, and any other failure is raised."""
+        read = [self._read(name) for name in names]
+        answers = iter(self._answers([example for example in read if example.inputs is not None]))
+        return [
+            self._row(example, {"error": example.error} if example.inputs is None else next(answers))
+            for example in read
+        ]
+
+    def close(self) -> None:
+        self._triton.close()
+
+    def _read(self, name: str) -> Example:
+        raise NotImplementedError
+
+    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+        raise NotImplementedError
+
+    def _answers(self, examples: Sequence[Example]) -> list[Row]:
+        if not examples:
+            return []
+        tensors = [example.inputs or {} for example in examples]
+        together = {name: np.concatenate([each[name] for each in tensors]) for name in tensors[0]}
+        try:
+            answer = self._triton.infer(self.model.target, together, Deadline(self.within_s))
+        except InvalidRequest as exc:
+            if len(examples) > 1:  # which of them is it?
+                return [found for example in examples for found in self._answers([example])]
+            return [{"error": printable(_ONLY_ROW.sub("", str(exc)))}]
+        return [{**found, "version": answer.model_version} for found in self._found(examples, answer.outputs)]
+
+    def _row(self, example: Example, found: Row) -> Row:
+        row = {self.named: as_text(example.name), "sha256": example.sha256, "model": self.model.name, **found}
+        return {column: row.get(column) for column in self.columns}
+
+
+class PhotoRows(ModelRows):
+    """The classes of photos."""
+
+    named = "path"
+    within_s = 60.0
+
+    def __init__(self, url: str, model: str) -> None:
+        super().__init__(url, model)
+        try:
+            self.contract = _classifier(self.model.name, self.model.system)
+        except BaseException:
+            self.close()
+            raise
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        return self.contract.labels_of(self.model)
+
+    @cached_property
+    def columns(self) -> Columns:
+        shown: Mapping[str, type] = {self._shows: bool} if self._tells_subject else {}
+        named = {"path": str, "answer": str, "probability": float, "sure": bool, **shown}
+        return {
+            **named,
+            "error": str,
+            "model": str,
+            "version": str,
+            "sha256": str,
+            "probabilities": self.labels,
+        }
+
+    @property
+    def _tells_subject(self) -> bool:
+        return bool(self.contract.subject and self.model.subject_threshold)
+
+    @property
+    def _shows(self) -> str:
+        return f"shows_{self.contract.subject}"
+
+    def _read(self, name: str) -> Example:
+        try:
+            data = read_bytes(Path(name), MAX_BYTES)
+        except OSError as exc:
+            return Example(name, error=printable(f"it cannot be read: {exc.strerror or exc}"))
+        digest = hashlib.sha256(data).hexdigest()
+        tensor = self.model.inputs[0]
+        try:
+            return Example(name, {tensor.name: self.contract.encode(data, tensor.datatype)}, sha256=digest)
+        except PictureError as exc:
+            return Example(name, error=printable(f"{exc} [{exc.code}]"), sha256=digest)
+
+    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+        rows = self.contract.probabilities(outputs, self.model)
+        if rows.shape != (len(examples), len(self.labels)) or not self.contract.are_probabilities(rows):
+            raise GourmetError(
+                f"{self.model.name} answered {len(examples)} photos with probabilities of shape "
+                f"{list(rows.shape)}"
+            )
+        relevance = self.contract.relevance(outputs, self.model)
+        shown = (
+            [None] * len(rows) if relevance is None else (relevance >= self.model.subject_threshold).tolist()
+        )
+        return [self._answer(*row) for row in zip(rows.tolist(), shown, strict=True)]
+
+    def _answer(self, probabilities: Sequence[float], is_shown: bool | None) -> Row:
+        best = max(range(len(self.labels)), key=probabilities.__getitem__)
+        probability = probabilities[best]
+        return {
+            "answer": self.labels[best],
+            "probability": round(probability, 6),
+            "sure": is_shown is not False and probability >= self.model.threshold,
+            self._shows: is_shown,
+            "probabilities": {
+                label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
+            },
+        }
+
+
+class GeneratedRows(ModelRows):
+    """What a model makes of texts or of photos: translations, captions."""
+
+    within_s = 600.0
+
+    def __init__(
+        self, url: str, model: str, system: str, made: str, options: Mapping[str, int | str]
+    ) -> None:
+        """`made` is the column of the answers."""
+        super().__init__(url, model)
+        self.system: Generation = registry.generation(system)
+        self.made, self._options = made, options
+        self.named = "path" if self.system.example_kind == "picture" else "text"
+
+    @cached_property
+    def columns(self) -> Columns:
+        sure: Mapping[str, type] = {"sure": bool} if self.model.threshold else {}
+        columns = {self.named: str, self.made: str, **sure, "score": float, "warning": str}
+        return {**columns, "error": str, "model": str, "version": str}
+
+    def _read(self, name: str) -> Example:
+        try:
+            if self.system.example_kind == "picture":
+                example = read_photo(name)
+            else:
+                example = name.encode(errors="surrogateescape")
+            inputs = self.system.request_inputs(example, self.model, self._options)
+        except ValueError as exc:
+            return Example(name, error=printable(str(exc)))
+        return Example(name, inputs, text=example)
+
+    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+        found = []
+        for number, example in enumerate(examples):
+            one_row = {name: rows[number : number + 1] for name, rows in outputs.items()}
+            answer = self.system.generated(one_row, self.model)
+            if isinstance(self.system, WarnsOfAnswers):
+                answer = self.system.with_warning(example.text, answer)
+            row: dict[str, Any] = {self.made: answer.text, "score": answer.score}
+            found.append({**row, "warning": answer.warning or None, "sure": self.model.is_sure(answer)})
+        return found
+
+
+def read_photo(path: str) -> bytes:
+    """Raise ValueError if it cannot be read, or is certainly not a picture."""
+    try:
+        data = read_bytes(Path(path), MAX_BYTES)
+    except OSError as exc:
+        raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
+    look(data)
+    return data
+
+
+def _classifier(model: str, system: str) -> PictureClassifier:
+    if not system:
+        raise UsageError(f"the config of {model!r} does not say which system it belongs to: name another")
+    found = registry.load(system)
+    if not isinstance(found, PictureClassifier):
+        raise UsageError(f"{model!r} does not classify pictures: name another with --model")
+    return found

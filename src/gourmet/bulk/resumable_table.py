@@ -1,0 +1,225 @@
+"""A table of many answers: rows are kept as they come, so that a stopped run resumes, and written at the end.
+
+Rows of an unfinished run are lines of JSON in FILE.part, in the order of the inputs. The table is JSON lines,
+CSV or Parquet, by how its name ends. Neither is ever in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gourmet.bulk.inputs import NamedInputs, as_text, in_parts
+from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.reports.table import spreadsheet_cell
+from gourmet.runtime.files import written_aside
+from gourmet.runtime.optional import optional
+from gourmet.tasks.checking import in_threads
+from gourmet.training.task import Tick
+
+Row = dict[str, Any]
+# What a column holds: a type, or the names of several numbers.
+Columns = Mapping[str, "type | Sequence[str]"]
+SUFFIX: Final = ".part"
+_HEADER: Final = b'{"plan": '
+# Rows in memory at a time while a Parquet file is written.
+_ROWS: Final = 10_000
+
+
+class AskedModel(Protocol):
+    """Makes rows of inputs, in any number of threads."""
+
+    @property
+    def columns(self) -> Columns: ...
+
+    def rows(self, names: Sequence[str]) -> list[Row]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class HowMany:
+    together: int  # inputs of a request
+    in_flight: int  # requests at a time
+
+
+def answered(asked: AskedModel, names: Iterable[str], how: HowMany) -> Iterator[list[Row]]:
+    """The rows in the order of the inputs, some at a time."""
+    yield from in_threads(asked.rows, in_parts(names, how.together), how.in_flight)
+
+
+class Journal:
+    """The rows of an unfinished run."""
+
+    def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
+        """`plan` tells this run from others; raise UsageError if `path` has rows of another one."""
+        self.path = path
+        self._plan = json.loads(json.dumps(plan))
+        try:
+            self._file = path.open("a+b")
+        except OSError as exc:
+            raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.seek(0)
+            self.rows = self._count()
+        except BlockingIOError:
+            self._file.close()
+            raise UsageError(f"{path} is written by another run: wait for it, or end it") from None
+        except OSError as exc:
+            self.close()
+            raise self._unwritten(exc) from exc
+        except (LookupError, TypeError, ValueError) as exc:
+            self.close()
+            raise UsageError(f"{path} has no rows of this run ({exc}): remove it") from exc
+
+    def _count(self) -> int:
+        header = self._file.readline()
+        if not header.endswith(b"\n") and _HEADER.startswith(header[: len(_HEADER)]):
+            self._file.truncate(0)  # new, or cut off by a full disk
+            self._file.write(json.dumps({"plan": self._plan}).encode() + b"\n")
+            self._file.flush()
+        else:
+            plan = json.loads(header)["plan"]
+            changed = sorted(name for name in plan | self._plan if plan.get(name) != self._plan.get(name))
+            if changed:
+                raise ValueError(f"they are of another {', '.join(changed)}")
+        rows, end = 0, self._file.tell()
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            rows, end = rows + 1, end + len(line)
+        self._file.truncate(end)  # a line that a crash cut off
+        return rows
+
+    def __iter__(self) -> Iterator[Row]:
+        with self.path.open("rb") as file:
+            file.readline()
+            for number, line in enumerate(file, 1):
+                try:
+                    yield json.loads(line)
+                except ValueError as exc:
+                    raise UsageError(f"row {number:,} of {self.path} is corrupt: remove it") from exc
+
+    def add(self, rows: list[Row]) -> None:
+        try:
+            self._file.write(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(errors="replace")
+            )
+            self._file.flush()
+        except OSError as exc:
+            raise self._unwritten(exc) from exc
+        self.rows += len(rows)
+
+    def without_row(self, inputs: NamedInputs) -> Iterator[str]:
+        """The inputs after those of the kept rows, which have to be the same as then."""
+        names = iter(inputs)
+        for number, row in enumerate(islice(self, self.rows), 1):
+            name = next(names, None)
+            if name is None or as_text(name) != row.get(inputs.column):
+                kept, given = str(row.get(inputs.column)), name or "missing"
+                raise UsageError(
+                    f"row {number:,} of {self.path} is about {printable(kept)}, and the input is "
+                    f"{printable(given)}: give the inputs of that run, or remove the file"
+                )
+        yield from names
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError:  # of a full disk, which was reported
+            return
+
+    def remove(self) -> None:
+        self.path.unlink()
+        self.close()
+
+    def _unwritten(self, error: OSError) -> GourmetError:
+        return GourmetError(f"{self.path} cannot be written ({error.strerror}): make room there")
+
+
+def run(inputs: NamedInputs, journal: Journal, asked: AskedModel, how: HowMany, tick: Tick) -> None:
+    """Add a row for each input that has none. If anything is raised, the rows until then are kept."""
+    total, began, before = inputs.count(), time.monotonic(), journal.rows
+    for rows in answered(asked, journal.without_row(inputs), how):
+        journal.add(rows)
+        rate = (journal.rows - before) / max(1e-9, time.monotonic() - began)
+        of_all = f"/{total:,}" if total is not None else ""
+        left = f" · {(total - journal.rows) / rate:,.0f} s left" if total is not None else ""
+        tick(journal.rows / total if total else 0.0, f"{journal.rows:,}{of_all} · {rate:,.0f}/s{left}")
+
+
+def _jsonl(rows: Iterable[Row], path: Path, _columns: Columns) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _csv(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        table.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return json.dumps(value) if isinstance(value, dict) else spreadsheet_cell(str(value))
+
+
+def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    arrow, parquet, schema = pyarrow(), pyarrow("pyarrow.parquet"), arrow_schema(columns)
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in in_parts(rows, _ROWS):
+            writer.write_batch(arrow.RecordBatch.from_pylist(part, schema=schema))
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    return optional(module, "Parquet", "parquet.txt", ", or choose .jsonl or .csv")
+
+
+def arrow_schema(columns: Columns) -> Any:
+    arrow = pyarrow()
+    types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_()}
+
+    def kind(column: type | Sequence[str]) -> Any:
+        if isinstance(column, type):
+            return types[column]
+        return arrow.struct([(name, arrow.float32()) for name in column])
+
+    return arrow.schema([(name, kind(column)) for name, column in columns.items()])
+
+
+_FORMATS: Final[Mapping[str, Callable[[Iterable[Row], Path, Columns], None]]] = {
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def check_table(path: Path) -> None:
+    """Raise UsageError unless a new table can be written there."""
+    if path.suffix not in _FORMATS:
+        raise UsageError(f"{path} ends in none of {', '.join(_FORMATS)}, by which its format is chosen")
+    for written in (path, path.with_suffix(".html")):
+        if written.exists():
+            raise UsageError(f"{written} is there already: name another file, or remove it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}: make it, or name another file")
+    if path.suffix == ".parquet":
+        pyarrow()
+
+
+def write_table(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    """The table is there whole or not at all."""
+    with written_aside(path) as aside:
+        _FORMATS[path.suffix](rows, aside, columns)

@@ -1,0 +1,169 @@
+"""What the verbs share that answer many inputs: where the work is done, and the table that they write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import click
+
+from gourmet.bulk.inputs import NamedInputs
+from gourmet.bulk.model_rows import GeneratedRows
+from gourmet.bulk.on_ray import check_for_ray, write_with_ray
+from gourmet.bulk.resumable_table import SUFFIX, AskedModel, HowMany, Journal, check_table, run, write_table
+from gourmet.commands.progress import bar
+from gourmet.commands.report_output import Stopped
+from gourmet.contracts import ExampleKind, Generation, Options
+from gourmet.errors import GourmetError, UsageError
+from gourmet.serving.connect import connect
+from gourmet.systems import registry
+
+Engine = Literal["local", "ray"]
+# Requests at a time: enough for the served loop to be full.
+_REQUESTS: Final = 2
+_RESUMES: Final = "the same command resumes"
+
+
+def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") -> Generation:
+    """The system that is `asked` for, of those whose models answer such examples with a text.
+
+    Else the one that a model says it is `of_model`, or the only one that is code.
+    """
+    found = {
+        name: system
+        for name, system in registry.load_all().items()
+        if isinstance(system, Generation) and system.example_kind == kind
+    }
+    ours = [name for name in found if not registry.is_data(name)]
+    name = asked or (of_model if of_model in found else ours[0] if len(ours) == 1 else "")
+    if name not in found:
+        raise UsageError(
+            f"--system {name or '…'}: those that answer a {kind} with a text are {', '.join(found)}"
+        )
+    return found[name]
+
+
+@dataclass(frozen=True)
+class Generating:
+    """A model that answers examples with texts, and how many of them it is asked about at a time."""
+
+    open: Callable[[], GeneratedRows]
+    rows: GeneratedRows
+    how: HowMany
+
+
+def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --engine."""
+    return click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Work on this machine, or by Ray Data on the cluster at RAY_ADDRESS.",
+    )(command)
+
+
+def check_out(out: Path | None, engine: Engine) -> None:
+    """Raise UsageError unless the table can be written, before anything is asked."""
+    if engine == "ray":
+        check_for_ray(out)
+    if out:
+        check_table(out)
+
+
+@contextmanager
+def generating(
+    kind: ExampleKind,
+    made: str,
+    options: Options,
+    *,
+    system: str | None = None,
+    model: str | None,
+    url: str,
+    together: int,
+) -> Iterator[Generating]:
+    """Ask a `model`, or a `system`'s, about `together` inputs a request; `made` is the answers' column."""
+    name = model or system_for(kind, system).default_model
+    with connect(url) as triton:
+        of_model = triton.describe(name).system
+    opened = partial(GeneratedRows, url, name, system_for(kind, system, of_model).name, made, options)
+    with closing(opened()) as rows:
+        how = HowMany(together if rows.model.max_batch_size else 1, _REQUESTS)
+        yield Generating(opened, rows, how)
+
+
+@contextmanager
+def table_of(
+    inputs: NamedInputs,
+    asked: AskedModel,
+    how: HowMany,
+    out: Path,
+    *,
+    plan: Mapping[str, Any],
+    doing: str,
+    none_there: str,
+) -> Iterator[Journal]:
+    """Ask about all that have no row of this `plan` yet, and write the table; the block has its rows."""
+    with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
+        if journal.rows:
+            click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
+        try:
+            with bar(doing) as tick:
+                run(inputs, journal, asked, how, tick)
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped after {journal.rows:,} rows; {_RESUMES}") from None
+        except UsageError:
+            raise
+        except GourmetError as exc:
+            raise GourmetError(f"{exc}\n       {journal.rows:,} rows are kept; {_RESUMES}") from exc
+        if not journal.rows:
+            journal.remove()
+            raise UsageError(none_there)
+        try:
+            write_table(journal, out, asked.columns)
+            try:
+                yield journal
+            except BaseException:
+                out.unlink()  # or the same command would find the table there
+                raise
+        except OSError as exc:
+            where = f"{exc.filename or out} cannot be written ({exc.strerror}): make room there"
+            raise GourmetError(f"{where}\n       {journal.rows:,} rows are kept; {_RESUMES}") from exc
+        journal.remove()
+
+
+def table_by_ray(inputs: NamedInputs, opened: Callable[[], AskedModel], how: HowMany, out: Path) -> None:
+    names = map(os.path.abspath, inputs) if inputs.column == "path" else inputs  # for other nodes
+    write_with_ray(opened, names, how, out)
+    click.echo(f"table in the folder {out}", err=True)
+
+
+def generated_table(
+    inputs: NamedInputs, by: Generating, out: Path, engine: Engine, *, plan: Mapping[str, Any], doing: str
+) -> None:
+    """Write a table of texts that a model made, and say how many inputs have none."""
+    if engine == "ray":
+        table_by_ray(inputs, by.open, by.how, out)
+        return
+    model = by.rows.model.name
+    asking = table_of(
+        inputs,
+        by.rows,
+        by.how,
+        out,
+        plan={"model": model, **plan},
+        doing=doing,
+        none_there=f"there is nothing to ask {model} about",
+    )
+    failed = total = 0
+    with asking as rows:
+        for row in rows:
+            total += 1
+            failed += bool(row["error"])
+    click.echo(f"{total - failed:,} of {total:,} have an answer", err=True)
+    click.echo(f"table in {out}", err=True)
