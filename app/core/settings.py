@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -148,7 +147,6 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     trusted_proxies: int = Field(0, ge=0, le=10)
     log_format: Literal["text", "json"] = "text"
     lab_page: Literal["on", "off"] = "on"
-    lab_reports: Path | None = None
     # A folder, or s3://BUCKET/PREFIX, which a Path would spoil.
     keep_corrections: Annotated[str, BeforeValidator(_place)] = ""
 

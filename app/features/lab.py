@@ -1,28 +1,16 @@
-"""The lab: what Triton does at the moment, and the reports of what was measured.
+"""The lab: what Triton does at the moment.
 
-The figures are what Triton counted: sums, of which a page that asks again and again makes rates itself. Any
-program may have written the reports: one is an HTML file, known by its title, whose head may say in a
-`description` what it found and in a `date` when. A visitor names an id from the list, never a path.
+The figures are what Triton counted: sums, of which a page that asks again and again makes rates itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import html
-import os
-import re
-import textwrap
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import islice
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, abort, render_template
+from flask import Blueprint, Flask, Response, render_template
 from flask.typing import ResponseReturnValue
 
 from app.api.services import NavigationEntry, Services, TtlCache
@@ -34,7 +22,6 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonError
 from gourmet.client.machine_use import ProcessorUse, machine_use
 from gourmet.client.statistics import ModelStatistics
-from gourmet.runtime.files import open_own
 
 _DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
@@ -44,29 +31,6 @@ _CONFIGS_AGE_S: Final = 5.0
 _METRICS_WITHIN_S: Final = 1.0
 _NS_PER_MS: Final = 1e6
 _UNSTORED: Final = {"Cache-Control": "no-store"}
-_MOST_REPORTS: Final = 20
-# A report is a whole page with its styles and pictures in it: it may run no script and load nothing.
-_REPORT_POLICY: Final = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-_DEEPEST: Final = 2  # folders within the folder
-_PAGE: Final = "index.html"
-_MOST_FILES: Final = 1000
-_MOST_BYTES: Final = 20_000_000
-_HEAD_BYTES: Final = 4096
-_MOST_CHARACTERS: Final = 300
-# How long a new report may go unnoticed.
-_LIST_AGE_S: Final = 1.0
-# These look at a report's first bytes only, and none goes over the same text twice: a `.*` behind what may
-# come again and again takes the square of the time.
-_TITLE: Final = re.compile(rb"<title[^<>]*>([^<]*(?:<(?!/?title)[^<]*)*)</title>", re.I)
-# At the end of ours, which the list shows anyway.
-_TIME: Final = re.compile(r" · \d{4}-\d\d-\d\d \d\d:\d\d$")
-_SAID: Final = re.compile(r"<meta name=['\"](\w+)['\"] content=(['\"])(.*?)\2", re.I | re.S)
-# Where a page's content begins: after the tag of its body, or else after its type.
-_BODY: Final = re.compile(rb"<body[^<>]*>", re.I)
-_DOCTYPE: Final = re.compile(rb"<!doctype[^<>]*>", re.I)
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -75,7 +39,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     if settings.lab_page == "off":
         return ()
     app.jinja_env.filters["figure"] = figure
-    reports = Reports(settings.lab_reports) if settings.lab_reports else None
     routes = Blueprint("lab", __name__)
 
     def look() -> dict[str, Any] | ServingError:
@@ -108,15 +71,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     figures = TtlCache(look, _AGE_S)
 
-    def listed() -> dict[str, Any]:
-        latest = reports.latest()[:_MOST_REPORTS] if reports else []
-        model = settings.models[services.first_system]
-        return {"reports": latest, "folder": settings.lab_reports, "model": model}
-
     @routes.get("/lab")
     def page() -> str:
+        model = settings.models[services.first_system]
         return render_template(
-            "lab.html", looked=figures.get(), own_texts=starting_with("lab.js."), **listed()
+            "lab.html", looked=figures.get(), own_texts=starting_with("lab.js."), model=model
         )
 
     @routes.get("/lab/figures")
@@ -132,23 +91,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """What the page's short measurement sends."""
         sample = services.pictures[services.first_system].sample()
         return Response(sample, content_type="application/octet-stream")
-
-    @routes.get("/lab/reports")
-    @marked(probe=True)
-    def report_list() -> ResponseReturnValue:
-        """The list as it stands on the page; a new report shows there within seconds."""
-        return render_template("lab_reports.html", **listed()), _UNSTORED
-
-    @routes.get("/lab/reports/<report_id>")
-    def report(report_id: str) -> Response:
-        found = reports.page(report_id) if reports else None
-        if found is None:
-            abort(404)
-        about, data = found
-        bar = render_template("report_bar.html")
-        response = Response(framed(data, about.title, bar), content_type="text/html; charset=utf-8")
-        response.headers["Content-Security-Policy"] = _REPORT_POLICY
-        return response
 
     app.register_blueprint(routes)
     return [NavigationEntry("lab.page", t("nav.lab"))]
@@ -204,90 +146,3 @@ def _model(counted: ModelStatistics) -> dict[str, Any]:
         "compute_ms": (counted.input_ns + counted.infer_ns + counted.output_ns) / _NS_PER_MS,
         "batches": [{"rows": rows, "executions": executions} for rows, executions in batches],
     }
-
-
-@dataclass(frozen=True)
-class Report:
-    id: str
-    path: Path  # to be opened by `open_own` only: it may lead elsewhere by now
-    place: str  # the path within the folder of reports, without the name that all pages share
-    title: str
-    when: datetime
-    says: str = ""
-
-
-class Reports:
-    """Those of `folder`, which need not be there."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-        self.latest = TtlCache(self._list, _LIST_AGE_S).get
-
-    def page(self, report_id: str) -> tuple[Report, bytes] | None:
-        """The report that the list has under that id, and its HTML."""
-        found = next((report for report in self.latest() if report.id == report_id), None)
-        if found is None:
-            return None
-        try:
-            with open_own(found.path) as file:
-                return found, file.read(_MOST_BYTES)
-        except OSError:  # removed since, or something else in its place
-            return None
-
-    def _list(self) -> list[Report]:
-        found: list[Report] = []
-        for path in islice(self._paths(), _MOST_FILES):
-            with contextlib.suppress(OSError):  # removed since, or not ours to show
-                found.append(_read(path, str(path.relative_to(self._folder))))
-        times = Counter(report.title for report in found)
-        distinct = [
-            replace(report, title=f"{report.title} ({report.place})") if times[report.title] > 1 else report
-            for report in found
-        ]
-        return sorted(distinct, key=lambda report: report.when, reverse=True)
-
-    def _paths(self) -> Iterator[Path]:
-        """Names only: what stands under them is known once it is open."""
-        with contextlib.suppress(OSError):  # the folder need not be there
-            for folder, folders, names, _ in os.fwalk(self._folder):  # which enters no link
-                if len(Path(folder).relative_to(self._folder).parts) == _DEEPEST:
-                    folders.clear()
-                yield from (Path(folder, name) for name in names if name.endswith(".html"))
-
-
-def framed(data: bytes, title: str, bar: str) -> bytes:
-    """A report's HTML with `title`, which no other report has, and a bar above its content."""
-    named = f"<title>{html.escape(title)}</title>".encode()
-    head, replaced = _TITLE.subn(lambda _: named, data[:_HEAD_BYTES].lstrip(), count=1)
-    begins = _BODY.search(head) or _DOCTYPE.match(head)
-    at = begins.end() if begins else 0
-    return b"".join([head[:at], b"" if replaced else named, bar.encode(), head[at:], data[_HEAD_BYTES:]])
-
-
-def _read(path: Path, place: str) -> Report:
-    with open_own(path) as file:
-        about = os.fstat(file.fileno())
-        if about.st_size >= _MOST_BYTES:
-            raise OSError(f"{path} is too large to be shown")
-        head = file.read(_HEAD_BYTES)
-        written = datetime.fromtimestamp(about.st_mtime, UTC)
-    found = _TITLE.search(head)
-    title = _TIME.sub("", found[1].decode(errors="replace")) if found else ""
-    metas = _SAID.findall(head.decode(errors="replace"))
-    said = {name.lower(): html.unescape(content) for name, _, content in metas}
-    with contextlib.suppress(ValueError):
-        when = datetime.fromisoformat(said.get("date", ""))
-        written = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return Report(
-        id=hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
-        path=path,
-        place=place.removesuffix(f"/{_PAGE}"),
-        title=_short(html.unescape(title)) or place,
-        when=written,
-        says=_short(said.get("description", "")),
-    )
-
-
-def _short(text: str) -> str:
-    """Text on one line, and not too much of it."""
-    return textwrap.shorten(text, _MOST_CHARACTERS, placeholder="…")

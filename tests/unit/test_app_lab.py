@@ -1,13 +1,9 @@
-"""The lab's page without a Triton: what was counted, reports good and hostile, and the addresses."""
+"""The lab's page without a Triton: what was counted, and the addresses."""
 
 from __future__ import annotations
 
-import os
 import re
 import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +16,8 @@ from app.asking import AppTriton
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
 from app.features import lab
-from app.features.lab import Report, Reports
 from gourmet.client.deadline import Deadline
 from gourmet.client.statistics import ModelStatistics
-from gourmet.reports.page import render
 
 __all__ = ["listen"]  # the fixture
 
@@ -41,27 +35,13 @@ COUNTED = ModelStatistics(
     executions_by_batch={4: 10, 2: 10},
 )
 NEVER_ASKED = ModelStatistics("idle", "1")
-SAYS = "120 rows/s at one instance c=8, p95 8.5 ms"
-WHEN = "2026-11-21T10:00:00+00:00"
 
 
-def client(reports: Path | None = None, **settings: Any) -> FlaskClient:
+def client(**settings: Any) -> FlaskClient:
     """The app with nobody at Triton's address."""
     return create_app(
-        Settings(**{"triton_url": "127.0.0.1:1"} | settings, lab_reports=reports, connect_timeout_s=0.5)
+        Settings(**{"triton_url": "127.0.0.1:1"} | settings, connect_timeout_s=0.5)
     ).test_client()
-
-
-def write(folder: Path, says: str = "", title: str = "a page", when: str = WHEN) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    page = render("reports/report.html", title=title, says=says, when=when)
-    (folder / "index.html").write_text(page)
-    return folder
-
-
-def only(folder: Path) -> Report:
-    (found,) = Reports(folder).latest()
-    return found
 
 
 # What Triton counted
@@ -187,179 +167,13 @@ def test_the_table_has_means_and_says_where_there_are_none(monkeypatch: pytest.M
     ]
 
 
-# Reports
-
-
-def test_reports_are_listed_the_latest_first_with_what_they_say(tmp_path: Path) -> None:
-    write(tmp_path / "bench" / "older", SAYS, "older", "2026-11-20T10:00:00+00:00")
-    write(tmp_path / "bench" / "food", SAYS, "the food lab")
-    (tmp_path / "m.check.html").write_text("<title>m &amp; co,\n checked</title>")
-    os.utime(tmp_path / "m.check.html", (0, 0))
-    latest, older, checked = Reports(tmp_path).latest()
-    assert [(report.title, report.says) for report in (latest, older, checked)] == [
-        ("the food lab", SAYS),
-        ("older", SAYS),
-        ("m & co, checked", ""),
-    ]
-    assert latest.when.isoformat() == WHEN
-
-
-def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lab, "_LIST_AGE_S", 0)
-    write(tmp_path / "a", title="first")
-    shown = Reports(tmp_path)
-    (report,) = shown.latest()
-    assert report.title == "first"
-    write(tmp_path / "a", title="now a benchmark")
-    assert [each.title for each in shown.latest()] == ["now a benchmark"]
-    (tmp_path / "a" / "index.html").unlink()
-    assert shown.page(report.id) is None
-    assert shown.latest() == []
-    assert Reports(tmp_path / "nowhere").latest() == []
-
-
-@pytest.mark.parametrize("when", ["", "yesterday", "7", "2026-11-21T10:00:00", "9" * 400])
-def test_a_date_that_is_none_leaves_its_page_in_the_list(tmp_path: Path, when: str) -> None:
-    write(tmp_path / "odd", when=when)
-    assert only(tmp_path).when.tzinfo
-
-
-def test_texts_that_are_long_or_markup_stay_short_and_text(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>"
-    write(tmp_path / "evil", evil, evil * 50)
-    write(tmp_path / "untitled", title="", when="")
-    text = client(tmp_path).get("/lab").text
-    assert "<script>alert" not in text
-    assert "&lt;script&gt;alert" in text
-    assert len(text) < 30_000
-    assert "untitled/index.html" in text
-
-
-@pytest.mark.parametrize(
-    ("page", "framed"),
-    [
-        (
-            "<!doctype html><title>x</title><body class=a><p>y",
-            "<!doctype html><title>T</title><body class=a>BAR<p>y",
-        ),
-        ("<!doctype html><title>x</title><p>y", "<!doctype html>BAR<title>T</title><p>y"),
-        ("<p>y", "<title>T</title>BAR<p>y"),
-    ],
-)
-def test_a_report_is_shown_with_its_own_title_and_a_way_back(page: str, framed: str) -> None:
-    assert lab.framed(page.encode(), "T", "BAR").decode() == framed
-
-
-@pytest.mark.parametrize("part", [b"<title", b"<title>", b"<body", b" "])
-def test_however_long_a_report_is_only_its_beginning_is_looked_at(part: bytes) -> None:
-    """With 20 MB of `<title` one click kept a worker for a minute."""
-    page = part * (400_000 // len(part))
-    began = time.thread_time()
-    assert lab.framed(page, "T", "BAR").endswith(page[lab._HEAD_BYTES :])
-    assert time.thread_time() - began < 0.2
-
-
-SECRET = "gourmet-admin-key"
-
-
-def swapped_for_a_link(page: Path, elsewhere: Path) -> None:
-    page.unlink()
-    page.symlink_to(elsewhere / "index.html")
-
-
-def swapped_for_a_hard_link(page: Path, elsewhere: Path) -> None:
-    page.unlink()
-    page.hardlink_to(elsewhere / "index.html")
-
-
-def its_folder_swapped_for_a_link(page: Path, elsewhere: Path) -> None:
-    page.parent.rename(page.parent.with_name("away"))
-    page.parent.symlink_to(elsewhere)
-
-
-def the_reports_folder_swapped_for_a_link(page: Path, elsewhere: Path) -> None:
-    page.parents[1].rename(page.parents[1].with_name("away"))
-    page.parents[1].symlink_to(elsewhere.parent)
-
-
-def swapped_for_a_fifo(page: Path, _: Path) -> None:
-    page.unlink()
-    os.mkfifo(page)
-
-
-def swapped_for_a_folder(page: Path, _: Path) -> None:
-    page.unlink()
-    page.mkdir()
-
-
-def given_to_another_user(page: Path, _: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a file of another user")
-    os.chown(page, 65534, 65534)
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize(
-    "swap",
-    [
-        swapped_for_a_link,
-        swapped_for_a_hard_link,
-        its_folder_swapped_for_a_link,
-        the_reports_folder_swapped_for_a_link,
-        swapped_for_a_fifo,
-        swapped_for_a_folder,
-        given_to_another_user,
-    ],
-)
-def test_what_a_report_was_swapped_for_since_it_was_listed_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
-) -> None:
-    secret = write(tmp_path / "keys" / "own", title=SECRET)
-    listed = write(tmp_path / "reports" / "own") / "index.html"
-    monkeypatch.setattr(lab, "_LIST_AGE_S", 0)
-    looks_again = client(tmp_path / "reports")
-    monkeypatch.setattr(lab, "_LIST_AGE_S", 60)
-    browser = client(tmp_path / "reports")
-    address = f"/lab/reports/{only(tmp_path / 'reports').id}"
-    assert browser.get(address).status_code == 200
-    swap(listed, secret)
-    found = browser.get(address)
-    assert found.status_code == 404
-    assert SECRET not in found.text
-    # A list that is made afterwards passes it over, and waits for nobody to write to a FIFO.
-    assert "own" not in looks_again.get("/lab/reports").text
-    assert looks_again.get(address).status_code == 404
-
-
 # The addresses
 
 
-@pytest.mark.parametrize(
-    "place", ["nothing", "..%2f..%2fetc%2fpasswd", "../../secret.html", "bench", "0" * 16, "%00"]
-)
-def test_a_report_is_reached_by_its_id_and_by_nothing_else(tmp_path: Path, place: str) -> None:
-    write(tmp_path / "reports" / "bench", SAYS)
-    (tmp_path / "secret.html").write_text("secret")
-    browser = client(tmp_path / "reports")
-    report = only(tmp_path / "reports")
-    found = browser.get(f"/lab/reports/{report.id}")
-    assert (found.status_code, found.mimetype) == (200, "text/html")
-    assert "<h1>a page</h1>" in found.text
-    policy = found.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:")
-    assert found.headers["X-Content-Type-Options"] == "nosniff"
-    refused = browser.get(f"/lab/reports/{place}")
-    assert refused.status_code == 404
-    assert "secret" not in refused.text.replace("secret.html", "")
-
-
 @pytest.mark.parametrize("guarded", [False, True], ids=["open", "keys and a rate"])
-def test_while_triton_is_away_the_page_says_so_and_shows_the_reports(tmp_path: Path, guarded: bool) -> None:
-    write(tmp_path / "bench", SAYS)
+def test_while_triton_is_away_the_page_says_so(guarded: bool) -> None:
     settings = {"api_keys": ("k" * 16,), "rate_limit": Rate(1, 3600)} if guarded else {}
-    browser = client(tmp_path, **settings)
+    browser = client(**settings)
     for _ in range(3):  # neither an API that takes a key nor photos that are counted
         page = browser.get("/lab")
         assert page.status_code == 200
@@ -368,25 +182,14 @@ def test_while_triton_is_away_the_page_says_so_and_shows_the_reports(tmp_path: P
         assert "RateLimit" not in now.headers
     assert "Live figures are unavailable" in page.text
     assert "no Triton answers at 127.0.0.1:1" in page.text
-    assert SAYS in page.text
-    assert 'datetime="2026-11-21T10:00:00+00:00"' in page.text
+    assert "gourmet bench run food_classifier" in page.text
 
 
-def test_without_reports_it_says_how_to_make_one(tmp_path: Path) -> None:
-    for folder, says in ((None, "set LAB_REPORTS"), (tmp_path / "empty", "from the folder empty")):
-        text = client(folder).get("/lab").text
-        assert says in text
-        assert "gourmet bench run food_classifier" in text
-        assert str(tmp_path) not in text
-
-
-def test_it_can_be_turned_off(tmp_path: Path) -> None:
-    report = only(write(tmp_path / "bench", SAYS))
-    browser = client(tmp_path, lab_page="off")
-    for address in ("/lab", "/lab/figures", f"/lab/reports/{report.id}"):
+def test_it_can_be_turned_off() -> None:
+    browser = client(lab_page="off")
+    for address in ("/lab", "/lab/figures"):
         assert browser.get(address).status_code == 404
     assert 'href="/lab"' not in browser.get("/compare").text
     assert 'href="/lab"' in client().get("/compare").text
     with pytest.raises(SettingsError, match="LAB_PAGE is 'no': input should be 'on' or 'off'"):
         Settings.from_env({"LAB_PAGE": "no"})
-    assert Settings.from_env({"LAB_REPORTS": "runs"}).lab_reports == Path("runs")

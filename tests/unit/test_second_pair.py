@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from gourmet.commands.generating import system_for
 from support.fake_classifier import FakeClassifier
 from support.small_translator import GERMAN, saved_translator
 from support.stopping import everything
@@ -15,7 +16,6 @@ from support.stopping import everything
 from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
-from gourmet.commands.generating import system_for
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.deploying import deploy as deploying
 from gourmet.errors import GourmetError, UsageError

@@ -1,36 +1,22 @@
-"""The lab: figures that move, a Triton that goes and comes back, reports that run nothing, no script."""
+"""The lab: figures that move, a Triton that goes and comes back, no script."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 from support.pages import PHONE, fits, violations
-from support.points import a_point
 
-from gourmet.measure import storage
-from gourmet.measure.results import Bench
 from gourmet.serving.triton_server import TritonServer
 from gourmet.serving.waiting import wait_until
 
 MODEL = "food_classifier_onnx"
 KEY = "a-key-of-the-tests"
 NARROW = {**PHONE, "viewport": {"width": 360, "height": 740}}
-EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1>
-<script>document.querySelector("h1").textContent = "ran"</script>
-<img src="/lab/figures" alt="" onerror="document.title = 'ran'">
-<form action="/predict"><button>go</button></form>"""
-
-
-def a_bench() -> Bench:
-    point = a_point(MODEL, rates=(123.0, 123.4, 123.8), model=MODEL)
-    machine = {"processor": "a chip", "cpus": "2 of 2"}
-    return Bench("a benchmark", "gourmet bench run", "2026-11-21T10:00:00+00:00", machine, "noise", (point,))
 
 
 def look(at: float, times: int, **more: Any) -> dict[str, Any]:
@@ -53,15 +39,6 @@ def tell(page: Page, *looks: dict[str, Any]) -> None:
 
 def away(message: str) -> dict[str, Any]:
     return {"error": {"code": "triton_unavailable", "message": message, "request_id": "x"}}
-
-
-@pytest.fixture(scope="module")
-def lab_web(start: Callable[..., Any], triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The app with a benchmark's report and a hostile one."""
-    folder = tmp_path_factory.mktemp("reports")
-    storage.save(a_bench(), folder / "bench" / "one")
-    (folder / "evil.html").write_text(EVIL)
-    return start(triton.http_url, LAB_REPORTS=str(folder))
 
 
 @pytest.mark.slow
@@ -177,50 +154,11 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
             go_on()
 
 
-def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web: Any) -> None:
-    page = visit(f"{lab_web.url}/lab", forgiven=("Blocked", "Content Security Policy"))
-    first, last = page.locator(".reports li").all()
-    listed, evil = (first, last) if "evil" in last.inner_text() else (last, first)
-    expect(listed).to_contain_text(f"123 rows/s at {MODEL} c=8, p95 23 ms")
-    expect(listed).to_contain_text("a chip · 2 of 2")
-    listed.locator("a").click()
-    expect(page.get_by_role("heading", name="a benchmark")).to_be_visible()
-    # Its own styles hold, and its pictures are there.
-    expect(page.locator("main")).to_have_css("padding-top", "32px")
-    expect(page.get_by_role("link", name="GourmetGram")).to_be_visible()
-    expect(page.locator("body")).to_have_css("background-color", "rgb(251, 246, 239)")  # as all pages
-    expect(page.locator("svg").first).to_be_visible()
-    page.go_back()
-    evil.locator("a").click()
-    expect(page.locator("h1")).to_have_text("untouched")
-    page.locator("button").click()
-    expect(page).to_have_title("evil <b>title</b>")
-
-
-def test_a_report_that_has_finished_appears_by_itself_and_leads_back(
-    visit: Callable[..., Page], start: Callable[..., Any], triton: Any, tmp_path: Path
-) -> None:
-    web = start(triton.http_url, LAB_REPORTS=str(tmp_path))
-    storage.save(a_bench(), tmp_path / "bench" / "one")
-    page = visit(f"{web.url}/lab")
-    expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(1)
-    storage.save(a_bench(), tmp_path / "bench" / "two")
-    expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(2)
-    expect(page.locator("#spoken")).to_contain_text("New report: a benchmark")
-    # They share a title, and can still be told apart: in the list and in the browser's tabs.
-    titles = page.locator("#reports a").all_inner_texts()
-    assert sorted(titles) == ["a benchmark (bench/one)", "a benchmark (bench/two)"]
-    page.locator("#reports a").first.click()
-    expect(page).to_have_title(titles[0])
-    page.get_by_role("link", name="Back to the lab").click()
-    expect(page.get_by_role("heading", name="Lab", exact=True)).to_be_visible()
-
-
 @pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **NARROW}])
-def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[str, Any]) -> None:
+def test_axe_finds_nothing(visit: Callable[..., Page], python_web: Any, view: dict[str, Any]) -> None:
     page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
     tell(page, look(100, 1), look(102, 2, failures=2))
-    page.goto(f"{lab_web.url}/lab")
+    page.goto(f"{python_web.url}/lab")
     expect(page.locator(".failing")).to_have_count(1)
     found = violations(page)
     page.unroute("**/lab/figures")

@@ -106,8 +106,6 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
     assert answer["model"]["name"] == model
     assert answer["label"] in contract.SYSTEM.labels
     assert len(answer["top"]) == 5
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/lab", timeout=30) as page:
-        assert "set LAB_REPORTS" not in page.read().decode()  # it was told where reports are kept
     if not repository:
         held_back_until_a_verb_asks(running)
     assert running.stop(number) < 10

@@ -180,12 +180,4 @@ export async function caption(photo, name, options, signal) {
 export const models = (signal) => ask(settings.urls.models, { signal });
 export const health = (address = settings.urls.health) => ask(address, { cache: "no-store" });
 
-/** An HTML fragment of the server's own. */
-export async function fragment(address, signal) {
-  const response = await reaching(() => fetch(address, { headers: { "X-Requested-With": "fetch" }, cache: "no-store", signal }));
-  const text = await reaching(() => response.text());
-  if (!response.ok) throw new Failure("unreachable", t("unreachable"), { passes: true });
-  return new DOMParser().parseFromString(text, "text/html").body;
-}
-
 export const figures = (signal) => ask(settings.urls.figures, { cache: "no-store", signal });

@@ -1,12 +1,11 @@
 // The lab: Triton's statistics are polled every second while the page is visible, with backoff while it
-// does not answer; the list of reports every few seconds.
-import { figures, fragment } from "./api.js";
+// does not answer.
+import { figures } from "./api.js";
 import { History } from "./lab-stats.js";
 import { show, showMore, SHOWN_S } from "./lab-view.js";
-import { byId, h, say, settings, t, withScript } from "./ui.js";
+import { byId, h, t, withScript } from "./ui.js";
 
 const EACH_MS = 1000;
-const REPORTS_EACH_MS = 3000;
 const LONGEST_MS = 10_000;
 const BACKOFF = 1.6;
 const TIMEOUT_MS = 8000;
@@ -15,7 +14,6 @@ const BACK_SHOWN_MS = 6000;
 const history = new History(SHOWN_S);
 let waitMs = EACH_MS;
 let timer = 0;
-let reportsTimer = 0;
 let asking = false;
 let paused = false;
 let wrong = null;  // the message that is shown
@@ -58,36 +56,9 @@ function over() {
   setTimeout(() => { if (wrong === null) byId("status").replaceChildren(); }, BACK_SHOWN_MS);
 }
 
-/** Show the list of reports as it is now; a report that has finished appears by itself. */
-async function listReports() {
-  clearTimeout(reportsTimer);
-  if (paused || document.hidden) return;
-  try {
-    const fresh = await fragment(settings.urls.reports, AbortSignal.timeout(TIMEOUT_MS));
-    const shown = byId("reports");
-    if (fresh.innerHTML.trim() !== shown.innerHTML.trim()) replace(shown, fresh);
-  } catch {
-    // The status above says that the app cannot be reached.
-  } finally {
-    clearTimeout(reportsTimer);
-    reportsTimer = setTimeout(listReports, REPORTS_EACH_MS);
-  }
-}
-
-function replace(shown, fresh) {
-  const before = new Set([...shown.querySelectorAll("a")].map(({ href }) => href));
-  const focused = shown.contains(document.activeElement) ? document.activeElement.href : "";
-  shown.replaceChildren(...fresh.childNodes);
-  const links = [...shown.querySelectorAll("a")];
-  links.find(({ href }) => href === focused)?.focus({ preventScroll: true });
-  const added = links.filter(({ href }) => !before.has(href)).map(({ textContent }) => textContent);
-  if (added.length) say(t("new_report", { title: added.join(", ") }));
-}
-
 function atOnce() {
   waitMs = EACH_MS;
   look();
-  listReports();
 }
 
 byId("pause").addEventListener("click", () => {

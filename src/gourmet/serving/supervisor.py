@@ -233,7 +233,6 @@ class Supervisor:
             env["TRITON_METRICS_URL"] = options.triton_metrics_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
-        env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         if corrections := env.get(_CORRECTIONS, "").strip():
             if not is_object(corrections):
                 env[_CORRECTIONS] = str(Path(corrections).resolve())
