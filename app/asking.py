@@ -25,10 +25,7 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
-from app.core.metrics import ObservedTransport
 from app.core.tracing import TracedTransport
-from gourmet.client.address import Address
-from gourmet.client.balancing import BalancedTransport
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     InvalidRequest,
@@ -39,9 +36,8 @@ from gourmet.client.errors import (
     TritonError,
     TritonUnreachable,
 )
-from gourmet.client.lookup import FoundServers
 from gourmet.client.tensors import Inputs
-from gourmet.client.transport import Transport, WholeAnswersOver
+from gourmet.client.transport import WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transport
 from gourmet.contracts import (
     DEATHS_ENV,
@@ -87,47 +83,25 @@ def _for_person(exc: TritonError) -> ServingError:
 
 
 class AppTriton(Triton):
-    """All servers of `addresses`.
+    """The Triton at `address`, or what stands in front of several.
 
-    Whole answers come from `grpc_addresses` if they are given, the same servers' in the same order.
+    Whole answers come over gRPC from `grpc_address` if that is given.
     """
 
     def __init__(
         self,
-        addresses: str,
+        address: str,
         connect_timeout_s: float = 2.0,
-        grpc_addresses: str = "",
+        grpc_address: str = "",
         count: Callable[[str, str], object] = lambda model, outcome: None,
-        observe: Callable[[str, float | None], object] = lambda server, seconds: None,
     ) -> None:
-        """`count` is told what became of each request to a model: answered, refused, or an error's code.
-
-        `observe` is told how long each server took to begin an answer, and None where it did not.
-        """
+        """`count` is told what became of each request to a model: answered, refused, or an error's code."""
         self._count = count
-        servers = Address.each(addresses)
-        given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",") if each]
-        twins: list[Address | None] = [Address.of(each) for each in given] or [None] * len(servers)
-        pairs = list(zip(servers, twins, strict=True))
-
-        def way(place: int, ip: str) -> Transport:
-            server, twin = pairs[place]
-            below: Transport = transport(server, connect_timeout_s, ip)
-            if twin:
-                same = ip if twin.host == server.host else ""
-                below = WholeAnswersOver(transport(twin, connect_timeout_s, same), below)
-            return TracedTransport(ObservedTransport(below, str(server), observe))
-
-        found = FoundServers(servers, way)
-        self._balanced = BalancedTransport(found.known()) if len(servers) > 1 or found.may_change else None
-        if self._balanced and found.may_change:
-            self._balanced.follow(found.now)
-        super().__init__([self._balanced] if self._balanced else found.known())
-
-    def servers(self) -> dict[str, bool]:
-        """Several ones by their addresses, and whether each is asked now."""
-        found = self._balanced.answering() if self._balanced else {}
-        return found if len(found) > 1 else {}
+        below = transport(address, connect_timeout_s)
+        if grpc_address:
+            over_grpc = grpc_address if "://" in grpc_address else f"grpc://{grpc_address}"
+            below = WholeAnswersOver(transport(over_grpc, connect_timeout_s), below)
+        super().__init__(TracedTransport(below))
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)

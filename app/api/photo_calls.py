@@ -8,7 +8,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
@@ -55,13 +54,12 @@ PARAMETERS: Final[Mapping[str, str | Parameter]] = {
     ),
 }
 
-# Where a balancer stands before servers of different versions, both an answer and its description have to
-# come from one that has it. The longest of 3,500 calls during rollouts over three servers took 20 attempts.
-ATTEMPTS_AT_ONE_VERSION: Final = 30
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
 P = TypeVar("P", bound=schemas.Predicted)
 Found = TypeVar("Found")
+# By photo, what was found of it or why not, and how long each phase took.
+Outcomes = Sequence[tuple[Found | Exception, TimingsMs]]
 
 
 class _CheckedResults(schemas.Schema):
@@ -88,36 +86,20 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     deadline = deadline_of_request(services.settings.request_deadline_s)
     asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
 
-    def ask(photo: bytes, by: str = model) -> tuple[Prediction, TimingsMs]:
+    def ask(photo: bytes) -> tuple[Prediction, TimingsMs]:
         found = services.classifier.classify(
-            photo, deadline, asked_as, by, system=system, with_server_timing=with_server_timing
+            photo, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
         )
         return found, found.timings_ms
-
-    def by_one_version(outcomes: list[tuple[Prediction | Exception, TimingsMs]]) -> None:
-        """While a version takes the place of another, photos of a call meet both: some are asked again."""
-        met = {found.version for found, _ in outcomes if isinstance(found, Prediction)}
-        newest_first = sorted(met, key=lambda text: (len(text), text), reverse=True)
-        again = {version: dict[int, tuple[Prediction, TimingsMs]]() for version in newest_first}
-        for version in newest_first * ATTEMPTS_AT_ONE_VERSION:
-            missing = {
-                place: f"{found.model}/{version}"
-                for place, (found, _) in enumerate(outcomes)
-                if isinstance(found, Prediction) and version != found.version and place not in again[version]
-            }
-            with contextlib.suppress(ServingError):  # it is gone by now, or from the server that was asked
-                for place, model in missing.items():
-                    said, phases = ask(photos[place].data, model)
-                    again[version][place] = said, phases_ms(phases)
-                for place, outcome in again[version].items():
-                    outcomes[place] = outcome
-                return
 
     def tell(found: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
         count(found, timings)
         return describe(found, timings, name)
 
-    return answer_each(photos, ask, tell, deadline, services.photos, by_one_version)
+    def is_of_one_version(outcomes: Outcomes[Prediction]) -> bool:
+        return len({found.version for found, _ in outcomes if isinstance(found, Prediction)}) < 2
+
+    return answer_each(photos, ask, tell, deadline, services.photos, is_of_one_version)
 
 
 def answer_each(
@@ -126,11 +108,12 @@ def answer_each(
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
     deadline: Deadline,
     threads: ThreadsInTurn,
-    settle: Callable[[list[tuple[Found | Exception, TimingsMs]]], object] = lambda outcomes: None,
+    is_settled: Callable[[Outcomes[Found]], bool] = lambda outcomes: True,
 ) -> Response:
     """What `ask` finds of each photo, and in which phases; it is put by `tell`.
 
-    Several are asked about by `threads`, those of each client in turn, and `settle` may change the outcomes.
+    Several are asked about by `threads`, those of each client in turn. Where the outcomes are not settled, as
+    when a version took the place of another meanwhile, all are asked again, once.
     """
 
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
@@ -145,21 +128,24 @@ def answer_each(
 
     if len(photos) == 1:
         return _results(photos, [outcome(photos[0])], tell)
-    within, now = carried(outcome), time.perf_counter()
-    futures = [threads.submit(deadline.client, partial(within, photo, now)) for photo in photos]
-    # A call ends by itself at the deadline; a little later is for those that wait for a thread.
-    late = wait(futures, deadline.left_s() + 0.2).not_done
-    for future in late:
-        future.cancel()
-    too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
-    outcomes = [(too_slow, {}) if future in late else future.result() for future in futures]
-    settle(outcomes)
-    return _results(photos, outcomes, tell)
+
+    def together() -> Outcomes[Found]:
+        within, now = carried(outcome), time.perf_counter()
+        futures = [threads.submit(deadline.client, partial(within, photo, now)) for photo in photos]
+        # A call ends by itself at the deadline; a little later is for those that wait for a thread.
+        late = wait(futures, deadline.left_s() + 0.2).not_done
+        for future in late:
+            future.cancel()
+        too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
+        return [(too_slow, {}) if future in late else future.result() for future in futures]
+
+    outcomes = together()
+    return _results(photos, outcomes if is_settled(outcomes) else together(), tell)
 
 
 def _results(
     photos: list[UploadedPhoto],
-    outcomes: Sequence[tuple[Found | Exception, TimingsMs]],
+    outcomes: Outcomes[Found],
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
 ) -> Response:
     """One photo has the status of its own error; of several, only a server that answered none tells by it."""

@@ -187,8 +187,7 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     def readyz() -> Response:
         states = {name: _state(each) for name, each in services.states().items()}
         first = states[services.first_system]  # which alone decides
-        servers = {"servers": several} if (several := services.triton.servers()) else {}
-        response = jsonify(**first, **servers, systems=states)
+        response = jsonify(**first, systems=states)
         if not first["ready"]:
             response.status_code = 503  # whatever the reason: send no requests here for now
             response.headers["Retry-After"] = str(RETRY_AFTER_S)

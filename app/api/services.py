@@ -188,7 +188,7 @@ class Services:
         self.first_system = next(iter(systems))
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
         where = settings.triton_url, settings.connect_timeout_s
-        self.triton = AppTriton(*where, count=metrics.count_model, observe=metrics.observe_server)
+        self.triton = AppTriton(*where, count=metrics.count_model)
         self.classifier = classifier or Classifier(
             self.triton,
             self.pictures,
@@ -199,7 +199,7 @@ class Services:
         )
         # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
         for_texts = (
-            AppTriton(*where, settings.triton_grpc_url, metrics.count_model, metrics.observe_server)
+            AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
             if settings.triton_grpc_url
             else self.triton
         )

@@ -1,12 +1,10 @@
-"""Counters for Prometheus, added up over all workers where gunicorn runs several, and what counts servers."""
+"""Counters for Prometheus, added up over all workers where gunicorn runs several."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,9 +14,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.core.http import since_start_ms
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
-from gourmet.client.transport import Call, Reply, Transport
 from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
 
@@ -54,9 +49,6 @@ _OF_THE_WEB: Final[_Table] = {
         "Requests refused since there was too much to do, by what there was too much of",
         ["at"],
     ),
-    # Configured addresses, of which there are a handful; of a name with several all together.
-    "server_seconds": (_Times, "Time from asking a Triton to the first of its answer", ["server"]),
-    "server_failures_total": (Counter, "Requests to a Triton that ended without an answer", ["server"]),
     "rate_limit_failures_total": (
         Counter,
         "Requests whose client was counted by this web app alone, as RATE_LIMIT_STORAGE did not answer",
@@ -119,8 +111,6 @@ class Metrics:
         self.errors: Counter = web["errors_total"]
         self.in_flight: Gauge = web["photos_in_flight"]
         self.refusals: Counter = web["refusals_total"]
-        self.server_seconds: Histogram = web["server_seconds"]
-        self.server_failures: Counter = web["server_failures_total"]
         self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
         self._canary = {name: web[f"canary_{name}_total"] for name in CANARY}
 
@@ -132,13 +122,6 @@ class Metrics:
 
     def count_model(self, model: str, outcome: str) -> None:
         self.model_requests.labels(model, outcome).inc()
-
-    def observe_server(self, server: str, seconds: float | None) -> None:
-        """How long the first of an answer took; None where there was none."""
-        if seconds is None:
-            self.server_failures.labels(server).inc()
-        else:
-            self.server_seconds.labels(server).observe(seconds)
 
     def count_canary(self, what: str, *labels: str) -> None:
         self._canary[what].labels(*labels).inc()
@@ -170,28 +153,3 @@ def init_app(app: Flask, _: Settings) -> None:
     metrics = Metrics(load_all().values())
     app.extensions["metrics"] = metrics
     app.after_request(metrics.observe_response)
-
-
-class ObservedTransport:
-    """Tells how long a server took to begin its answers, by its configured address."""
-
-    def __init__(self, below: Transport, server: str, observe: Callable[[str, float | None], object]) -> None:
-        self.protocol, self.address = below.protocol, below.address
-        self._below, self._server, self._observe = below, server, observe
-        self.close = below.close
-
-    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        if call.operation not in ("infer", "stream"):
-            yield from self._below.send(call, deadline)
-            return
-        began: float | None = time.monotonic()
-        try:
-            with contextlib.closing(self._below.send(call, deadline)) as replies:  # type: ignore[type-var]
-                for reply in replies:
-                    if reply is not None and began is not None:
-                        self._observe(self._server, time.monotonic() - began)
-                        began = None
-                    yield reply
-        except (TritonUnreachable, NoAnswerInTime):
-            self._observe(self._server, None)
-            raise

@@ -15,7 +15,6 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -46,15 +45,14 @@ class Rate:
     seconds: int
 
 
-def _addresses(value: str) -> str:
-    for address in map(str.strip, value.split(",")):
-        try:
-            at = Address.of(address)
-        except UsageError:
-            said = {"refused": address.rpartition("@")[2]}  # before it may be a password
-            raise PydanticCustomError("address", "is not an address", said) from None
-        at.tls()  # these two raise what is not usable of the environment
-        at.authorization()
+def _address(value: str) -> str:
+    try:
+        at = Address.of(value)
+    except UsageError:
+        said = {"refused": value.rpartition("@")[2]}  # before it may be a password
+        raise PydanticCustomError("address", "is not an address", said) from None
+    at.tls()  # these two raise what is not usable of the environment
+    at.authorization()
     return value
 
 
@@ -94,14 +92,13 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     A description is what to give where a value was refused.
     """
 
-    triton_url: Annotated[str, AfterValidator(_addresses)] = Field(
+    triton_url: Annotated[str, AfterValidator(_address)] = Field(
         "localhost:8000",
-        description=f"Triton's HTTP address as {FORMS}",
+        description=f"Triton's HTTP address as {FORMS}; of several Tritons, their proxy's",
     )
-    triton_grpc_url: Annotated[str, AfterValidator(_addresses)] = Field(
+    triton_grpc_url: Annotated[str, AfterValidator(_address)] = Field(
         "",
-        description="Triton's gRPC address as host:port, such as localhost:8001, or grpcs://host:port; of "
-        "several as many as TRITON_SERVER_URL has",
+        description="Triton's gRPC address as host:port, such as localhost:8001, or grpcs://host:port",
     )
     triton_metrics_url: Annotated[str, StringConstraints(pattern=r"https?://\S+|")] = Field(
         "", description="the address of Triton's metrics, such as http://localhost:8002/metrics"
@@ -152,12 +149,10 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @field_validator("triton_grpc_url")
     @classmethod
-    def _one_for_each(cls, addresses: str, info: ValidationInfo) -> str:
-        if addresses.count(",") != info.data.get("triton_url", addresses).count(","):
-            raise ValueError("their numbers differ")
-        if re.search(r"https?://", addresses):
+    def _is_grpc(cls, address: str) -> str:
+        if re.search(r"https?://", address):
             raise ValueError("this is HTTP's")
-        return addresses
+        return address
 
     @field_validator("models")
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, render_template
@@ -54,7 +54,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             "at": round(time.time(), 3),
             "models": models,
             "configs": configs.get(),
-            "machine": [*_server(services.triton.servers()), *_machine(settings.triton_metrics_url)],
+            "machine": _machine(settings.triton_metrics_url),
         }
 
     def look_at_configs() -> dict[str, str]:
@@ -99,12 +99,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def figure(value: float) -> str:
     """With three digits or all that are before the point, as the page's script writes it too."""
     return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
-
-
-def _server(several: Mapping[str, bool]) -> list[str]:
-    """Which of several Tritons this is about: figures are those of the first that answers."""
-    first = next((each for each, is_asked in several.items() if is_asked), "")
-    return [t("lab.server", server=first, count=len(several))] if first else []
 
 
 def _machine(metrics_url: str) -> list[str]:

@@ -160,5 +160,3 @@ def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTrit
             nobody.describe(MODEL)
     with Triton.at(server.grpc_url) as other, pytest.raises(NotTriton):
         other.describe(MODEL)
-    with Triton.at(f"127.0.0.1:9,{server.http_url}") as second:
-        assert second.describe(MODEL).name == MODEL

@@ -17,7 +17,7 @@ from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
 from gourmet.client.transport import KeyedTransport
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import Triton, transport
 from gourmet.commands.config import config
 from gourmet.measure.perf_analyzer import profile
 from gourmet.measure.results import LoadSpec
@@ -88,7 +88,7 @@ def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
     place = f"grpc://{locked.options.grpc_url}"
-    keyed = Triton([KeyedTransport(each, api_keys.headers(KEY)) for each in transports(place)])
+    keyed = Triton(KeyedTransport(transport(place), api_keys.headers(KEY)))
     with Triton.at(place) as stranger, keyed as friend:
         for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
             with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):

@@ -22,9 +22,6 @@ def answered(values: list[float], version: str = "1") -> bytes:
     return http({"model_name": "m", "model_version": version, "outputs": [output]})
 
 
-_NOT_SHARED = http({"error": "no memory is shared here"}, "400 Bad Request")
-
-
 class _ScriptHandler(BaseHTTPRequestHandler):
     server: Listener
     protocol_version = "HTTP/1.1"
@@ -35,8 +32,6 @@ class _ScriptHandler(BaseHTTPRequestHandler):
         self.server.hosts.append(str(self.headers["Host"]))
         self.server.bodies.append(body[:500].decode(errors="replace"))
         answer = next((a for end, a in self.server.script.items() if self.path.endswith(end)), b"")
-        if not answer and self.path.endswith("/register"):
-            answer = _NOT_SHARED
         self.wfile.write(answer)
         self.close_connection = self.server.ends_each or not answer
 
@@ -47,10 +42,7 @@ class _ScriptHandler(BaseHTTPRequestHandler):
 
 
 class Listener(ThreadingHTTPServer):
-    """Answers each request by `script`, a table from what its path ends with; closes where told to.
-
-    It refuses to share memory unless the script says what to answer to that.
-    """
+    """Answers each request by `script`, a table from what its path ends with; closes where told to."""
 
     def __init__(self, script: dict[str, bytes], *, ends_each: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _ScriptHandler)

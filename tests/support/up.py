@@ -8,27 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from gourmet.serving.preflight import NotReadyToStart, check_ports, free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import wait_until
 
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
-
-
-def ports_with_room(replicas: int) -> list[int]:
-    """Of the page and of the first Triton, so that those of the other replicas are free as well."""
-    while True:
-        page, *first = free_ports(4)
-        others = {str(port + 10 * number): port + 10 * number for number in range(replicas) for port in first}
-        if len(others) == 3 * replicas and page not in others.values():
-            with suppress(NotReadyToStart):
-                check_ports("127.0.0.1", others)
-                return [page, *first]
 
 
 class Up:
@@ -46,8 +34,7 @@ class Up:
         # Its own folder for what it puts together, so that what it leaves can be told from others'.
         self.tmp = tmp
         self.folders: set[str] = set()
-        replicas = int(arguments[arguments.index("--replicas") + 1]) if "--replicas" in arguments else 1
-        self.port, self.http, self.grpc, self.metrics = ports_with_room(replicas)
+        self.port, self.http, self.grpc, self.metrics = free_ports(4)
         ports = (
             f"--port={self.port}",
             f"--http-port={self.http}",

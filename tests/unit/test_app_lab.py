@@ -104,22 +104,6 @@ def test_that_triton_is_away_is_kept_as_well(monkeypatch: pytest.MonkeyPatch) ->
         assert browser.get("/lab/figures").status_code == 503
 
 
-def test_the_page_says_which_of_several_tritons_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
-    monkeypatch.setattr(AppTriton, "config", lambda *_: {})
-    browser = client(triton_url="127.0.0.1:1,127.0.0.1:2")
-    said = "127.0.0.1:1, the first of 2 Tritons"
-    assert browser.get("/lab/figures").get_json()["machine"] == [said]
-    assert f"<span>{said}</span>" in browser.get("/lab").text
-    # The first is left out while it does not answer: the figures are the other's.
-    monkeypatch.setattr(AppTriton, "servers", lambda _: {"127.0.0.1:1": False, "127.0.0.1:2": True})
-    browser = client(triton_url="127.0.0.1:1,127.0.0.1:2")
-    assert browser.get("/lab/figures").get_json()["machine"] == ["127.0.0.1:2, the first of 2 Tritons"]
-    monkeypatch.undo()
-    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
-    assert client().get("/lab/figures").get_json()["machine"] == []
-
-
 METRICS = b"""# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
 nv_cpu_utilization 0.25
 nv_cpu_memory_total_bytes 24000000000

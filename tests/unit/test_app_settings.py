@@ -28,9 +28,7 @@ def test_every_variable_is_read() -> None:
     assert {name: getattr(read, name) for name in numbers} == dict.fromkeys(numbers, 1)
 
 
-@pytest.mark.parametrize(
-    "url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535", "a:8000,b:8000"]
-)
+@pytest.mark.parametrize("url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535"])
 def test_addresses_of_host_and_port_are_taken(url: str) -> None:
     assert Settings.from_env({"TRITON_SERVER_URL": url}).triton_url == url
 
@@ -69,17 +67,10 @@ def test_a_bad_value_is_refused_by_variable_and_value(variable: str, value: str)
     assert value in str(caught.value) or f"{float(value):g}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "bad"), [("a:8000,b", "b"), ("ftp://a:8001,b:8000", "ftp://a:8001"), ("a:8000,", "")]
-)
-def test_of_several_addresses_the_bad_one_is_named(addresses: str, bad: str) -> None:
+@pytest.mark.parametrize("address", ["b", "ftp://a:8001", "", "a:8000,b:8000"])
+def test_what_is_not_an_address_is_named(address: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.from_env({"TRITON_SERVER_URL": addresses})
-    assert str(caught.value).startswith(f"TRITON_SERVER_URL is {bad!r}: give Triton's HTTP address")
-
-
-def test_every_server_has_its_address_of_grpc() -> None:
-    two = {"TRITON_SERVER_URL": "a:8000,b:8000"}
-    assert Settings.from_env(two | {"TRITON_GRPC_URL": "a:8001,b:8001"}).triton_grpc_url == "a:8001,b:8001"
-    with pytest.raises(SettingsError, match=r"TRITON_GRPC_URL is 'a:8001': give .* as many as"):
-        Settings.from_env(two | {"TRITON_GRPC_URL": "a:8001"})
+        Settings.from_env({"TRITON_SERVER_URL": address or ":"})
+    assert str(caught.value).startswith(
+        f"TRITON_SERVER_URL is {address or ':'!r}: give Triton's HTTP address"
+    )

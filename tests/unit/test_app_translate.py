@@ -331,7 +331,7 @@ def test_a_whole_answer_whose_process_died_ends_in_the_next_silence(
 
         def close(self) -> None: ...
 
-    generator = Generator(Triton([Dying()]), {"translator": TRANSLATOR}, {"translator": "m"})
+    generator = Generator(Triton(Dying()), {"translator": TRANSLATOR}, {"translator": "m"})
     model = generator.find("", Deadline(60))
     ask = (
         partial(generator.answers, model, [b"text"], {}, Deadline(60), "id")

@@ -8,8 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -352,19 +350,6 @@ def test_who_is_answered_by_what_began_meanwhile_is_answered_by_the_version_that
     none = Canary("1", "2", 0.0, False, 0.3, BEGAN, {})
     listener.script |= triton(["1", "2"], none)
     assert classified(classifier) == ("1", 1, 0.5)
-
-
-def test_the_config_of_a_version_is_looked_for_where_that_version_is(listen: Listen) -> None:
-    """Of two servers one has what is tried, and the other never heard of it, or no more."""
-    ways = listen(triton(["1", "2"], TRIED)), listen(triton(["1"], None))
-    classifier = classifier_of(",".join(each.url for each in ways))
-    with ThreadPoolExecutor(4) as pool:  # so that both are asked
-        found = set(pool.map(partial(classified, classifier), map(str, range(200))))
-    assert found == {("1", 1, 0.5), ("2", 2, 0.9)}
-    assert all(any(path.endswith("/infer") for path in each.asked) for each in ways)
-    by_new = [each for each in range(200) if CanaryWatch("m", TRIED, ignored).takes(str(each))]
-    for each in set(range(200)) - set(by_new):
-        assert classified(classifier, str(each))[0] == "1"
 
 
 @pytest.mark.parametrize("left", ["1", "2"], ids=["abandoned", "promoted"])

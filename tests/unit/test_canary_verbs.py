@@ -11,14 +11,13 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from support.listener import Listen, Listener, answered, http, listen
+from support.listener import listen
 from support.onnx_network import WEIGHTS, network
 from support.stopping import everything
 
 from gourmet.cli import main
 from gourmet.contracts import CANARY_PARAMETER, Canary
 from gourmet.repository import read_config, versions
-from gourmet.repository.config_file import ConfigFile
 
 __all__ = ["listen"]  # the fixture
 Gourmet = Callable[..., Result]
@@ -155,39 +154,3 @@ def test_a_version_that_takes_something_else_cannot_be_tried(gourmet: Gourmet, m
 def test_what_is_not_tried_has_no_end(gourmet: Gourmet, models: Path) -> None:
     said = gourmet("canary", "promote", MODEL, "--to", models, status=2).output
     assert f"no version of {MODEL} is tried" in said
-
-
-@pytest.fixture
-def servers(listen: Listen) -> list[Listener]:
-    """Three that serve a model `m` of no system, and load whatever they are told."""
-    given = {"name": "x", "datatype": "FP32", "shape": [4]}
-    output = {"name": "PROBABILITIES", "datatype": "FP32", "shape": [2]}
-    script = {
-        "/load": http({}),
-        "/config": http({"name": "m", "backend": "python", "max_batch_size": 0}),
-        "/ready": http({}),
-        "/infer": answered([0.5, 0.5]),
-        "/models/m": http({"name": "m", "versions": ["1"], "inputs": [given], "outputs": [output]}),
-    }
-    return [listen(dict(script)) for _ in range(3)]
-
-
-def test_its_end_is_told_to_several_servers_in_turn_and_taken_back_where_one_refuses(
-    gourmet: Gourmet, tmp_path: Path, servers: list[Listener]
-) -> None:
-    model = tmp_path / "models" / "m"
-    for number in ("1", "2"):
-        (model / number).mkdir(parents=True)
-    by_hand = 'name: "m"\nbackend: "python"\n'
-    canary = Canary("1", "2", 0.1, False, 0.3, "now", {})
-    (model / "config.pbtxt").write_text(ConfigFile(model, by_hand, {}).with_canary(canary).text())
-    servers[2].script["/load"] = http({"error": "not now"}, "400 Bad Request")
-    where = ("--url", ",".join(each.url for each in servers), "--repository", tmp_path / "models")
-    said = gourmet("canary", "abandon", "m", *where, status=1).output
-    assert f"{servers[2].url}, number 3 of 3: " in said
-    assert versions(model) == (1, 2)
-    assert ConfigFile.read(model).canary == canary
-    servers[2].script["/load"] = http({})
-    assert "m answers (3 servers, one after another)" in gourmet("canary", "abandon", "m", *where).output
-    assert (model / "config.pbtxt").read_text().strip() == by_hand.strip()
-    assert versions(model) == (1,)

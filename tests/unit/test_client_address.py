@@ -21,7 +21,7 @@ from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused, TritonUnreachable
 from gourmet.client.transport import Call
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import Triton, transport
 from gourmet.errors import UsageError
 from gourmet.serving.api_keys import headers_for
 from gourmet.serving.preflight import free_ports
@@ -128,10 +128,10 @@ def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
     for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
         monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
         with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
-            (transport,) = transports(f"grpcs://{door.place}", 1.0)
+            over_grpc = transport(f"grpcs://{door.place}", 1.0)
             with pytest.raises(TritonUnreachable):  # what is behind the door knows no gRPC
-                list(transport.send(Call("live"), Deadline(1.0)))
-            transport.close()
+                list(over_grpc.send(Call("live"), Deadline(1.0)))
+            over_grpc.close()
             asked.append(b"HTTP/2" in door.asked)
     assert asked == [True, False, False]
 
@@ -165,7 +165,7 @@ def test_files_that_are_no_certificates_end_in_a_sentence_in_verbs_and_in_the_ap
     for wrong in (tmp_path / "empty.pem", tmp_path / "nowhere.pem"):
         monkeypatch.setenv(variable, str(wrong))
         with pytest.raises(UsageError, match=r"TRITON_CA_FILE, TRITON_CLIENT_CERT, .*cannot be used"):
-            transports(f"{scheme}://there:1")
+            transport(f"{scheme}://there:1")
         with pytest.raises(SettingsError, match="cannot be used"):
             Settings.from_env({"TRITON_SERVER_URL": f"{scheme}://there:1"})
 
@@ -179,7 +179,7 @@ def test_a_key_with_a_password_is_refused_and_asks_no_terminal(
     monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
     monkeypatch.setenv("TRITON_CLIENT_KEY", str(locked))
     with pytest.raises(UsageError, match="has no password"):
-        transports("https://there:1")
+        transport("https://there:1")
 
 
 def test_the_token_goes_with_each_question_and_into_no_message(
@@ -193,11 +193,11 @@ def test_the_token_goes_with_each_question_and_into_no_message(
     with Triton.at(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
-        said = [str(vars(each)) for each in triton._transports] + [caplog.text]
+        said = [str(vars(triton._transport)), caplog.text]
     assert door.asked.count(b"authorization: Bearer %b\r\n" % TOKEN.encode()) == 2
     monkeypatch.setenv("TRITON_TOKEN", f"{TOKEN}\r\nEvil: 1")
     with pytest.raises(UsageError, match="TRITON_TOKEN has characters") as caught:
-        transports("https://there:1")
+        transport("https://there:1")
     assert TOKEN not in str(caught.value)
     assert "warning" not in caplog.text.lower(), said
 
@@ -208,7 +208,8 @@ def test_secrets_of_the_environment_are_for_the_hosts_that_it_names(
     for name in ("TRITON_TOKEN", "TRITON_ADMIN_KEY"):
         monkeypatch.setenv(name, TOKEN)
     assert Address.of("https://any:1").authorization(), "with no host named, the one that is asked is meant"
-    monkeypatch.setenv("TRITON_SERVER_URL", "https://mine:1,https://ours:1")
+    monkeypatch.setenv("TRITON_SERVER_URL", "https://mine:1")
+    monkeypatch.setenv("TRITON_GRPC_URL", "grpcs://ours:1")
     for meant in ("https://mine:2", "grpcs://ours:1"):
         assert Address.of(meant).authorization() == {"authorization": f"Bearer {TOKEN}"}
         assert headers_for(meant)

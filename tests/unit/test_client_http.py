@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.listener import Listen, listen
+from support.listener import http as answer_of
 
 from gourmet.client import http
 from gourmet.client.deadline import Deadline
@@ -23,6 +25,9 @@ from gourmet.client.errors import (
 )
 from gourmet.client.http import HttpTransport
 from gourmet.client.transport import Call, Reply
+from gourmet.client.triton import Triton
+
+__all__ = ["listen"]  # the fixture
 
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"a":1}'
 CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{"\r\n5;x=y\r\na":1}\r\n0\r\n\r\n'
@@ -208,3 +213,17 @@ def test_an_answer_that_is_an_error_is_raised_with_its_reason(
     with server([[answer]]) as (transport, _), pytest.raises(error, match=message) as caught:
         ask(transport)
     assert getattr(caught.value, "status", 0) == 400
+
+
+def test_a_connection_has_a_longest_life(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an address that balances, one that is kept for ever never reaches a server that came since."""
+    listener = listen(answer_of({}))
+    with Triton.at(listener.url) as triton:
+        for _ in range(5):
+            triton.check_live()
+        assert listener.connections == 1
+    monkeypatch.setattr(http, "_LIFE_S", 0.0)
+    with Triton.at(listener.url) as triton:
+        for _ in range(5):
+            triton.check_live()
+    assert listener.connections == 1 + 5

@@ -108,12 +108,3 @@ def test_a_model_that_is_not_ready_is_named(listen: Listen) -> None:
     script = {"/stats": http({"model_stats": []}), "/index": http([]), "": http({}, "400 Bad Request")}
     with pytest.raises(ModelUnavailable, match="'m' is not ready"):
         list(ask(listen(script).url))
-
-
-def test_of_two_addresses_the_first_that_answers_is_asked(listen: Listen) -> None:
-    whole = HEAD + chunks(event(answer="a")) + b"0\r\n\r\n"
-    there = listen({"/generate_stream": whole})
-    assert len(list(ask(f"127.0.0.1:9,{there.url}"))) == 1
-    broken = listen({"/generate_stream": HEAD + chunks(event(answer="a"))}, ends_each=True)
-    with pytest.raises(TritonUnreachable):  # a second server would begin again
-        list(ask(f"{broken.url},{there.url}"))

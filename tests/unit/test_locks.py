@@ -71,13 +71,15 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
         yield Reply({})
 
     monkeypatch.setattr(HttpTransport, "send", send)
-    with kept_key(KEY, 8000, 8001), connect("localhost:8000, http://triton:9000") as triton:
-        triton.load("digits")
-        triton.check_live()
+    with kept_key(KEY, 8000, 8001), connect("localhost:8000") as here:
+        here.load("digits")
+        here.check_live()
+        with connect("http://triton:9000") as elsewhere:
+            elsewhere.load("digits")
     assert sent == [
         ("localhost:8000", "load", headers(KEY)),
-        ("triton:9000", "load", {}),
         ("localhost:8000", "live", {}),
+        ("triton:9000", "load", {}),
     ]
 
 

@@ -206,22 +206,10 @@ def test_the_version_is_said_and_up_names_the_variable_of_every_system() -> None
     assert "(unless set: digits)" in said
 
 
-def test_a_stack_of_several_is_found_by_each_and_measured_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_two = {
-        "http_url": "127.0.0.1:9100,127.0.0.1:9110",
-        "grpc_url": "127.0.0.1:9101,127.0.0.1:9111",
-        "metrics_url": "http://127.0.0.1:9102/metrics,http://127.0.0.1:9112/metrics",
-    }
-    with run_file.kept((9100, 9101, 9110, 9111), {"stack": asdict(stack(**of_two))}):
-        assert asked(verb) == "127.0.0.1:9100,127.0.0.1:9110"
-        assert asked(doctor_verb) == "9103 9100 9101 9102"
-        for each in ("localhost:9110", "127.0.0.1:9111", "127.0.0.1:9110,127.0.0.1:9100"):
+def test_a_stack_is_found_by_its_address_and_perf_analyzer_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with runs(stack()):
+        for each in ("localhost:9100", "127.0.0.1:9101"):
             assert run_file.stack_at(each) == running_stack()
-        assert asked(bench_verb).splitlines() == [
-            "of 2 servers 127.0.0.1:9100 is measured",
-            "127.0.0.1:9100 127.0.0.1:9101 127.0.0.1:9103",
-        ]
-        assert asked(bench_verb, "--url", "127.0.0.1:9110").startswith("127.0.0.1:9110 127.0.0.1:9111 ")
         assert _address_for(["-m", "m"]) == ["-u", "127.0.0.1:9100"]
-        monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9110")
-        assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", "127.0.0.1:9111"]
+        monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9100")
+        assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", "127.0.0.1:9101"]

@@ -108,11 +108,11 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HAPROXY, reason=ABSENT)
-def test_a_trace_goes_on_through_haproxy_and_the_app_s_own_choice_of_a_server(
+def test_a_trace_goes_on_through_haproxy(
     start: Callable[..., Any], collector: Collector, traced_triton: Any, sample: bytes, tmp_path: Path
 ) -> None:
     haproxy, trace = Haproxy(tmp_path / "log"), TRACE[::-1]
-    web = started(start, f"127.0.0.1:9,{traced_triton.http_url}", collector)
+    web = started(start, traced_triton.http_url, collector)
     haproxy.start(webs=[web])
     try:
         # Until its checks know who is there.

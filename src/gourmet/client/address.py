@@ -39,13 +39,9 @@ class Address(NamedTuple):
         number = int(port or ("443" if scheme in ("https", "grpcs") else "0"))
         if not 0 < number < 65536:
             shown = text.rpartition("@")[2]  # before it may be a password
-            raise UsageError(f"{shown!r} is not an address of a Triton: write it as {FORMS}")
+            proxy = "; of several, name the proxy in front of them (deploy/haproxy)" if "," in text else ""
+            raise UsageError(f"{shown!r} is not an address of a Triton: write it as {FORMS}{proxy}")
         return cls(scheme or "http", host, number)
-
-    @classmethod
-    def each(cls, text: str) -> list[Address]:
-        """Of a list with commas between them."""
-        return [cls.of(each) for each in text.split(",")]
 
     def __str__(self) -> str:
         return self.place if self.scheme == "http" else f"{self.scheme}://{self.place}"
@@ -53,15 +49,6 @@ class Address(NamedTuple):
     @property
     def place(self) -> str:
         return f"{self.host}:{self.port}"
-
-    def at(self, ip: str) -> Address:
-        """That of one of its host's servers, or itself where none is named."""
-        return self._replace(host=f"[{ip}]" if ":" in ip else ip) if ip else self
-
-    @property
-    def is_looked_up(self) -> bool:
-        """Whether its host is a name, which may stand for several servers."""
-        return self.host not in LOOPBACK and not re.fullmatch(r"\[.*]|[0-9.]+", self.host)
 
     @property
     def is_grpc(self) -> bool:
@@ -79,8 +66,8 @@ class Address(NamedTuple):
     @property
     def is_named(self) -> bool:
         """Whether the environment names its host, or none."""
-        named = ",".join(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
-        hosts = {each.host for each in self.each(named or str(self))}
+        named = list(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
+        hosts = {Address.of(each).host for each in named or [str(self)]}
         return self.host in hosts or bool(self.host in LOOPBACK and hosts & set(LOOPBACK))
 
     def may_have(self, secret: str) -> bool:

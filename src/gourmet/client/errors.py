@@ -40,7 +40,7 @@ class TritonUnreachable(TritonError):
 
     @classmethod
     def at(cls, address: str, why: object) -> TritonUnreachable:
-        here = Address.each(address)[0].host in LOOPBACK
+        here = Address.of(address).host in LOOPBACK
         step = "start one with `gourmet up`" if here else "see that it runs, and that this is its address"
         error = cls(f"no Triton answers at {address} ({why}): {step}")
         error.address = address

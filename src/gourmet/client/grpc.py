@@ -64,12 +64,12 @@ class GrpcTransport:
 
     protocol: Literal["http", "grpc"] = "grpc"
 
-    def __init__(self, address: str, connect_timeout_s: float, ip: str = "") -> None:
+    def __init__(self, address: str, connect_timeout_s: float) -> None:
         at = Address.of(address)
-        self.address = str(at.at(ip)).removeprefix("grpc://")
+        self.address = str(at).removeprefix("grpc://")
         self._connect_timeout_s = connect_timeout_s
         self._headers = at.authorization()
-        self._channel = _channel(grpc, at, ip)
+        self._channel = _channel(grpc, at)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._is_connected = False
 
@@ -182,16 +182,13 @@ class AsyncGrpc:
         await self._channel.close()
 
 
-def _channel(kind: Any, at: Address, ip: str = "") -> Any:
-    """Of `grpc` or of `grpc.aio`; a server that is asked by an IP is verified by its name."""
-    place, options = at.at(ip).place, [*_OPTIONS]
-    if ip:
-        options += [("grpc.default_authority", at.place), ("grpc.ssl_target_name_override", at.host)]
+def _channel(kind: Any, at: Address) -> Any:
+    """Of `grpc` or of `grpc.aio`."""
     if not at.tls():  # which raises where its files cannot be used
-        return kind.insecure_channel(place, options=options)
+        return kind.insecure_channel(at.place, options=_OPTIONS)
     ca, certificate, key = (each.read_bytes() if each else None for each in tls_files())
     with_tls = grpc.ssl_channel_credentials(ca, certificate and (key or certificate), certificate)
-    return kind.secure_channel(place, with_tls, options=options)
+    return kind.secure_channel(at.place, with_tls, options=_OPTIONS)
 
 
 def infer_request(call: Call, deadline: Deadline | None = None) -> Any:

@@ -76,14 +76,13 @@ def body_of(call: Call, deadline: Deadline | None = None) -> tuple[list[bytes], 
 
 
 class HttpTransport:
-    """A server at `address` (host:port, or https://host:port), the one at `ip` of several by that name."""
+    """A server at `address` (host:port, or https://host:port)."""
 
     protocol: Literal["http", "grpc"] = "http"
 
-    def __init__(self, address: str, connect_timeout_s: float, ip: str = "") -> None:
+    def __init__(self, address: str, connect_timeout_s: float) -> None:
         self._at = Address.of(address)
-        self._to = self._at.at(ip)
-        self.address, self._host = str(self._to), self._at.place
+        self.address = str(self._at)
         self._tls = self._at.tls()
         self._headers = self._at.authorization()
         self._connect_timeout_s = connect_timeout_s
@@ -181,13 +180,13 @@ class HttpTransport:
             for name, value in (headers | {**self._headers, **call.headers, **call.keys}).items()
         )
         length = sum(map(len, parts))
-        lines = f"Host: {self._host}\r\n{lines}Content-Length: {length}\r\n\r\n"
+        lines = f"Host: {self._at.place}\r\n{lines}Content-Length: {length}\r\n\r\n"
         return b"".join([f"{method} {path} HTTP/1.1\r\n{lines}".encode(), *parts])
 
     def _connect(self, deadline: Deadline) -> _Connection:
         host = self._at.host.strip("[]")
         within_s = min(self._connect_timeout_s, deadline.left_s())
-        connected = socket.create_connection((self._to.host.strip("[]"), self._to.port), within_s)
+        connected = socket.create_connection((host, self._at.port), within_s)
         return _Connection(self._tls.wrap_socket(connected, server_hostname=host) if self._tls else connected)
 
 

@@ -1,4 +1,4 @@
-"""A Triton server, or several of which the first one that can be reached is asked."""
+"""A Triton server, or what stands in front of several."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -20,14 +20,13 @@ from gourmet.client.errors import (
     NotTriton,
     TritonError,
     TritonRefused,
-    TritonUnreachable,
     of_model,
 )
 from gourmet.client.http import HttpTransport
 from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.client.tensors import Inputs, joined, raw_bytes
-from gourmet.client.transport import Call, Operation, Reply, Transport
-from gourmet.contracts import CANARY_PARAMETER, Array, ModelInfo, Tensors
+from gourmet.client.transport import Call, Reply, Transport
+from gourmet.contracts import Array, ModelInfo, Tensors
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -46,19 +45,17 @@ class Answer:
 class Triton:
     """For any number of threads; every call has a deadline for all of it but the resolving of a name.
 
-    A call without a deadline has `timeout_s`. Of several addresses ("a:8000,b:8000") each question goes to
-    the first that can be reached, so that configs, statistics and versions are that server's; loading and
-    unloading go to all. What is spread over them, and by what rule, is for a Transport of its own to say.
+    A call without a deadline has `timeout_s`.
     """
 
-    def __init__(self, transports: Iterable[Transport], timeout_s: float = 30.0) -> None:
-        self._transports = tuple(transports)
+    def __init__(self, transport: Transport, timeout_s: float = 30.0) -> None:
+        self._transport = transport
         self._timeout_s = timeout_s
 
     @classmethod
-    def at(cls, addresses: str, timeout_s: float = 30.0) -> Triton:
-        """The servers at `addresses`, which are sent all inputs and no keys."""
-        return cls(transports(addresses), timeout_s)
+    def at(cls, address: str, timeout_s: float = 30.0) -> Triton:
+        """The server at `address`, which is sent no key."""
+        return cls(transport(address), timeout_s)
 
     def __enter__(self) -> Triton:
         return self
@@ -67,16 +64,15 @@ class Triton:
         self.close()
 
     def close(self) -> None:
-        for each in self._transports:
-            each.close()
+        self._transport.close()
 
     @property
     def protocol(self) -> Literal["http", "grpc"]:
-        return self._transports[0].protocol
+        return self._transport.protocol
 
     @property
     def address(self) -> str:
-        return ",".join(each.address for each in self._transports)
+        return self._transport.address
 
     def check_live(self) -> None:
         """Raise TritonError unless a server is there."""
@@ -105,12 +101,7 @@ class Triton:
         metadata = self._ask_model(Call("metadata", model), deadline).fields
         config = self._ask_model(Call("config", model), deadline).fields
         info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
-        version, serving = model.partition("/")[2], metadata.get("versions") or ()
-        if not version and len(serving) > 1 and CANARY_PARAMETER not in info.parameters:
-            # Of several servers it may be one without the newest that answered.
-            with contextlib.suppress(TritonError):
-                config = self._ask_model(Call("config", f"{model}/{info.version}"), deadline).fields
-                info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
+        version = model.partition("/")[2]
         return info.at(version) if version else info
 
     def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
@@ -185,8 +176,9 @@ class Triton:
         call = Call("stream", model.target, inputs=inputs, request_id=request_id, datatypes=datatypes)
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            for reply in self._send(call, deadline):
-                yield reply.outputs if reply else None
+            with contextlib.closing(self._transport.send(call, deadline)) as replies:  # type: ignore[type-var]
+                for reply in replies:
+                    yield reply.outputs if reply else None
         except TritonRefused as exc:
             raise self._explained(call.target, exc, deadline) from exc
 
@@ -210,10 +202,10 @@ class Triton:
         """
         given = {f"file:{name}": b64encode(data).decode() for name, data in (files or {}).items()}
         fields = {"parameters": {"config": json.dumps(config), **given}} if config else {}
-        return self._control_all("load", model, fields)
+        return self._control(Call("load", model, fields))
 
     def unload(self, model: str) -> None:
-        self._control_all("unload", model, {})
+        self._control(Call("unload", model))
 
     def register(self, region: str, fields: Mapping[str, Any]) -> None:
         """Have it see memory of this machine, as tensors.py's SharedTensor names it."""
@@ -222,20 +214,18 @@ class Triton:
     def unregister(self, region: str) -> None:
         self._ask(Call("unregister", region))
 
-    def _control_all(self, operation: Operation, model: str, fields: Mapping[str, Any]) -> bool:
-        call, polls = Call(operation, model, fields), False
-        for each in self._transports:
-            try:
-                list(each.send(call, Deadline(self._timeout_s)))
-            except TritonRefused as exc:
-                if _POLLS not in exc.reason:
-                    raise
-                polls = True
-        return not polls
+    def _control(self, call: Call) -> bool:
+        try:
+            self._ask(call)
+        except TritonRefused as exc:
+            if _POLLS not in exc.reason:
+                raise
+            return False
+        return True
 
     def _ask(self, call: Call, deadline: Deadline | None = None) -> Reply:
         deadline = deadline or Deadline(self._timeout_s)
-        with contextlib.closing(self._send(call, deadline)) as replies:
+        with contextlib.closing(self._transport.send(call, deadline)) as replies:  # type: ignore[type-var]
             for reply in replies:
                 if reply is not None:
                     return reply
@@ -248,19 +238,6 @@ class Triton:
             return self._ask(call, deadline)
         except TritonRefused as exc:
             raise self._explained(call.target, exc, deadline) from exc
-
-    def _send(self, call: Call, deadline: Deadline) -> Generator[Reply | None, None, None]:
-        for each in self._transports:
-            has_begun = False
-            try:
-                with contextlib.closing(each.send(call, deadline)) as replies:  # type: ignore[type-var]
-                    for reply in replies:
-                        has_begun = True
-                        yield reply
-                return
-            except TritonUnreachable:
-                if has_begun or each is self._transports[-1]:
-                    raise
 
     def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # said already
@@ -286,15 +263,10 @@ class Triton:
             raise NotTriton.at(self.address, repr(exc)) from exc
 
 
-def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> list[Transport]:
-    """To host:port, or several with commas between them; each over HTTP unless a scheme says otherwise."""
-    return [transport(each, connect_timeout_s) for each in Address.each(addresses)]
-
-
-def transport(address: Address, connect_timeout_s: float = CONNECT_TIMEOUT_S, ip: str = "") -> Transport:
-    """To one; `ip` is which of the servers that its host's name stands for."""
-    if address.is_grpc:
+def transport(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Transport:
+    """To host:port, over HTTP unless a scheme says otherwise."""
+    if Address.of(address).is_grpc:
         from gourmet.client.grpc import GrpcTransport
 
-        return GrpcTransport(str(address), connect_timeout_s, ip)
-    return HttpTransport(str(address), connect_timeout_s, ip)
+        return GrpcTransport(address, connect_timeout_s)
+    return HttpTransport(address, connect_timeout_s)

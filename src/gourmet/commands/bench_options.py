@@ -67,11 +67,7 @@ def measuring(command: F) -> F:
     @json_option
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **given: Any) -> Any:
-        first, *others = url.split(",")
-        if others:
-            click.echo(f"of {len(others) + 1} servers {first} is measured", err=True)
-        running, url, at = stack_at(first), first, Address.of(first)
-        stack = running and running.one(url)
+        stack, at = stack_at(url), Address.of(url)
         grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
         app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or f"{at.host}:5000"
         # perf_analyzer is given no certificates here, and no token, which others would see it being given.

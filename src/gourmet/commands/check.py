@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -11,12 +11,9 @@ from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped, give, page_path, report_options
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
 from gourmet.systems import registry
-
-# Of each of several servers, each alone.
-_ASKED_OF_EACH: Final = 16
 
 
 @click.command()
@@ -69,13 +66,8 @@ _ASKED_OF_EACH: Final = 16
     metavar="FOLDER",
     help="Keep every answer in FOLDER, and go on from those of a check that was stopped.",
 )
-@click.option(
-    "--every-replica",
-    is_flag=True,
-    help="First ask every server the same, and fail unless all answer alike; then check the first.",
-)
 @report_options
-def check(model: str, json_to: str | None, out: Path | None, every_replica: bool, **how: Any) -> None:
+def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
     A classifier is asked about labelled pictures. Its answers are compared with those of the network that it
@@ -97,8 +89,6 @@ def check(model: str, json_to: str | None, out: Path | None, every_replica: bool
 
     page = page_path(out, model)
     options = checking.CheckOptions(model, **how)
-    if every_replica:
-        click.echo(_alike(model, options.url, options.limit or _ASKED_OF_EACH), err=True)
     with connect(options.url) as triton:
         info = triton.describe(model)
         if not info.system:
@@ -112,35 +102,3 @@ def check(model: str, json_to: str | None, out: Path | None, every_replica: bool
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     give(report, json_to, page)
-
-
-def _alike(model: str, url: str, count: int) -> str:
-    """That every server at `url` answers alike, in a sentence; raise unless it does."""
-    from gourmet.client.lookup import each_server
-    from gourmet.measure import sweep
-    from gourmet.measure.inputs import DataSource
-    from gourmet.measure.results import LoadSpec
-    from gourmet.measure.task import Addresses, ask_alone, same, wire_for
-    from gourmet.serving.connect import connect
-
-    first, *others = each_server(url)
-    if not others:
-        raise UsageError(f"--every-replica compares servers, and {url} is one: give several to --url")
-    workload = sweep.prepare(model, Addresses(first), DataSource(count))
-    ours = workload.rows.info.version
-    wrong = []
-    for each in others:
-        try:
-            with connect(each) as triton:
-                version = triton.describe(model).version  # which loads it, where it waits to be asked for
-            wire = wire_for(Addresses(each), LoadSpec(model), workload.rows)
-            answers = zip(ask_alone(wire, workload.rows), workload.answers.expected, strict=True)
-        except GourmetError as exc:
-            wrong.append(f"{each}: {exc}")
-            continue
-        if differ := [row for row, both in enumerate(answers) if not same(*both)]:
-            what = f"{len(differ)} of {count} examples otherwise than {first} (version {ours})"
-            wrong.append(f"{each} (version {version}) answers {what}")
-    if wrong:
-        raise GourmetError(f"{'; '.join(wrong)}: `gourmet doctor --url` each, and load the same version")
-    return f"{len(others) + 1} servers answer {count} examples alike: {first}, {', '.join(others)}"

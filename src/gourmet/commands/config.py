@@ -10,11 +10,11 @@ import click
 
 from gourmet import repository
 from gourmet.client.config_summary import summary
+from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
-from gourmet.commands.load_and_ask import load_config
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
-from gourmet.errors import UsageError, printable
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS
 from gourmet.runtime.files import write_whole
@@ -76,8 +76,7 @@ def config(
 
     Without options the config that serves now is printed. A change goes to the running server, which loads
     the model beside the old one and then switches; the files on disk stay as they are (--write saves the
-    result). If the new config cannot be loaded the old one goes on serving. Several servers change one after
-    another, and each is then asked its sample; if one fails, all get their earlier config back.
+    result). If the new config cannot be loaded the old one goes on serving.
 
     \b
     gourmet config food_classifier --instances 2 --delay 100us
@@ -112,7 +111,12 @@ def config(
             raise UsageError(f"{why}: ask for fewer, or give --yes")
         started = time.monotonic()
         if reset or change:
-            load_config(url, model, chosen)
+            try:
+                triton.load(model, chosen)
+            except TritonRefused as exc:
+                raise GourmetError(
+                    f"Triton refuses this config and goes on with the one before: {exc.reason}"
+                ) from exc
         now = triton.config(model)
         serve = [each for each in triton.ready_versions() if each.partition("/")[0] == model]
         if write:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import click
 
-from gourmet.client.address import Address
-from gourmet.client.lookup import each_server
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
-from gourmet.doctor import machine, replicas, stack
+from gourmet.doctor import machine, stack
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError, printable
 from gourmet.serving.run_file import stack_at
@@ -35,7 +32,6 @@ CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "answers": stack.answers,
     "web": stack.web,
 }
-_OF_EACH_SERVER: Final = ("server", "served", "answers")
 _OF_THIS_MACHINE: Final = ("wheel", "packages", "memory", "ports", "gpu", "systems", "web")
 
 
@@ -70,48 +66,23 @@ def doctor(
 ) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
-    Ends with status 1 if anything fails. Nothing is changed and nothing is started. Of several Tritons each
-    is asked, and whether all serve the same; they are listed, or have one name, as of a headless Service.
+    Ends with status 1 if anything fails. Nothing is changed and nothing is started.
 
     \b
     gourmet doctor
-    gourmet doctor --url 10.0.0.1:8000,10.0.0.2:8000
     gourmet doctor --url triton:8000
     """
     elsewhere = url is not None and not stack_at(url)
-    asked = url or f"localhost:{ports['http_port']}"
-    running = None if url else stack_at(asked)
-    first, *others = _servers(running.http_url if running and "," in running.http_url else asked)
     left_out = (_OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
         host=host,
         ports=as_options(ports),
-        url=first,
-        must_run=bool(url or others),
+        url=url or f"localhost:{ports['http_port']}",
+        must_run=bool(url),
         environment=os.environ,
     )
-    looks = [(first, left_out), *((each, {*CHECKS} - {*_OF_EACH_SERVER}) for each in others)]
-
-    def seen() -> Iterator[tuple[str, Finding]]:
-        for at, without in looks:
-            for name, finding in examine(replace(subject, url=at), without):
-                if others and name in _OF_EACH_SERVER:
-                    finding = replace(finding, cause=f"{at}: {finding.cause}")
-                yield name, finding
-        if others:
-            yield from (("replicas", finding) for finding in replicas.alike([first, *others]))
-
-    _tell(seen(), as_json)
-
-
-def _servers(asked: str) -> list[str]:
-    """Those that the addresses stand for now; a certificate is of a name, which then is a single server."""
-    found = []
-    for each in asked.split(","):
-        several = [] if Address.of(each).is_tls else each_server(each)
-        found += several if len(several) > 1 else [each]
-    return found
+    _tell(examine(subject, left_out), as_json)
 
 
 def _tell(seen: Iterable[tuple[str, Finding]], as_json: bool) -> None:

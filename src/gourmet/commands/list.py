@@ -25,10 +25,7 @@ def list(repositories: tuple[Path, ...], url: str | None, as_json: bool) -> None
     Memory and requests are those since the stack started, or the model was loaded again.
     """
     stack = asked_stack()
-    first, *others = (url or (stack.http_url if stack else "")).split(",")
-    rows = listed(repositories, first or None)
-    if others:
-        click.echo(f"of {len(others) + 1} servers {first} is asked", err=True)
+    rows = listed(repositories, url or (stack.http_url if stack else None))
     if as_json:
         click.echo(json.dumps([vars(row) for row in rows], indent=2))
         return

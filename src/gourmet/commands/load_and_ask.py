@@ -1,17 +1,13 @@
-"""A model is loaded and asked before a verb says that it serves: by one Triton, or by several in turn."""
+"""A model is loaded and asked before a verb says that it serves."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
-from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import Config
 from gourmet.client.sample import BadSample, ask_sample
 from gourmet.client.triton import Triton
 from gourmet.deploying.deploy import load
@@ -21,79 +17,9 @@ from gourmet.repository import versions
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.systems import registry
 
-T = TypeVar("T")
 
-
-def _nothing(_server: str) -> None:
-    pass
-
-
-def in_turn(url: str, change: Callable[[str], T], back: Callable[[str], object] = _nothing) -> list[T]:
-    """What `change` returns for each server of `url`, one after another.
-
-    Where one fails none behind it is changed, and it and those before it go `back`, as far as they can.
-    """
-
-    def go_back(server: str) -> None:
-        with contextlib.suppress(GourmetError):
-            back(server)
-
-    found, servers = [], url.split(",")
-    with ExitStack() as undo:
-        for server in servers:
-            undo.callback(go_back, server)
-            try:
-                found.append(change(server))
-            except GourmetError as exc:
-                if len(servers) == 1:
-                    raise
-                raise GourmetError(f"{server}, number {len(found) + 1} of {len(servers)}: {exc}") from exc
-        undo.pop_all()
-    return found
-
-
-def load_and_ask(
-    url: str, model: Path, *, send: bool = False, back: Callable[[str], object] = _nothing
-) -> str:
-    """What the latest version of `model` says, in a sentence; raise unless that is what answers.
-
-    Several servers at `url` load it one after another, and go `back` where one does not answer.
-    """
-    said = in_turn(url, lambda server: _load_and_ask(server, model, send=send), back)
-    servers = f" ({len(said)} servers, one after another)" if len(said) > 1 else ""
-    return "\n".join(f"{each}{servers}" for each in dict.fromkeys(said))
-
-
-def load_config(url: str, model: str, config: Config, before: Mapping[str, Config] | None = None) -> None:
-    """Have each server of `url` serve `model` by `config`.
-
-    Of several each is asked then, and where one fails all go back to what they had, which `before` says of
-    those that have the new one already.
-    """
-    had = dict(before or {})
-
-    def change(server: str) -> None:
-        with connect(server, LOADS_WITHIN_S) as triton:
-            had.setdefault(server, triton.config(model))
-            try:
-                triton.load(model, config)
-            except TritonRefused as exc:
-                raise GourmetError(
-                    f"Triton refuses this config and goes on with the one before: {exc.reason}"
-                ) from exc
-            if "," in url:
-                _ask(triton, model)
-
-    def back(server: str) -> None:
-        if server in had:
-            with connect(server, LOADS_WITHIN_S) as triton:
-                triton.load(model, had[server])
-
-    # Of one server alone the config of before goes on by itself.
-    in_turn(url, change, back if "," in url else _nothing)
-
-
-def _load_and_ask(url: str, model: Path, *, send: bool) -> str:
+def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
+    """What the latest version of `model` says, in a sentence; raise unless that is what answers."""
     name, number = model.name, versions(model)[-1]
     if not load(url, name, model if send else None):
         return f"{url} polls its repository: it loads {name} by itself, and was not asked"
@@ -133,10 +59,9 @@ def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = Fa
     try:
         yield
     except BaseException:
-        for server in url.split(",") if url else ():
-            for model, was_there in zip(models, there, strict=True):
-                with contextlib.suppress(GourmetError), connect(server, LOADS_WITHIN_S) as triton:
-                    load(server, model.name, model if send else None) if was_there else triton.unload(
-                        model.name
-                    )
+        for model, was_there in zip(models, there, strict=True) if url else ():
+            with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
+                load(str(url), model.name, model if send else None) if was_there else triton.unload(
+                    model.name
+                )
         raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from gourmet.commands.options import alone_in, asked_stack, send_option, serving
 from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web, unload
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
@@ -199,7 +199,12 @@ def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -
         return None
     with bar(f"loading into {url}"):
         model = models / system.default_model
-        answers = load_and_ask(url, model, send=send, back=partial(unload, model.name))
+        try:
+            answers = load_and_ask(url, model, send=send)
+        except BaseException:
+            with suppress(GourmetError):
+                unload(model.name, url)
+            raise
     click.echo(answers)
     tell_web(system.name)
     return stack

@@ -116,8 +116,7 @@ def as_options(ports: dict[str, int]) -> dict[str, int]:
 
 def _found_port(usual: int, address: str) -> int:
     stack = asked_stack()
-    first = str(getattr(stack, address, "")).partition(",")[0]
-    port = first.removesuffix("/metrics").rpartition(":")[2]
+    port = str(getattr(stack, address, "")).removesuffix("/metrics").rpartition(":")[2]
     return int(port) if port.isdigit() else usual
 
 
@@ -139,7 +138,7 @@ def url_option(
         is_eager=True,
         metavar="HOST:PORT",
         help=words,
-        callback=lambda _ctx, _param, url: ",".join(map(str, Address.each(url))) if url else None,
+        callback=lambda _ctx, _param, url: str(Address.of(url)) if url else None,
         default=found_url if required else None,
         show_default=f"the running stack's, or {DEFAULT_URL}" if required else None,
     )
@@ -151,7 +150,7 @@ def alone_in(repository: Path) -> AbstractContextManager[None]:
 
 
 def serving_url(repository: Path) -> str | None:
-    """The address of the running stack, of all its Tritons, if what changes in `repository` can be loaded."""
+    """The address of the running stack, if what changes in `repository` can be loaded."""
     stack = running_stack()
     return stack.http_url if stack and stack.serves(repository) else None
 

@@ -40,15 +40,14 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
-    """That of TRITON_SERVER_URL or the running stack, where the arguments name none; of several the first."""
+    """That of TRITON_SERVER_URL or the running stack, where the arguments name none."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
     grpc = _protocol(arguments) == "grpc"
-    first = os.environ.get(SERVER_ENV, "").partition(",")[0]
-    if stack := stack_at(first) if first else running_stack():
-        one = stack.one(first)
-        return ["-u", one.grpc_url if grpc else one.http_url]
-    return ["-u", Address.of(first).grpc.place if grpc else first] if first else []
+    url = os.environ.get(SERVER_ENV, "")
+    if stack := stack_at(url) if url else running_stack():
+        return ["-u", stack.grpc_url if grpc else stack.http_url]
+    return ["-u", Address.of(url).grpc.place if grpc else url] if url else []
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:

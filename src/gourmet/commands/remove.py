@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import click
 
-from gourmet.commands.load_and_ask import in_turn
 from gourmet.commands.options import repositories_option, serving_url, url_option
 from gourmet.commands.running import repositories_to_change, tell_web, unload
 from gourmet.deploying.deploy import load, tidied
@@ -44,7 +42,7 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
         tell_web(removal.system, is_there=False)
     for model in removal.models:
         if triton := url or serving_url(model.parent):
-            in_turn(triton, partial(unload, model.name), partial(_load_again, model.name))
+            unload(model.name, triton)
     if removal.models:
         _take_away(removal.of_models)
         return
@@ -52,10 +50,6 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
         take_away([version])
         if triton := url or serving_url(version.parents[1]):
             load(triton, version.parent.name)
-
-
-def _load_again(model: str, url: str) -> None:
-    load(url, model)
 
 
 def _take_away(paths: Sequence[Path]) -> None:

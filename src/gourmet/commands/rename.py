@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import click
@@ -34,8 +33,8 @@ def rename(name: str, new_name: str, repositories: tuple[Path, ...], url: str | 
         moves = renaming.apply(repositories, undo)
         for _, model in moves:
             if triton := url or serving_url(model.parent):
-                click.echo(load_and_ask(triton, model, back=partial(unload, model.name)))
                 undo.callback(unload, model.name, triton)
+                click.echo(load_and_ask(triton, model))
         undo.pop_all()
     tell_web(new_name)
     for before, model in moves:

@@ -11,7 +11,7 @@ import psutil
 
 from gourmet.commands.options import alone_in, asked_stack
 from gourmet.commands.progress import bar
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.waiting import http_ok, wait_until
 
@@ -46,13 +46,7 @@ def repositories_to_change(repositories: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def unload(model: str, url: str | None) -> None:
-    """Have the Triton at `url`, if there is one, serve it no longer; of several, those that can be asked."""
-    failed = None
-    for server in url.split(",") if url else ():
-        try:
-            with connect(server, LOADS_WITHIN_S) as triton:
-                triton.unload(model)
-        except GourmetError as exc:
-            failed = exc
-    if failed:
-        raise failed
+    """Have the Triton at `url`, if there is one, serve it no longer."""
+    if url:
+        with connect(url, LOADS_WITHIN_S) as triton:
+            triton.unload(model)

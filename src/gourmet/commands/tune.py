@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from gourmet.commands.bench_options import command_line, measuring, table
-from gourmet.commands.load_and_ask import load_config
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
 from gourmet.errors import GourmetError
@@ -78,8 +77,7 @@ def tune(
 
     Configs go to the running server through the load API: a coarse grid in short windows, the neighbours of
     its best, the best for longer, and at last the very best against the present config in turns, which alone
-    decide. Afterwards the server has its earlier config again; with --apply the best, if it won. Of several
-    servers the first is measured, and the best is loaded into all.
+    decide. Afterwards the server has its earlier config again; with --apply the best, if it won.
 
     \b
     gourmet tune food_classifier_onnx --p95 50ms
@@ -89,11 +87,6 @@ def tune(
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
         found = search(wanted, target, options, rows, command=command_line(), on_step=tick)
-        url = click.get_current_context().params["url"]
-        if found.applied and url != target.url:
-            tick(1.0, f"loading {found.best} at {url}")
-            present = {target.url: found.trial(results.PRESENT).config}
-            load_config(url, model, found.trial(found.best).config, present)
     folder = report.save(found, save)
     if as_json:
         click.echo(results.as_json(found), nl=False)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -23,8 +23,6 @@ from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
 
-# Between the ports of one Triton and those of the next.
-_APART = 10
 _OPEN = "others reach {} too: put a proxy in front, as docs/containers.md has it, and set TRUSTED_PROXIES=1"
 
 
@@ -48,12 +46,6 @@ def _help() -> str:
 @port_options()
 @click.option("--workers", default=2, type=POSITIVE, help="Number of web processes.")
 @click.option("--threads", default=4, type=POSITIVE, help="Number of photos that each works on at once.")
-@click.option(
-    "--replicas",
-    default=1,
-    type=click.IntRange(1, 64),
-    help=f"Number of Tritons; the ports of each are {_APART} above those of the previous one.",
-)
 @click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()
 @click.option(
@@ -98,7 +90,6 @@ def up(
     port: int,
     workers: int,
     threads: int,
-    replicas: int,
     triton_host: str,
     repositories: tuple[Path, ...],
     model_control: ModelControl,
@@ -121,11 +112,9 @@ def up(
         raise UsageError("--url is the Triton that --web-only asks: without that, one is started here")
     if systems and model_control != "explicit":
         raise UsageError(f"--model-control {model_control} has Triton load every model: drop --system")
-    if web_only and replicas > 1:
-        raise UsageError("--replicas are Tritons that are started here: drop it, or --web-only")
     started = time.monotonic()
     preflight.check_open_files()
-    of_triton = {} if web_only else _ports(as_options(ports), replicas)
+    of_triton = {} if web_only else as_options(ports)
     claims = ({} if triton_only else {"--port": port}) | of_triton
     click.get_current_context().with_resource(preflight.claimed(claims))
     options = TritonOptions(
@@ -137,18 +126,10 @@ def up(
         key="" if unlocked else api_keys.make_key(os.environ),
         **ports,  # type: ignore[arg-type]
     )
-    tritons = [
-        replace(options, **{name: each + _APART * number for name, each in ports.items()})  # type: ignore[arg-type]
-        for number in range(replicas)
-    ]
-    http_urls, grpc_urls, metrics_urls = (
-        ",".join(getattr(each, name) for each in tritons) for name in ("http_url", "grpc_url", "metrics_url")
-    )
     log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
     served: Mapping[str, Config] = {}
     models: dict[str, str] = {}
     held_back: list[str] = []
-    servers: list[TritonServer] = []
     if not web_only:
         served = preflight.check_repositories(options.repositories)
         if systems:
@@ -160,9 +141,9 @@ def up(
     loaded = [name for name in served if name not in held_back]
     web = None
     if not triton_only:
-        url = (url or run_file.found_url()) if web_only else http_urls
+        url = (url or run_file.found_url()) if web_only else options.http_url
         web = WebOptions(
-            *(host, port, workers, threads, url, "" if web_only else grpc_urls),
+            *(host, port, workers, threads, url, "" if web_only else options.grpc_url),
             preflight.models_of_web({name: served[name] for name in loaded}),
             "" if web_only else options.metrics_url,
         )
@@ -170,10 +151,8 @@ def up(
 
     def announce() -> None:
         log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")
-        for each in servers:
-            log.say(
-                "gourmet", f"Triton   http://{each.options.http_url}, gRPC {each.options.grpc_url}", "green"
-            )
+        if not web_only:
+            log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
         if held_back:
             log.say("gourmet", f"{', '.join(held_back)}: loaded when a verb asks, or all with --all")
         if web:
@@ -182,37 +161,23 @@ def up(
                 log.say("gourmet", _OPEN.format(host), "yellow")
 
     with contextlib.ExitStack() as kept:
+        server = None
         if not web_only:
-            for number, each in enumerate(tritons, 1):
-                sink = log.sink(f"triton{number}" if replicas > 1 else "triton")
-                servers.append(kept.enter_context(contextlib.closing(TritonServer(each, sink))))
+            server = kept.enter_context(contextlib.closing(TritonServer(options, log.sink("triton"))))
             stack = run_file.RunningStack(
                 pid=os.getpid(),
-                http_url=http_urls,
-                grpc_url=grpc_urls,
-                metrics_url=metrics_urls,
+                http_url=options.http_url,
+                grpc_url=options.grpc_url,
+                metrics_url=options.metrics_url,
                 web_url=web.url if web else "",
                 repositories=[str(path) for path in options.repositories],
                 model_control=options.model_control,
             )
             content = {"stack": asdict(stack)} | ({"admin": options.key} if options.key else {})
-            listen = tuple(port for each in tritons for port in (each.http_port, each.grpc_port))
+            listen = options.http_port, options.grpc_port
             kept.enter_context(run_file.kept(listen, content))
-        Supervisor(log, models, servers, web, loaded).run(announce)
+        Supervisor(log, models, server, web, loaded).run(announce)
     log.say("gourmet", "stopped")
-
-
-def _ports(of_first: Mapping[str, int], replicas: int) -> dict[str, int]:
-    """The ports of so many Tritons, by the options from which they follow."""
-    found = {
-        f"{option} (replica {number})" if number > 1 else option: port + _APART * (number - 1)
-        for number in range(1, replicas + 1)
-        for option, port in of_first.items()
-    }
-    if replicas > 1 and (len({*found.values()}) < len(found) or max(found.values()) > 65535):
-        said = ", ".join(map(str, sorted(found.values())))
-        raise UsageError(f"the ports of {replicas} Tritons would be {said}: choose others for the first")
-    return found
 
 
 def _traces_to(env: Mapping[str, str]) -> str:

@@ -101,7 +101,7 @@ class Lab:
 
     @classmethod
     def from_env(cls) -> Lab:
-        """The Triton of TRITON_SERVER_URL, or else the one that runs here, of several the first.
+        """The Triton of TRITON_SERVER_URL, or else the one that runs here.
 
         Also has `!gourmet …` find this environment's command.
         """
@@ -110,7 +110,7 @@ class Lab:
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
         if not os.environ.get("TRITON_SERVER_URL"):
             # The commands of the notebook's cells ask the same one.
-            os.environ["TRITON_SERVER_URL"] = found_url().partition(",")[0]
+            os.environ["TRITON_SERVER_URL"] = found_url()
         return cls(os.environ["TRITON_SERVER_URL"])
 
     def version(self) -> str:

@@ -12,7 +12,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable, NotTriton
 from gourmet.client.model_config import Config
 from gourmet.client.transport import Call, KeyedTransport, Reply
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import Triton, transport
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
@@ -43,10 +43,8 @@ class WorkbenchTriton(Triton):
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
-    """The Triton at `url` (host:port), or at several with commas between; nothing is asked yet."""
-    return WorkbenchTriton(
-        [KeyedTransport(each, api_keys.headers_for(each.address)) for each in transports(url)], timeout_s
-    )
+    """The Triton at `url` (host:port); nothing is asked yet."""
+    return WorkbenchTriton(KeyedTransport(transport(url), api_keys.headers_for(url)), timeout_s)
 
 
 def connect_either(url: str) -> Triton:

@@ -21,12 +21,11 @@ _KEPT_FREE: Final = 0.2
 
 
 def problem(url: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Why the instances of `wanted` are too many for the Triton at `url`, or for all of several, which have
-    `now`; empty if not.
-    """
-    servers = url.count(",") + 1
-    before, after = servers * instance_count(now), servers * instance_count(wanted)
-    if after <= before or any(group.get("kind") == "KIND_GPU" for group in wanted["instance_group"]):
+    """Why the instances of `wanted` are too many for the Triton at `url`, which has `now`; empty if not."""
+    after = instance_count(wanted)
+    if after <= instance_count(now):
+        return ""
+    if any(group.get("kind") == "KIND_GPU" for group in wanted["instance_group"]):
         return ""
     stack = stack_at(url)
     cpus = available_cpus()

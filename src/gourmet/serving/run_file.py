@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +27,7 @@ DEFAULT_URL: Final = "localhost:8000"
 
 @dataclass(frozen=True)
 class RunningStack:
-    """A stack that `gourmet up` keeps running; addresses are host:port, those of pages are URLs.
-
-    Those of several Tritons have commas between them.
-    """
+    """A stack that `gourmet up` keeps running; addresses are host:port, those of pages are URLs."""
 
     pid: int
     http_url: str
@@ -39,15 +36,6 @@ class RunningStack:
     web_url: str  # empty with --triton-only
     repositories: list[str]
     model_control: str
-
-    def one(self, url: str = "") -> RunningStack:
-        """The same with a single Triton: that at `url`, or else the first."""
-        texts = (each.split(",") for each in (self.http_url, self.grpc_url, self.metrics_url))
-        first, *others = zip(*texts, strict=True)
-        port = url.rpartition(":")[2]
-        meant = (each for each in others if port in (place.rpartition(":")[2] for place in each[:2]))
-        http, grpc, metrics = next(meant, first)
-        return replace(self, http_url=http, grpc_url=grpc, metrics_url=metrics)
 
     def serves(self, repository: Path) -> bool:
         """Whether a model that changes in `repository` can be loaded into this stack."""
@@ -102,7 +90,7 @@ def running_stacks() -> list[RunningStack]:
 def running_stack() -> RunningStack | None:
     """The stack that a verb means which was given no address; None where none runs."""
     found = running_stacks()
-    usual = [stack for stack in found if stack.http_url.partition(",")[0].endswith(":8000")] or found
+    usual = [stack for stack in found if stack.http_url.endswith(":8000")] or found
     if len(usual) > 1:
         addresses = ", ".join(stack.http_url for stack in found)
         raise UsageError(f"{len(found)} stacks run here, at {addresses}: choose one with --url")
@@ -116,11 +104,11 @@ def found_url() -> str:
 
 
 def stack_at(url: str) -> RunningStack | None:
-    """The stack of `gourmet up` here with a Triton at `url`, or the first of several, by HTTP or gRPC."""
-    place = url.partition(",")[0].rpartition("://")[2]
+    """The stack of `gourmet up` here with a Triton at `url`, by HTTP or gRPC."""
+    place = url.rpartition("://")[2]
     host, _, port = place.rpartition(":")
     for stack in running_stacks():
-        for own in (*stack.http_url.split(","), *stack.grpc_url.split(",")):
+        for own in (stack.http_url, stack.grpc_url):
             if own == place or (host in LOOPBACK and own.endswith(f":{port}")):
                 return stack
     return None

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,7 +89,7 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Runs what it is given: one Triton or several, a web app, or both.
+    """Runs what it is given: a Triton, a web app, or both.
 
     `models` are those that answer, by system; `loaded` all those that Triton is to have.
     """
@@ -99,14 +98,14 @@ class Supervisor:
         self,
         log: LogPrinter,
         models: Mapping[str, str],
-        servers: Sequence[TritonServer],
+        server: TritonServer | None,
         web: WebOptions | None,
         loaded: Sequence[str] = (),
     ) -> None:
         self._log = log
         self._models = models
         self._loaded = loaded
-        self._servers = servers
+        self._server = server
         self._web_options = web
         self._web: Child | None = None
         self._stopping = threading.Event()
@@ -116,9 +115,8 @@ class Supervisor:
         kept = []
         with stops_set(self._stopping):
             try:
-                for server in self._servers:
-                    if not self._stopping.is_set():
-                        kept.append(self._started(server))
+                if self._server:
+                    kept.append(self._started(self._server))
                 if (options := self._web_options) and not self._stopping.is_set():
                     web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
@@ -131,21 +129,16 @@ class Supervisor:
             finally:
                 if self._web:
                     self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
-                # All at once: each takes its seconds to drain.
-                with ThreadPoolExecutor(max(1, len(self._servers))) as pool:
-                    list(pool.map(TritonServer.stop, self._servers))
+                if self._server:
+                    self._server.stop()
 
     def _started(self, server: TritonServer) -> SupervisedProcess:
-        """The Triton, when its models answer: of several that start at once each waits for the others."""
-        process = SupervisedProcess(f"Triton{self._which(server)}", lambda: self._start_triton(server))
+        """The Triton, when its models answer."""
+        process = SupervisedProcess("Triton", lambda: self._start_triton(server))
         self._wait_for_models(server)
-        # The app is told of deaths by one file, whichever Triton's they are.
-        watchdog = StubWatchdog(server.options.http_url, self._say, self._servers[0].deaths)
+        watchdog = StubWatchdog(server.options.http_url, self._say, server.deaths)
         watchdog.start(lambda: server.pid, self._stopping)
         return process
-
-    def _which(self, server: TritonServer) -> str:
-        return f" at {server.options.http_url}" if len(self._servers) > 1 else ""
 
     def _until(self, ready: Callable[[], bool]) -> None:
         while not self._stopping.is_set() and not ready():
@@ -177,7 +170,7 @@ class Supervisor:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
                 if server.pid == pid:
-                    self._say(f"all models are loaded{self._which(server)}")
+                    self._say("all models are loaded")
 
         threading.Thread(target=load, daemon=True).start()
 
@@ -207,7 +200,7 @@ class Supervisor:
         for system, name in self._models.items():
             try:
                 answer = ask_sample(server.options.http_url, system, name)
-                self._say(f"{name}{self._which(server)} answers: {answer}")
+                self._say(f"{name} answers: {answer}")
             except GourmetError as exc:  # no reason to keep the others from answering
                 if not isinstance(exc, BadSample) and not registry.is_data(system):
                     raise
@@ -224,8 +217,8 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
-        if self._servers:
-            env[DEATHS_ENV] = str(self._servers[0].deaths)
+        if self._server:
+            env[DEATHS_ENV] = str(self._server.deaths)
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
             env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
