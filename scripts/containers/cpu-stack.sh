@@ -4,15 +4,18 @@
 #   cpu-stack.sh engine            which of the two; status 3 and the reason where there is neither
 #   cpu-stack.sh build             build the images
 #   cpu-stack.sh up SERVICE…       start, return once each is healthy
+#   cpu-stack.sh again SERVICE     put a new container in the place of this service's, and leave the others
 #   cpu-stack.sh health SERVICE    run its health check now: 0 if it is healthy
 #   cpu-stack.sh container SERVICE the running container's id
 #   cpu-stack.sh down              stop and remove containers, networks and volumes
-# GOURMET_BUILD names a command to use in place of `docker build`; COMPOSE_PROJECT_NAME keeps two stacks apart;
+# The overlays that are named in OVERLAYS are laid over it. GOURMET_BUILD names a command to use in place of `docker build`; COMPOSE_PROJECT_NAME keeps two stacks apart;
 # WAIT_S is how long a service may take to become healthy (180).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-gourmetgram}
 WAIT_S=${WAIT_S:-180}
+# requirements-dev.txt brings podman-compose.
+PATH=$PATH:$PWD/.venv/bin
 
 find_engine() {
     if docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1; then
@@ -26,8 +29,9 @@ find_engine() {
 }
 
 compose() {
-    local files=(-f docker-compose.yaml -f docker-compose.cpu.yaml)
-    if [ "$engine" = docker ]; then docker compose "${files[@]}" "$@"; else podman-compose "${files[@]}" "$@"; fi
+    local options=(--profile lab -f docker-compose.yaml -f docker-compose.cpu.yaml) overlay
+    for overlay in ${OVERLAYS:-}; do options+=(-f "$overlay"); done
+    if [ "$engine" = docker ]; then docker compose "${options[@]}" "$@"; else podman-compose "${options[@]}" "$@"; fi
 }
 
 build() {
@@ -66,7 +70,8 @@ up() {
     # podman leaves it to systemd to run health checks; where there is none, they are run here.
     local service
     for service in "$@"; do
-        compose up -d --no-build "$service"
+        # Without a note of who needs whom, with which podman puts no new container in the place of one that others need.
+        compose up -d --no-build --no-deps "$service"
         SECONDS=0
         until health "$service" >/dev/null 2>&1; do
             if ((SECONDS > WAIT_S)); then
@@ -82,9 +87,18 @@ up() {
     done
 }
 
+again() {
+    if [ "$engine" = docker ]; then
+        compose up -d --no-build --no-deps --force-recreate "$1"
+    else
+        podman rm -f -t 15 "$(container "$1")" >/dev/null
+        compose up -d --no-build --no-deps "$1"
+    fi
+}
+
 case ${1:-} in
     engine) find_engine ;;
-    build | up | health | container | down)
+    build | up | again | health | container | down)
         engine=$(find_engine)
         "$@"
         ;;

@@ -6,8 +6,10 @@ import contextlib
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from support import one_client
 from support.eventually import eventually
+from support.tls import Certificates
 
 from gourmet.serving.preflight import free_ports
 
@@ -48,15 +51,17 @@ def in_a_cluster(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @contextlib.contextmanager
-def nginx(web: Any, folder: Path) -> Iterator[Any]:
+def nginx(web: Any, folder: Path, tls_port: str = "") -> Iterator[Any]:
     """Debian's nginx with the containers' configuration, and what lies in `server.d` of the folder."""
     if not NGINX:
         pytest.skip("no nginx here: `apt-get install nginx-light`")
-    (port,) = free_ports(1)
+    port, of_observers = free_ports(2)
+    # As start.sh writes it.
+    (folder / "app.conf").write_text(f'set $app 127.0.0.1:{web.port};\nset $tls_port "{tls_port}";\n')
     config = (ROOT / "proxy" / "nginx.conf").read_text()
     for theirs, ours in (
-        ("flask:5000", f"127.0.0.1:{web.port}"),
         ("listen 8080", f"listen 127.0.0.1:{port}"),
+        ("listen 8081", f"listen 127.0.0.1:{of_observers}"),
         ("/tmp/", f"{folder}/"),
         ("/etc/nginx/", f"{folder}/"),
     ):
@@ -154,6 +159,36 @@ def test_slow_clients_end_at_the_proxy_and_pages_come_through_it(web: Any, proxy
         assert proxy.request("GET", "/healthz").seconds < 1
     assert proxy.request("GET", "/metrics").status == 404
     assert web.request("GET", "/metrics").status == 200
+
+
+def test_where_the_app_is_away_a_visitor_is_told_when_to_ask_again(web: Any, tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    with nginx(replace(web, port=nobody), tmp_path) as alone:
+        reply = alone.request("GET", "/")
+        assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+
+
+def test_with_a_certificate_nothing_is_answered_without_tls(web: Any, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    signed, key = certificates.sign("here", "IP:127.0.0.1")
+    (place,) = free_ports(1)
+    (tmp_path / "certificates").mkdir()
+    shutil.copy(signed, tmp_path / "certificates" / "fullchain.pem")
+    shutil.copy(key, tmp_path / "certificates" / "privkey.pem")
+    config = (ROOT / "proxy" / "tls.conf").read_text().replace("/etc/nginx/", f"{tmp_path}/")
+    (tmp_path / "server.d").mkdir()
+    (tmp_path / "server.d" / "tls.conf").write_text(
+        config.replace("listen 8443", f"listen 127.0.0.1:{place}")
+    )
+    with nginx(web, tmp_path, f":{place}") as plain:
+        sent_on = plain.request("POST", "/predict?a=b", b"x")
+        assert (sent_on.status, sent_on.headers["location"]) == (
+            308,
+            f"https://127.0.0.1:{place}/predict?a=b",
+        )
+        trusted = ssl.create_default_context(cafile=certificates.ca)
+        with urllib.request.urlopen(f"https://127.0.0.1:{place}/healthz", context=trusted) as answer:
+            assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
 
 
 @contextlib.contextmanager
