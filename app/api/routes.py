@@ -196,6 +196,8 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     @routes.get("/metrics")
     @marked(probe=True)
     def metrics() -> Response:
+        for system, ready in services.last_known().items():
+            measured.ready.labels(system).set(ready)
         return Response(measured.text(), content_type=CONTENT_TYPE_LATEST)
 
     def alive(environ: WSGIEnvironment) -> WsgiAnswer | None:

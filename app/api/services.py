@@ -223,6 +223,11 @@ class Services:
             each.last_known(0.0)
         return found | {name: each.last_known(by) for name, each in others}
 
+    def last_known(self) -> dict[str, bool]:
+        """Of each system whose model was asked, whether it answered; nobody waits, each is asked anew."""
+        found = {name: each.last_known(0.0) for name, each in self.readiness.items()}
+        return {name: not isinstance(each, ServingError) for name, each in found.items() if each is not None}
+
     def _ask_sample(self, system: str) -> HealthModel:
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
         if system not in self.pictures:

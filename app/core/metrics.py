@@ -27,6 +27,8 @@ _Times: Final = partial(Histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
 _Shares: Final = partial(Histogram, buckets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1))
 _Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7))
 _Live: Final = partial(Gauge, multiprocess_mode="livesum")
+_Newest: Final = partial(Gauge, multiprocess_mode="livemostrecent")
+_Latest: Final = partial(Gauge, multiprocess_mode="livemax")
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
 # What is counted of the web, and of each kind of system; the names begin with "web" or the system's prefix.
 _OF_THE_WEB: Final[_Table] = {
@@ -48,6 +50,12 @@ _OF_THE_WEB: Final[_Table] = {
         Counter,
         "Requests refused since there was too much to do, by what there was too much of",
         ["at"],
+    ),
+    "ready": (_Newest, "Whether the system's model answered its sample when it was last asked", ["system"]),
+    "started_seconds": (
+        _Latest,
+        "When the youngest worker of this web app began, in seconds of Unix time",
+        [],
     ),
     "rate_limit_failures_total": (
         Counter,
@@ -111,6 +119,8 @@ class Metrics:
         self.errors: Counter = web["errors_total"]
         self.in_flight: Gauge = web["photos_in_flight"]
         self.refusals: Counter = web["refusals_total"]
+        self.ready: Gauge = web["ready"]
+        web["started_seconds"].set_to_current_time()
         self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
         self._canary = {name: web[f"canary_{name}_total"] for name in CANARY}
 

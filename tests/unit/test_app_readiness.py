@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+from support.eventually import eventually
 from support.fake_classifier import EGG, FakeClassifier, client, knowing
 from support.listener import Listen, answered, http, listen
 
@@ -255,3 +256,15 @@ def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: 
     translator = reply.get_json()["systems"]["translator"]
     assert (reply.status_code, translator["ready"]) == (200, False)
     assert translator["error"]["message"] == "translator answers its sample with nothing"
+
+
+def test_figures_say_of_each_system_whether_it_answers_and_wait_for_none(hanging: Hanging) -> None:
+    digits = client(FakeClassifier(others={"digits": TritonTooSlow("no answer")}))
+
+    def known() -> bool:
+        said = digits.get("/metrics").text
+        return 'web_ready{system="food11"} 1.0' in said and 'web_ready{system="digits"} 0.0' in said
+
+    eventually(known)
+    assert "web_started_seconds" in digits.get("/metrics").text
+    assert 'web_ready{system="food11"}' not in client(hanging).get("/metrics").text
