@@ -13,6 +13,7 @@ import psutil
 
 from gourmet.client.model_config import as_json
 from gourmet.contracts import CANARY_PARAMETER, SYSTEM_PARAMETER, Canary
+from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, model_names, read_config, versions
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import parameter
@@ -47,10 +48,11 @@ def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]
     models = [folder / name for folder in repositories for name in model_names(folder)]
     rows = [row for model in models for row in _versions(model, states, memory)]
     on_disk = {(row.model, row.version) for row in rows}
+    elsewhere = {key: state for key, state in (states or {}).items() if key not in on_disk}
+    owners = _owners(url, {name for (name, _), (state, *_) in elsewhere.items() if state == "serves"})
     rows += [
-        ListedVersion("", model, version, *state)
-        for (model, version), state in (states or {}).items()
-        if (model, version) not in on_disk
+        ListedVersion(owners.get(model, ""), model, version, *state)
+        for (model, version), state in elsewhere.items()
     ]
     named, broken = {row.system for row in rows} - {""}, registry.broken()
     broken |= dict.fromkeys(named - {*registry.names(), *broken}, "models name it, and it has no folder")
@@ -103,6 +105,17 @@ def _states(url: str) -> _States:
                 found[entry["name"], int(entry["version"])] = "failed", reason, None
         for each in triton.statistics():
             found[each.name, int(each.version)] = "serves", "", each.requests + each.failures
+    return found
+
+
+def _owners(url: str | None, models: Iterable[str]) -> dict[str, str]:
+    """The systems of models that serve, as a Triton says whose folders are not here."""
+    found: dict[str, str] = {}
+    if url and (names := sorted(models)):
+        with connect(url) as triton:
+            for name in names:
+                with contextlib.suppress(GourmetError):  # unloaded meanwhile
+                    found[name] = triton.describe(name).system
     return found
 
 
