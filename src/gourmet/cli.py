@@ -18,6 +18,7 @@ import click
 
 from gourmet.errors import GourmetError, printable
 from gourmet.runtime.run_folder import new_token
+from gourmet.runtime.signals import sigterm_unwinds
 
 # verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
 VERBS: Final[dict[str, str]] = {
@@ -32,7 +33,6 @@ VERBS: Final[dict[str, str]] = {
     "deployer": "Write a network and a checkpoint of anybody's for Triton, with NVIDIA's flags.",
     "client": "Ask a deployed network, and compare it with its checkpoint, with NVIDIA's flags.",
     "list": "List systems, models and versions: which serves, since when, how large.",
-    "rename": "Give a system and its models another name.",
     "remove": "Take a system, a model or a version away.",
     "rollback": "Go back to the version before, of a model or of a whole system.",
     "canary": "Promote or abandon a version that is tried beside the one before, or show how it does.",
@@ -83,6 +83,7 @@ class Verbs(click.Group):
 @click.version_option(package_name="gourmetgram-triton", prog_name="gourmet")
 def main() -> None:
     """GourmetGram on Triton: train, deploy, serve, check and measure models."""
+    click.get_current_context().with_resource(sigterm_unwinds())
     # onnxruntime reports its use over the network unless this is set before it is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:

@@ -195,17 +195,9 @@ def of_descriptions(given: Given) -> Iterator[Case]:
         (models / "digits").mkdir(parents=True)
         shutil.copy(MODELS / "digits" / "config.pbtxt", models / "digits")
         own = {"refused": False, "more": env | {"writes": [str(models.parent)]}}
-        for words in (["list"], ["rename", "flowers", "blumen"], ["remove", "blumen", "--yes"]):
+        for words in (["list"], ["remove", "flowers", "--yes"]):
             at = ["--model-repository", str(models)]
             yield Case(words[0], f"system.toml, {name}", [*words, *at], **own)
-    for name, file in given.files(hostile_inputs.texts(), "MODEL_CARD.md"):
-        folder = file.parent / "systems" / "flowers"
-        folder.mkdir(parents=True)
-        (folder / "system.toml").touch()
-        file.rename(folder / file.name)
-        more = {"env": {"GOURMET_SYSTEMS": str(folder.parent)}, "writes": [str(given.base / "given")]}
-        at = ["--model-repository", str(models)]
-        yield Case("rename", f"card, {name}", ["rename", "flowers", "blumen", *at], refused=False, more=more)
     for name, file in given.files(hostile_inputs.texts(), "labels.txt"):
         fine = {"refused": name not in ("eight megabytes in a line", "noise")}
         words = f"new flowers --to models --labels {file}".split()

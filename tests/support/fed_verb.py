@@ -46,7 +46,6 @@ _CHANGES: Final = {
         "mkfifo",
         "mknod",
         "remove",
-        "rename",
         "rmdir",
         "setxattr",
         "symlink",

@@ -18,6 +18,7 @@ from support.up import GOURMET
 
 from gourmet.cli import main
 from gourmet.import_guard import CHECKOUT
+from gourmet.repository.lock import LOCK_FILE
 
 
 @pytest.fixture
@@ -88,4 +89,4 @@ def listed(program: str = GOURMET) -> dict[str, dict[str, Any]]:
 
 
 def everything(*folders: Path) -> list[Path]:
-    return sorted(path for folder in folders for path in folder.rglob("*"))
+    return sorted(path for folder in folders for path in folder.rglob("*") if path.name != LOCK_FILE)

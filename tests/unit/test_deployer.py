@@ -16,6 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
+from support.stopping import everything
 
 from gourmet.cli import main
 from gourmet.client.model_config import as_pbtxt
@@ -48,9 +49,7 @@ def deployer(tmp_path: Path) -> Deployer:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    return {name: content for name, content in everything(folder).items() if content is not None}
 
 
 def weights(seed: int = 1) -> dict[str, torch.Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import onnx
 import pytest
 import torch
 from PIL import Image
-from support.stopping import everything, sigterm_after
 from torch import nn
 
 from gourmet.deploying.deploy import deploy, staged
@@ -27,7 +26,7 @@ from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.signals import undone_by_sigterm
+from gourmet.runtime.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
 from gourmet.systems.food11.network import Food11Network, load
@@ -379,36 +378,17 @@ def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
     assert tree(repository) == before
 
 
-@pytest.mark.parametrize("number", [None, 1], ids=["a version more", "instead of one"])
-@pytest.mark.parametrize("is_new", [False, True], ids=["of a model that is there", "of a new model"])
-def test_sigterm_at_any_moment_leaves_all_as_it_was_or_as_it_was_to_be(
-    repository: Path, number: int | None, is_new: bool, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_sigterm_while_a_model_is_built_leaves_what_was_there(repository: Path) -> None:
     def build(path: Path) -> dict[str, Any]:
         path.write_text("new weights")
+        signal.raise_signal(signal.SIGTERM)
         return {}
 
-    name = "others" if is_new else "food_classifier_onnx"
-    passed = [Check("labels", "11", "11", True)]
-    config = {"name": name, "backend": "onnxruntime"}
-    deployment = Deployment({"onnx": Target(name, "model.onnx", build, lambda _: passed, config)})
-    saved = shutil.copytree(repository, tmp_path_factory.mktemp("saved") / "models")
-    before, ends = everything(repository), set()
-    for count in range(1, 300):
-        with suppress(SystemExit), undone_by_sigterm(), sigterm_after(count) as came:
-            deploy(deployment, "onnx", repository, number)
-        found = everything(repository)
-        ends.add(found == before)
-        if found != before:
-            (version,) = repository.glob(f"{name}/*/manifest.json")
-            assert (version.parent / "model.onnx").read_text() == "new weights"
-            assert not list(repository.rglob(".*"))
-            shutil.rmtree(repository)
-            shutil.copytree(saved, repository)
-        if not came():
-            break
-    assert not came(), "it came at each moment"
-    assert ends == {True, False}
+    target = Target("food_classifier_onnx", "model.onnx", build, lambda _: [])
+    before = tree(repository)
+    with pytest.raises(SystemExit), sigterm_unwinds():
+        deploy(Deployment({"onnx": target}), "onnx", repository)
+    assert tree(repository) == before
 
 
 def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:

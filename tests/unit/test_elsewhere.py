@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
 from support.no_stack import no_stack
+from support.stopping import everything
 
 from gourmet import repository
 from gourmet.cli import main
@@ -99,7 +100,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
     """They did: the version of the local model was withdrawn, and the server elsewhere told of it."""
     monkeypatch.setattr(repository, "DEFAULT", two_versions(tmp_path / "models"))
     runs(stack(repositories=[str(tmp_path / "models")]))
-    before = sorted((tmp_path / "models").rglob("*"))
+    before = everything(tmp_path / "models")
     if by == "--url":
         verb = [*verb, "--url", "there:8000"]
     else:
@@ -107,7 +108,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
     done = asked(*verb)
     assert (done.exit_code, not loaded) == (2, True), done.output
     assert "the repository of the Triton at there:8000: name its folder by --repository" in done.output
-    assert sorted((tmp_path / "models").rglob("*")) == before
+    assert everything(tmp_path / "models") == before
     assert not list(systems_folder.iterdir())
     assert not (tmp_path / "home").exists()
 

@@ -287,7 +287,8 @@ def test_deploy_takes_the_name_of_a_model_and_rollback_that_of_a_system(
 
     def versions() -> dict[str, list[str]]:
         return {
-            model.name: sorted(each.name for each in model.glob("[0-9]*")) for model in tmp_path.iterdir()
+            model.name: sorted(each.name for each in model.glob("[0-9]*"))
+            for model in tmp_path.glob("[a-z]*")
         }
 
     done = CliRunner().invoke(main, ["deploy", "food_classifier_onnx", *weights])

@@ -1,21 +1,18 @@
-"""A system from new to nothing: listed, renamed and removed, and what lies beside it stays."""
+"""A system from new to nothing: listed and removed, and what lies beside it stays."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from support.small_network import ARCHITECTURE, LABELS, saved
-from support.stopping import everything, sigterm_after
+from support.stopping import everything, files
 
 from gourmet.cli import main
-from gourmet.deploying.renaming import Renaming
-from gourmet.repository import DEFAULT, read_config
-from gourmet.repository.config_file import ConfigFile
+from gourmet.repository import DEFAULT
 from gourmet.runtime import manifest
 from gourmet.systems import registry
 
@@ -81,73 +78,6 @@ def test_halves_are_listed_as_such(own: Path) -> None:
     assert "flowers is broken: " in run("list").output
 
 
-def test_a_system_is_renamed_with_its_model_config_manifest_and_page(own: Path) -> None:
-    before = everything(own / "models" / "flowers_onnx")
-    said = run("rename", "flowers", "blumen").output
-    assert "flowers is blumen: blumen_onnx" in said
-    assert {path.name for path in (own / "systems").iterdir()} == {"blumen"}
-    system = registry.classification("blumen")
-    assert (system.title, system.default_model, system.labels) == ("Blumen", "blumen_onnx", LABELS)
-    assert "`gourmet evaluate blumen " in (own / "systems/blumen/MODEL_CARD.md").read_text()
-    model = own / "models" / "blumen_onnx"
-    config = read_config(model)
-    assert (config.name, config.parameters["system"].string_value) == ("blumen_onnx", "blumen")
-    ConfigFile.read(model)  # the digest of what is generated is right
-    about = manifest.read(model / "1")
-    assert (about["model"], about["network"]["system"]) == ("blumen_onnx", "blumen")
-    run("rename", "blumen", "flowers")
-    after = everything(own / "models" / "flowers_onnx")
-    assert json.loads(after.pop("1/manifest.json") or b"") == json.loads(before.pop("1/manifest.json") or b"")
-    assert after == before
-
-
-@pytest.mark.parametrize(
-    ("name", "new_name", "complaint"),
-    [
-        ("flowers", "food11", "is there already"),
-        ("flowers", "Blumen", "is not a valid name"),
-        ("flowers", "digits", "is there already"),
-        ("flowers", "stones", "stones_onnx is there already"),
-        ("food11", "food12", "is not data that `gourmet new` made, but code"),
-        ("nobody", "somebody", "no system 'nobody'"),
-        ("../systems/flowers", "blumen", "no system '../systems/flowers'"),
-    ],
-)
-def test_a_name_that_cannot_be_changes_nothing(name: str, new_name: str, complaint: str, own: Path) -> None:
-    (own / "models/stones_onnx/1").mkdir(parents=True)
-    before = everything(own)
-    done = CliRunner().invoke(main, ["rename", name, new_name])
-    assert (done.exit_code != 0, complaint in done.output) == (True, True), done.output
-    assert everything(own) == before
-
-
-def test_what_fails_after_a_rename_leaves_all_as_it_was(own: Path) -> None:
-    before = everything(own)
-    with ExitStack() as undo:
-        Renaming("flowers", "blumen").apply((own / "models",), undo)
-        assert everything(own).keys() != before.keys()
-    assert everything(own) == before
-
-
-@pytest.mark.slow
-def test_sigterm_at_any_moment_leaves_the_old_name_or_the_new_one(own: Path) -> None:
-    names = ["flowers", "blumen"]
-    for count in range(400):
-        before = everything(own)
-        with sigterm_after(count) as came:
-            done = CliRunner().invoke(main, ["rename", *names])
-        if (own / "systems" / names[1]).exists():
-            assert read_config(own / "models" / f"{names[1]}_onnx").name == f"{names[1]}_onnx"
-            assert len(listed()) == 16
-            names.reverse()
-        else:
-            assert everything(own) == before
-        if count and not came():
-            break
-    assert done.exit_code == 0, done.output
-    assert count > 10, "it came at no more than a few moments"
-
-
 def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
     run("new", "stones", "--labels", "a,b")
     notes = own / "systems" / "flowers" / "notes.txt"
@@ -159,11 +89,11 @@ def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
         assert f"takes away {path}\n" in refused.output, "it says what, before it asks"
     said = run("remove", "flowers", "--yes").output
     assert f"leaves {notes.parent}, as gourmet did not write all that is in it: notes.txt" in said
-    assert {path for path in own.rglob("*") if path.is_file()} == {
-        notes,
-        *(own / "systems" / "stones" / file for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),
+    assert files(own) == {
+        "systems/flowers/notes.txt",
+        *(f"systems/stones/{file}" for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),
     }
-    assert not list((own / "models").iterdir())
+    assert not everything(own / "models")
     assert "flowers" not in run("list").output, "a folder with notes in it is no half of a system"
     run("remove", "stones", "--yes")
     assert list((own / "systems").iterdir()) == [notes.parent]
@@ -173,7 +103,7 @@ def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
 def test_half_a_system_can_be_removed(gone: str, own: Path) -> None:
     (own / "systems" / "flowers" / gone).unlink()
     run("remove", "flowers", "--yes")
-    assert not [path for path in own.rglob("*") if path.is_file()]
+    assert not files(own)
 
 
 def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:

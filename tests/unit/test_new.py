@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,19 +13,17 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 from support.small_network import ARCHITECTURE, LABELS, saved
-from support.stopping import everything, sigterm_after
+from support.stopping import files
 from torch import nn
 
 from gourmet.cli import main
 from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
-from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import registry
-from gourmet.tasks.classification import new_system
 from gourmet.tasks.classification.formats import open_onnx
 from gourmet.tasks.classification.torchvision_network import build
 from gourmet.tasks.system_parts import SystemParts
@@ -49,10 +46,6 @@ def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return CliRunner().invoke(main, command)
 
     return run
-
-
-def files(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: Path, tmp_path: Path) -> None:
@@ -285,37 +278,3 @@ def test_what_is_missing_is_named(arguments: list[str], complaint: str, new: New
     done = new("--weights", weights, *arguments)
     assert done.exit_code != 0
     assert complaint in done.output
-
-
-def test_sigterm_at_any_moment_leaves_nothing_or_the_whole_system(
-    new: New, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def build(path: Path) -> dict[str, str]:
-        path.write_bytes(b"network")
-        return {}
-
-    passed = [Check("labels", "2", "2", True)]
-    config = {"name": "flowers_onnx", "backend": "onnxruntime"}
-    made = Deployment({"onnx": Target("flowers_onnx", "model.onnx", build, lambda _: passed, config)})
-    monkeypatch.setattr(new_system, "deployment_of", lambda *_: made)
-    monkeypatch.setattr(new_system, "doubt", lambda *_: "")  # what is built here answers nothing
-
-    def remove_whole() -> None:
-        assert files(tmp_path / "systems") >= {"flowers/system.toml", "flowers/sample.jpg"}
-        assert "flowers_onnx/1/manifest.json" in files(tmp_path / "models")
-        assert not list(tmp_path.rglob(".*"))
-        shutil.rmtree(tmp_path / "systems" / "flowers")
-        shutil.rmtree(tmp_path / "models" / "flowers_onnx")
-
-    (tmp_path / "models").mkdir()
-    before = everything(tmp_path)
-    for count in range(400):
-        with sigterm_after(count) as came:  # the first time never, so that what is imported once is
-            done = new("--weights", weights, "--architecture", ARCHITECTURE)
-        if everything(tmp_path) != before:
-            remove_whole()
-        if count and not came():
-            break
-        assert done.exit_code == (143 if came() else 0), done.output
-    assert done.exit_code == 0, done.output
-    assert count > 10, "it came at no more than a few moments"

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from support.stopping import everything, sigterm_after
+from support.stopping import everything
 from torch import nn
 
 from gourmet.cli import main
-from gourmet.deploying import deploy as deploying
 from gourmet.deploying.deploy import staged
 from gourmet.deploying.rollback import deployed_together, rollback
 from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import ManifestError, sha256
-from gourmet.runtime.signals import handled, undone_by_sigterm
 
 Gourmet = Callable[..., Result]
 
@@ -123,55 +118,12 @@ def test_where_the_version_before_does_not_answer_all_is_as_it_was(two_of_two: l
     assert everything(two_of_two[0].parent) == before
 
 
-def test_ctrl_c_while_a_rollback_is_undone_does_not_stop_that(
-    two_of_two: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, write, refused = everything(two_of_two[0].parent), deploying.write_whole, []
-
-    def refuse(served: Mapping[Path, int]) -> None:
-        refused.append(served)
-        raise GourmetError("does not answer")
-
-    def interrupted(path: Path, text: str) -> None:
-        if refused:
-            signal.raise_signal(signal.SIGINT)
-        write(path, text)
-
-    monkeypatch.setattr(deploying, "write_whole", interrupted)
-    # Which it has not where the tests were started in the background of a shell.
-    with handled({signal.SIGINT: signal.default_int_handler}), pytest.raises(KeyboardInterrupt):
-        rollback(two_of_two, refuse)
-    assert everything(two_of_two[0].parent) == before
-
-
 def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two: list[Path]) -> None:
     (two_of_two[1] / "1" / "model.onnx").write_text("cut sho")
     before = everything(two_of_two[0].parent)
     with pytest.raises(ManifestError, match="not the file that was deployed"):
         rollback(two_of_two)
     assert everything(two_of_two[0].parent) == before
-
-
-def test_sigterm_at_any_moment_of_a_rollback_leaves_both_models_as_they_were_or_back(
-    two_of_two: list[Path], tmp_path: Path
-) -> None:
-    repository = two_of_two[0].parent
-    saved = shutil.copytree(repository, tmp_path / "saved")
-    before, ends = everything(repository), list[list[tuple[int, ...]]]()
-    for count in range(1, 300):
-        with suppress(SystemExit), undone_by_sigterm(), sigterm_after(count) as came:
-            rollback(two_of_two)
-        ends.append([versions(model) for model in two_of_two])
-        if everything(repository) != before:
-            assert ends[-1] == [(1,), (1,)]
-            assert [read_config(model).max_batch_size for model in two_of_two] == [1, 1]
-            assert not list(repository.rglob(".*"))
-            shutil.rmtree(repository)
-            shutil.copytree(saved, repository)
-        if not came():
-            break
-    assert not came(), "it came at each moment"
-    assert [(1, 2), (1, 2)] in ends
 
 
 def test_what_killed_verbs_left_goes_with_the_next_and_a_replaced_version_is_back(

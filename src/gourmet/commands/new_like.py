@@ -18,7 +18,6 @@ from gourmet.commands.running import tell_web, unload
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.runtime.home import HOME_ENV
-from gourmet.runtime.signals import stops_held_back
 from gourmet.systems import described, folders, registry
 
 _EXAMPLES: Final = 32
@@ -124,9 +123,8 @@ def new_folder(folder: Path) -> Iterator[tuple[ExitStack, Callable[[], None]]]:
             ) from exc
 
         def put_in_place() -> None:
-            with stops_held_back():
-                part.rename(folder)
-                undo.callback(shutil.rmtree, folder)
+            part.rename(folder)
+            undo.callback(shutil.rmtree, folder)
 
         yield undo, put_in_place
         undo.pop_all()

@@ -12,7 +12,6 @@ from gourmet.commands.running import repositories_to_change, tell_web, unload
 from gourmet.deploying.deploy import load, tidied
 from gourmet.deploying.removal import removal_of, take_away
 from gourmet.errors import UsageError
-from gourmet.runtime.signals import stops_held_back
 
 
 @click.command()
@@ -53,7 +52,6 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
 
 
 def _take_away(paths: Sequence[Path]) -> None:
-    with stops_held_back():
-        for folder in take_away(paths):
-            names = ", ".join(sorted(path.name for path in folder.iterdir()))
-            click.echo(f"leaves {folder}, as gourmet did not write all that is in it: {names}")
+    for folder in take_away(paths):
+        names = ", ".join(sorted(path.name for path in folder.iterdir()))
+        click.echo(f"leaves {folder}, as gourmet did not write all that is in it: {names}")

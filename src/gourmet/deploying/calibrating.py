@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gourmet.deploying.deploy import replace_text, undone_whole
+from gourmet.deploying.deploy import replace_text
 from gourmet.repository import CONFIG, RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
@@ -38,7 +38,7 @@ def put(
 
     `served` is called with each in place, and may still refuse it.
     """
-    with undone_whole() as undo:
+    with contextlib.ExitStack() as undo:
         for model in models:
             version = newest(model)
             before, config = manifest.read(version), ConfigFile.read(model)

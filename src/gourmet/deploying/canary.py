@@ -7,14 +7,14 @@ app may conclude from it is in app/canary.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from gourmet.contracts import Canary
-from gourmet.deploying.deploy import replace_text, undone_whole
+from gourmet.deploying.deploy import replace_text
 from gourmet.deploying.rollback import deployed_together, texts_of
 from gourmet.errors import UsageError
 from gourmet.repository.config_file import ConfigFile
-from gourmet.runtime.signals import stops_held_back
 
 
 def tried(repository: Path, name: str) -> dict[Path, Canary]:
@@ -31,12 +31,11 @@ def promote(models: Sequence[Path], served: Callable[[Path], object]) -> None:
     """Have what is tried serve alone, with its own config. `served` is called with each, and may refuse it:
     then all is as it was.
     """
-    with undone_whole() as undo:
+    with ExitStack() as undo:
         for model in models:
             canary = ConfigFile.read(model).canary
             assert canary
             for file, text in texts_of(model, int(canary.new)).items():
                 replace_text(model / file, text, undo)
             served(model)
-        with stops_held_back():
-            undo.pop_all()
+        undo.pop_all()

@@ -23,7 +23,6 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -49,7 +48,7 @@ def deploy(
     """
     target = deployment.targets[form]
     model = repository / target.model
-    with undone_whole() as undo:
+    with contextlib.ExitStack() as undo:
         new = not model.exists()
         if (model / CONFIG).exists() and (found := ConfigFile.read(model).canary):
             raise GourmetError(
@@ -117,18 +116,6 @@ def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
     return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
 
 
-@contextlib.contextmanager
-def undone_whole() -> Iterator[contextlib.ExitStack]:
-    """What is undone where something fails; a Ctrl-C that comes meanwhile acts afterwards."""
-    with contextlib.ExitStack() as undo:
-        try:
-            yield undo
-        except BaseException:
-            with stops_held_back():
-                undo.close()
-            raise
-
-
 def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
     """Write a text in the place of another or of none, which `undo` brings back."""
     if path.exists():
@@ -170,9 +157,8 @@ def _beside(config: ConfigFile, model: Path, canary: Canary) -> ConfigFile:
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
     for folder in reversed([model, *(each for each in model.parents if not each.exists())]):
-        with stops_held_back():
-            folder.mkdir()
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir()
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -201,23 +187,19 @@ def staged(
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
         try:
-            with stops_held_back():
-                if final.exists():
-                    final.rename(replaced)
-                aside.rename(final)
+            if final.exists():
+                final.rename(replaced)
+            aside.rename(final)
             served(final)
         except BaseException:
-            with stops_held_back():
-                if not aside.exists():
-                    final.rename(aside)
-                if replaced.exists():
-                    replaced.rename(final)
+            if not aside.exists():
+                final.rename(aside)
+            if replaced.exists():
+                replaced.rename(final)
             raise
-        with stops_held_back():
-            shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
     finally:
-        with stops_held_back():
-            shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def tidied(model: Path) -> tuple[int, ...]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from gourmet.client.model_config import as_json, parse
-from gourmet.deploying.deploy import replace_text, tidied, undone_whole
+from gourmet.deploying.deploy import replace_text, tidied
 from gourmet.repository import CONFIG, RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime import manifest
 from gourmet.runtime.bounded_reading import in_short, what_it_says
 from gourmet.runtime.manifest import MANIFEST
-from gourmet.runtime.signals import stops_held_back
 
 
 def deployed_together(repository: Path, name: str) -> list[Path]:
@@ -43,21 +43,19 @@ def rollback(
     """
     steps = {model: tidied(model)[-2:] for model in models}
     texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
-    with undone_whole() as undo:
+    with ExitStack() as undo:
         withdrawn = []
         for model, (_, latest) in steps.items():
             folder, aside = model / str(latest), model / f".withdrawn-{latest}"
-            with stops_held_back():
-                folder.rename(aside)
-                undo.callback(aside.rename, folder)
+            folder.rename(aside)
+            undo.callback(aside.rename, folder)
             withdrawn.append(aside)
             for name, text in texts[model].items():
                 replace_text(model / name, text, undo)
         served({model: before for model, (before, _) in steps.items()})
-        with stops_held_back():
-            undo.pop_all()
-            for aside in withdrawn:
-                shutil.rmtree(aside, ignore_errors=True)
+        undo.pop_all()
+        for aside in withdrawn:
+            shutil.rmtree(aside, ignore_errors=True)
     return {model: (latest, before) for model, (before, latest) in steps.items()}
 
 

@@ -25,7 +25,7 @@ from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change, changed
 from gourmet.result_store import ResultStore
-from gourmet.runtime.signals import handled, undone_by_sigterm
+from gourmet.runtime.signals import handled
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
@@ -248,14 +248,13 @@ def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Con
     """
     with connect(target.url) as triton:
         running = {model: triton.config(model) for model in models}
-    with undone_by_sigterm():
-        try:
-            yield running
-        finally:
-            # A second Ctrl-C would leave the server with whatever was being tried.
-            with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
-                for model, config in running.items():
-                    load_config(target, model, config)
+    try:
+        yield running
+    finally:
+        # A second Ctrl-C would leave the server with whatever was being tried.
+        with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+            for model, config in running.items():
+                load_config(target, model, config)
 
 
 def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:

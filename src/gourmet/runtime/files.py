@@ -8,8 +8,6 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from gourmet.runtime.signals import undone_by_sigterm
-
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
@@ -19,14 +17,13 @@ def written_aside(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    with undone_by_sigterm():
-        try:
-            yield aside
-            with aside.open("rb") as written:
-                os.fsync(written.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+    try:
+        yield aside
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

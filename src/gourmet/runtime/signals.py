@@ -38,36 +38,13 @@ def stops_set(asked: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def undone_by_sigterm() -> Iterator[None]:
-    """SIGTERM and a terminal that closes raise SystemExit, by which what was begun is undone.
-
-    Those that come after the first do not disturb that. Where they are handled already, that stays, and
-    beside the main thread, which is the one that a stop interrupts, nothing changes.
-    """
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+def sigterm_unwinds() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, so that what it began is undone; elsewhere it kills."""
     if threading.current_thread() is not threading.main_thread():
-        numbers = []
-
-    def end(number: int, _frame: object) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    with handled(dict.fromkeys(numbers, end)):
-        yield
-
-
-@contextmanager
-def stops_held_back() -> Iterator[None]:
-    """A stop that comes meanwhile acts afterwards: around steps of which one alone would be left behind."""
-    if threading.current_thread() is not threading.main_thread():  # which is the one that a stop interrupts
         yield
         return
-    came: list[int] = []
-    with handled(dict.fromkeys(_stops(), lambda number, _: came.append(number))):
+    with handled({signal.SIGTERM: lambda number, _: sys.exit(128 + number)}):
         yield
-    for number in came[:1]:
-        signal.raise_signal(number)
 
 
 @contextmanager
