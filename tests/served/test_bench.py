@@ -154,9 +154,8 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
     "arguments",
     [
         ["--concurrency", "2", "--batch", "4", "--shared-memory"],
-        ["--concurrency", "2", "--batch", "4", "--shared-memory", "--client", "gourmet"],
-        ["--concurrency", "2", "--batch", "4", "--protocol", "grpc", "--client", "gourmet"],
-        ["--batch", "8", "--protocol", "grpc", "--shared-memory", "--client", "gourmet"],
+        ["--concurrency", "2", "--batch", "4", "--protocol", "grpc"],
+        ["--batch", "8", "--protocol", "grpc", "--shared-memory"],
         # Of five requests, one cut by the end of the window would break Little's law by itself.
         ["--rate", "6", "--batch", "4", "--arrivals", "constant", "--window", "3"],
     ],
@@ -209,7 +208,7 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
     )
     small = Scenario("small", "A small one", "", arms)
     target = Addresses(lab_triton.http_url, lab_triton.grpc_url)
-    options = MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet")
+    options = MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95)
     found = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
     # As a stop in the middle of the second arm leaves it.
     kept = tmp_path / "results.jsonl"
@@ -234,7 +233,6 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
     [
         (["doubler_no", "--concurrency", "2", "--rate", "3"], "give one"),
         (["doubler_no", "--concurrency", "8:1"], "has 0 steps"),
-        (["doubler_no", "--client", "perf-analyzer", "--rate", "9"], "use --client gourmet for rates"),
         (["doubler_no", "--through", "app"], "the web app takes photos"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -87,14 +87,13 @@ def test_what_a_stream_cannot_do_is_said(echoing: RunningTriton) -> None:
     for arguments, says in (
         (["--batch", "2"], "takes one input a request"),
         (["--shared-memory"], "answers in pieces (it is decoupled)"),
-        (["--client", "perf-analyzer"], "use --client gourmet for rates, streamed answers"),
     ):
         result = bench(echoing, "echo_stream", *arguments)
         assert (result.exit_code, says in result.output) == (2, True), result.output
 
 
 def test_whole_answers_of_a_text_system_are_measured_as_ever(echoing: RunningTriton, tmp_path: Path) -> None:
-    result = bench(echoing, "echo", "--client", "gourmet", "--attempts", "6", "--save", str(tmp_path))
+    result = bench(echoing, "echo", "--attempts", "6", "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
     saved = read(tmp_path / "bench.json")
     assert saved.points[0].stream is None

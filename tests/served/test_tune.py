@@ -45,7 +45,7 @@ NAME = "waiter"
 # One candidate without batching and one with it, and no neighbours of theirs: a preferred size of 1 is none.
 NARROW = ["--threads", "1", "--delays", "0", "--preferred", "1", "--max-batches", "8"]
 QUICK = ["--rows", "4", "--window", "0.6", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
-PATIENT = ["--attempts", "8", "--turns", "3", "--client", "gourmet", "--concurrency", "8"]
+PATIENT = ["--attempts", "8", "--turns", "3", "--concurrency", "8"]
 
 Tune = Callable[..., Result]
 

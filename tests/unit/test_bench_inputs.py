@@ -11,7 +11,7 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.task import MeasureOptions, check_possible
+from gourmet.measure.task import check_possible
 from gourmet.systems import registry
 
 
@@ -78,5 +78,5 @@ def test_rows_of_other_lengths_share_no_request(tmp_path: Path) -> None:
     rows.values["x"][1].resize((4,), refcheck=False)
     assert not rows.alike
     with pytest.raises(UsageError, match="differ in shape and cannot share a request"):
-        check_possible(LoadSpec("m", batch=2), rows, MeasureOptions())
-    check_possible(LoadSpec("m"), rows, MeasureOptions())
+        check_possible(LoadSpec("m", batch=2), rows)
+    check_possible(LoadSpec("m"), rows)

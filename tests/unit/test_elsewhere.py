@@ -195,8 +195,6 @@ def test_perf_analyzer_asks_by_grpc_where_the_variable_names_a_server(
 def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done = asked("bench", "run", "m", "--url", "https://there", "--client", "perf-analyzer")
-    assert "--client perf-analyzer asks over plain HTTP" in done.output
     load: Any = type("Load", (), {"protocol": "http", "through": "triton", "model": "m"})
     with pytest.raises(UsageError, match="--protocol grpc"):
         wire_for(Addresses(url="grpc://there:8001"), load, None)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from gourmet.errors import GourmetError
 from gourmet.lab.claims import Claim, Grades
-from gourmet.lab.server import Executions, take, times
+from gourmet.lab.server import Executions, Measurement, take, times
 from gourmet.measure.comparison import above
-from gourmet.measure.perf_analyzer import Measurement
+from gourmet.measure.results import Latency, Split
 from gourmet.measure.validity import Disturbed
 from gourmet.systems.food11 import contract as food
 from gourmet.systems.translator import contract as translator
@@ -34,6 +34,33 @@ def test_a_report_is_read_once_so_that_an_old_one_cannot_pass_for_a_new_one(tmp_
     assert (measured.batch, measured.rows_per_s) == (4, 106.5)
     with pytest.raises(GourmetError, match=r"no one\.csv found: the perf_analyzer above gave up"):
         take(report)
+
+
+# As the real program wrote it.
+SMALL_REPORT = (
+    "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
+    "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency\n"
+    "2,199.5,68,413,11,12,161,33,1,400,979,1651,9834\n"
+)
+
+
+def test_a_report_is_read_in_milliseconds_and_rows(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text(SMALL_REPORT)
+    got = take(tmp_path / "one.csv", batch=4)
+    assert (got.batch, got.rows_per_s) == (4, 199.5)
+    split = Split(0.011, 0.012, 0.161, 0.033, 0.068 + 0.413 + 0.001)
+    assert vars(got.split_ms) == pytest.approx(vars(split))
+    mean = split.server + split.network
+    assert vars(got.latency_ms) == pytest.approx(vars(Latency(mean, 0.4, 0.979, 1.651, 9.834)))
+
+
+@pytest.mark.parametrize(
+    "report", ["", SMALL_REPORT.splitlines()[0], SMALL_REPORT.replace("Server Queue", "Queue")]
+)
+def test_a_report_of_another_form_is_refused(tmp_path: Path, report: str) -> None:
+    (tmp_path / "one.csv").write_text(report)
+    with pytest.raises(GourmetError, match="report has not one whole row"):
+        take(tmp_path / "one.csv")
 
 
 def said(*rates: float) -> str:

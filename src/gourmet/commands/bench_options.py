@@ -18,7 +18,7 @@ from rich.text import Text
 from gourmet.client.address import Address
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.values import FOLDER, POSITIVE
-from gourmet.errors import UsageError, printable
+from gourmet.errors import printable
 from gourmet.measure import results, storage, tables, validity
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.run_file import stack_at
@@ -57,12 +57,6 @@ def measuring(command: F) -> F:
         callback=_share,
         help="Percent of requests that may fail.",
     )
-    @click.option(
-        "--client",
-        type=click.Choice(["auto", "perf-analyzer", "gourmet"]),
-        default="auto",
-        help="auto: perf_analyzer for closed loops at Triton, ours for the rest.",
-    )
     @click.option("--save", type=FOLDER, help="Folder to save the run in.  [default: a new one under runs]")
     @json_option
     @functools.wraps(command)
@@ -70,13 +64,6 @@ def measuring(command: F) -> F:
         stack, at = stack_at(url), Address.of(url)
         grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
         app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or f"{at.host}:5000"
-        # perf_analyzer is given no certificates here, and no token, which others would see it being given.
-        if str(at) != at.place or Address.of(grpc_url).is_tls or at.authorization():
-            if given["client"] == "perf-analyzer":
-                raise UsageError(
-                    f"--client perf-analyzer asks over plain HTTP and without a token, not {url}"
-                )
-            given["client"] = "gourmet"
         options = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
         return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **given)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import subprocess
 import tempfile
@@ -14,11 +12,11 @@ from pathlib import Path
 import click
 
 from gourmet.client.address import SERVER_ENV, Address
-from gourmet.client.tensors import raw
 from gourmet.errors import GourmetError
+from gourmet.measure.inputs import for_perf_analyzer, rows_of
 from gourmet.serving.connect import connect
 from gourmet.serving.perf_analyzer import binary, environment, keys
-from gourmet.serving.run_file import DEFAULT_URL, running_stack, stack_at
+from gourmet.serving.run_file import running_stack, stack_at
 from gourmet.systems import registry
 
 
@@ -35,8 +33,8 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     gourmet perf-analyzer -m food_classifier_onnx --concurrency-range 1:4
     gourmet perf-analyzer -- --help        # NVIDIA's own
 
-    Without -u it asks the Triton at TRITON_SERVER_URL, or else that of the running stack. Where the
-    model takes texts or whole pictures and the arguments give no data, it is sent the sample of its system.
+    Without -u it asks the Triton at TRITON_SERVER_URL, or else that of the running stack. Without
+    --input-data a model that takes photos or texts is sent the sample of its system.
     """
     given = [*arguments, *_address_for(arguments)]
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
@@ -58,31 +56,22 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
 
 
 def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
-    """What to send to a model that takes bytes, for which NVIDIA's makes up letters, where nobody said."""
-    named = dict(pairwise(arguments))
-    model, url = named.get("-m", ""), named.get("-u", DEFAULT_URL)
+    """The sample of the model's system, for a model that takes bytes; perf_analyzer would send random ones."""
+    named, grpc = dict(pairwise(arguments)), _protocol(arguments) == "grpc"
+    model, url = named.get("-m", ""), named.get("-u", "localhost:8001" if grpc else "localhost:8000")
     if not model or any(word.startswith(("--input-data", "--data-directory")) for word in arguments):
         return []
     try:
-        with connect(f"grpc://{url}" if _protocol(arguments) == "grpc" else url) as triton:
+        with connect(f"grpc://{url}" if grpc else url) as triton:
             info = triton.describe(model)
     except GourmetError:
         return []  # perf_analyzer says it in its own words
-    if not info.system or all(given.datatype != "BYTES" for given in info.inputs):
+    if info.system not in registry.names() or all(given.datatype != "BYTES" for given in info.inputs):
         return []
     system = registry.load(info.system)
-    row = {
-        name: value[0] if info.max_batch_size else value
-        for name, value in system.request_inputs(system.sample(), info).items()
-    }
-    data = {
-        name: {"b64": base64.b64encode(raw(value)).decode(), "shape": list(value.shape)}
-        for name, value in row.items()
-    }
-    path = folder / "sample.json"
-    path.write_text(json.dumps({"data": [data]}))
     click.echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
-    return ["--input-data", str(path)]
+    rows = rows_of(info, system, [system.sample()], "the sample")
+    return ["--input-data", str(for_perf_analyzer(rows, folder / "sample.json"))]
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:

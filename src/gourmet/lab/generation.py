@@ -64,7 +64,7 @@ def measured(
     url: str, model: str, through: Through, system: str = "", *, levels: Sequence[int], seconds: float
 ) -> list[Point]:
     """A point for each number of clients, every answer checked; `system` where the model names none."""
-    target, options = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5, client="gourmet")
+    target, options = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5)
     data = DataSource(_EXAMPLES, _SEED)
 
     def measure() -> list[Point]:

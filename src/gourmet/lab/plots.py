@@ -11,9 +11,8 @@ from IPython.display import HTML
 from IPython.display import Image as Picture
 from PIL import Image
 
-from gourmet.lab.server import Executions
+from gourmet.lab.server import Executions, Measurement
 from gourmet.measure.charts import PHASES, split_bar
-from gourmet.measure.perf_analyzer import Measurement
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.reports.chart import Bar, Drawing, bars, columns, stacked
 

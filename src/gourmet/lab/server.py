@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
@@ -21,8 +22,7 @@ from gourmet.client.model_config import Config
 from gourmet.errors import GourmetError
 from gourmet.measure import stats, validity
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
-from gourmet.measure.perf_analyzer import Measurement, parse, windows_of
-from gourmet.measure.results import Estimate
+from gourmet.measure.results import Estimate, Latency, Split, Window
 from gourmet.pictures.classifier import Floats
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import found_url
@@ -31,6 +31,15 @@ from gourmet.systems import registry
 _SEED: Final = 5
 # Windows in a row may differ by this many per cent, unless perf_analyzer is asked for another share.
 _STABLE: Final = 30.0
+# The columns of perf_analyzer's report, in microseconds there.
+_COLUMNS: Final = (
+    *("p50 latency", "p90 latency", "p95 latency", "p99 latency"),
+    *("Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input"),
+    *("Server Compute Infer", "Server Compute Output", "Client Recv"),
+)
+_PASS: Final = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. Avg latency: (\d+) usec")
+# perf_analyzer's measurement is the mean of so many windows in a row.
+_WINDOWS: Final = 3
 _waiting: Final[list[subprocess.Popen[bytes]]] = []
 
 
@@ -62,6 +71,17 @@ class RequestTally:
     failed: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """What perf_analyzer measured of one load. The time that Triton does not account for is the network."""
+
+    batch: int
+    rows_per_s: float
+    latency_ms: Latency
+    split_ms: Split
+    windows: tuple[Window, ...] = ()  # the last three; a report alone does not have them
+
+
 def take(path: Path | str, *, batch: int = 1) -> Measurement:
     """The measurement in a perf_analyzer's report of one concurrency; the file is removed.
 
@@ -77,9 +97,28 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
     text = report.read_text()
     report.unlink()
     said = report.with_suffix(".txt")
-    windows = windows_of(said.read_text(), batch) if said.exists() else ()
+    passes = _PASS.findall(said.read_text()) if said.exists() else []
+    windows = tuple(Window(float(rate) / batch, int(us) / 1000) for rate, us in passes[-_WINDOWS:])
     validity.steady([window.requests_per_s for window in windows] or [1.0], 2 * _stable() / 100)
-    return replace(parse(text, batch), windows=windows)
+    return replace(_parsed(text, batch), windows=windows)
+
+
+def _parsed(report: str, batch: int) -> Measurement:
+    """The only row of perf_analyzer's CSV report."""
+    try:
+        (row,) = csv.DictReader(report.splitlines())
+        rate, ms = float(row["Inferences/Second"]), {name: float(row[name]) / 1000 for name in _COLUMNS}
+    except (KeyError, TypeError, ValueError) as exc:
+        raise GourmetError(
+            f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
+            "run `make setup`"
+        ) from exc
+    phases = ("Queue", "Compute Input", "Compute Infer", "Compute Output")
+    queue, given, infer, output = (ms[f"Server {phase}"] for phase in phases)
+    network = ms["Network+Server Send/Recv"] + ms["Client Send"] + ms["Client Recv"]
+    split = Split(queue, given, infer, output, network)
+    percentiles = (ms[f"p{share} latency"] for share in (50, 90, 95, 99))
+    return Measurement(batch, rate, Latency(sum(vars(split).values()), *percentiles), split)
 
 
 def _stable() -> float:

@@ -89,14 +89,21 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
         return _noise(info, declared, count, seed)
     system = registry.load(info.system)
     examples, about = examples_of(system, source)
+    return rows_of(info, system, examples, about, source.options)
+
+
+def rows_of(
+    info: ModelInfo, system: System, examples: Sequence[bytes], about: str, options: Options | None = None
+) -> InputRows:
+    """Rows for a model of a system, as its clients would make them of these examples."""
     try:
         if isinstance(system, Generation):
-            asked = [system.request_inputs(example, info, source.options) for example in examples]
+            asked = [system.request_inputs(example, info, options or {}) for example in examples]
         else:
             asked = [system.request_inputs(example, info) for example in examples]
     except ValueError as exc:
         raise UsageError(f"{about} cannot be sent: {exc}") from exc
-    inputs = tuple(given for given in declared if given.name in asked[0])
+    inputs = tuple(given for given in without_rows(info) if given.name in asked[0])
     values = {given.name: [one_row(each[given.name], given) for each in asked] for given in inputs}
     return InputRows(info, inputs, values, about, tuple(examples))
 

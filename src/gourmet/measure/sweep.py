@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, client_loop, perf_analyzer, task, validity
+from gourmet.measure import async_client, client_loop, task, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
@@ -100,14 +100,12 @@ def measure(
     workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
-    task.check_possible(load, workload.rows, options)
+    task.check_possible(load, workload.rows)
     with connect(target.url) as triton:
         config = triton.config(load.model)
-    ours = options.client == "gourmet" or task.only_ours(load, workload.rows, options)
-    client_measures = async_client.measure if ours else perf_analyzer.measure
     for attempt in range(1, options.attempts + 1):
         try:
-            point = client_measures(workload, load, target, options)
+            point = async_client.measure(workload, load, target, options)
             return replace(point, arm=arm or load.model, attempts=attempt, config=config)
         except validity.Disturbed:
             if attempt == options.attempts:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -35,8 +35,6 @@ from gourmet.runtime.sandbox import Ended, Refused
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 0.05  # of float16
 
-Client = Literal["auto", "perf-analyzer", "gourmet"]
-
 
 @dataclass(frozen=True)
 class Addresses:
@@ -57,7 +55,6 @@ class MeasureOptions:
     attempts: int = 3
     steadiness: float = 0.10
     errors_allowed: float = 0.0
-    client: Client = "auto"
 
     @property
     def measure_s(self) -> float:
@@ -123,7 +120,7 @@ def wire_for(
     return kind(address, load.model, rows, place)
 
 
-def check_possible(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> None:
+def check_possible(load: LoadSpec, rows: InputRows) -> None:
     """Raise UsageError for what cannot be asked."""
     if load.batch > 1 and not rows.batched:
         raise UsageError(f"{load.model} takes one input a request (max_batch_size 0): drop --batch")
@@ -138,21 +135,6 @@ def check_possible(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> 
             f"{load.model} answers in pieces (it is decoupled), one row a request: no --batch, "
             "no --shared-memory"
         )
-    if options.client == "perf-analyzer" and only_ours(load, rows, options):
-        raise UsageError(
-            "perf_analyzer measures closed loops at Triton with whole answers, and gives up at the first "
-            "error: use --client gourmet for rates, streamed answers, the app and --allow-errors"
-        )
-
-
-def only_ours(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> bool:
-    """perf_analyzer does closed loops at Triton; the rest, and whatever may fail, is ours."""
-    return (
-        rows.info.decoupled
-        or load.arrivals != "closed"
-        or load.through != "triton"
-        or options.errors_allowed > 0
-    )
 
 
 def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:

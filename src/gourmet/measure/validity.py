@@ -14,8 +14,6 @@ _LITTLE_ALLOWED: Final = 0.05
 # Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
 _CLIENT_CORES_ALLOWED: Final = 0.9
 _RATE_REACHED: Final = 0.95
-# Triton is looked at when perf_analyzer speaks, a moment before or after its windows.
-_RATE_AGREES: Final = 0.15
 # The mean lateness of sending, as a share of the mean latency, or this much if that is more.
 _LAG_ALLOWED: Final = 0.10
 _LAG_FLOOR_MS: Final = 1.0
@@ -24,7 +22,7 @@ _LATE_ITSELF_S: Final = 0.05
 _EDGE: Final = 3
 _ANOTHER: Final = "another client asks this model too: stop it and measure again"
 _LONGER: Final = "something else runs here; wait, or measure longer windows (--window)"
-_ITSELF: Final = "so it would measure itself: ask for less, or use perf_analyzer (--client perf-analyzer)"
+_ITSELF: Final = "so it would measure itself: ask for less, or use `gourmet perf-analyzer`"
 
 
 class Untrusted(GourmetError):
@@ -78,13 +76,6 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
         raise CountsDisagree(f"Triton counted {counted} rows where {sent} were sent and answered; {why}")
     allowed = f"as sent, or {others_allowed:.0%} more" if others_allowed else "as sent"
     return Evidence("rows counted by Triton", f"{counted} of {sent} sent", allowed)
-
-
-def rate_counted(counted_per_s: float, claimed_per_s: float, in_flight: float, requests: int) -> Evidence:
-    """The rows per second by Triton's count against those that the client claims."""
-    off, allowed = abs(counted_per_s / claimed_per_s - 1), _RATE_AGREES + 3 * in_flight / requests
-    counted = f"Triton counted {counted_per_s:.4g} rows a second where the client claims {claimed_per_s:.4g}"
-    return _undisturbed("rows per second by Triton", off, allowed, f"{counted}: {_ANOTHER}")
 
 
 def littles_law(in_flight: float, product: float) -> Evidence:

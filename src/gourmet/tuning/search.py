@@ -18,7 +18,7 @@ from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
 from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.sweep import OnStep
-from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
+from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.reports.page import render
 from gourmet.repository.config_change import Change, changed
 from gourmet.tuning.report import sentence
@@ -123,16 +123,8 @@ class Search:
         return "better" if confirmation.won else "no better", challenger, confirmation
 
     def _try_the_present(self) -> None:
-        """Measure the present config; this also shows whether our client is fast enough for the model."""
-        asked = self.long.client
-        # Ours looks at every answer and begins at once; perf_analyzer where a model is too fast for it.
-        clients: list[Client] = ["gourmet", "auto"] if asked == "auto" else [asked]
-        for client in clients:
-            self.long = replace(self.long, client=client)
-            retried = replace(_shorter(self.long), attempts=self.long.attempts)
-            self._stage("coarse", [self._space.present], retried, (0.0, 0.05))
-            if self.trials[PRESENT].points:
-                return
+        retried = replace(_shorter(self.long), attempts=self.long.attempts)
+        self._stage("coarse", [self._space.present], retried, (0.0, 0.05))
 
     def _ranked(self) -> list[Trial]:
         """The best first; what was refused is left out, and not all may be."""
