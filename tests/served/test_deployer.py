@@ -1,4 +1,4 @@
-"""What `gourmet deployer` writes is loaded by a running Triton and asked; and `gourmet client` asks it."""
+"""What `gourmet deployer` writes is loaded by a running Triton; `gourmet deployer client` asks it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_was_served_is_served_again_where_the_new_one_is_refused(
 @pytest.fixture
 def ask(served: RunningTriton) -> Ask:
     def run(*flags: object, model: str = "three", url: str = served.grpc_url) -> Result:
-        return gourmet("client", "--triton-server-url", url, "--triton-model-name", model, *flags)
+        return gourmet("deployer", "client", "--triton-server-url", url, "--triton-model-name", model, *flags)
 
     return run
 

@@ -46,7 +46,7 @@ def test_its_commands_run_as_they_stand(tmp_path: Path) -> None:
     assert [command.split()[1] for command in COMMANDS] == [
         "deployer",
         "up",
-        "client",
+        "deployer",
         "perf-analyzer",
         "deployer",
     ]

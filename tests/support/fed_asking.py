@@ -93,7 +93,7 @@ class CasesAtTriton:
             yield self.case(f"manifest, {name}", check, *more, refused=False)
 
     def of_clients(self, given: Given) -> Iterator[Case]:
-        client = "client --triton-model-name food_classifier_onnx"
+        client = "deployer client --triton-model-name food_classifier_onnx"
         for name, file in given.files(hostile_inputs.texts(), "rows.bin"):
             yield self.case(f"rows, {name}", client, "--inference_data", str(file))
         for name, path in given.pictures():

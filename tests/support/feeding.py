@@ -25,8 +25,8 @@ from gourmet.commands.values import folder
 
 # Verbs that ask a server before they read, or read what a server says of: served/test_hostile_verbs.py.
 ASKING: Final = (
-    *("caption", "check", "classify", "client", "config", "translate", "tune"),
-    *("bench run", "bench scenario"),
+    *("caption", "check", "classify", "config", "translate", "tune"),
+    *("bench run", "bench scenario", "deployer client"),
 )
 ELSEWHERE: Final = {
     "lab": "opens notebooks/ of the checkout and no other folder",

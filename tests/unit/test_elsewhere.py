@@ -200,9 +200,9 @@ def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
         wire_for(Addresses(url="grpc://there:8001"), load, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("verb", ["new", "deployer", "client", "lab", "up", "translate"])
+@pytest.mark.parametrize("verb", ["new", "deployer", "deployer client", "lab", "up", "translate"])
 def test_the_other_verbs_take_the_address_too(verb: str) -> None:
-    said = " ".join(asked(verb, "--help").output.split())
+    said = " ".join(asked(*verb.split(), "--help").output.split())
     assert "--url HOST:PORT" in said
     assert "env var: TRITON_SERVER_URL" in said
 

@@ -1,4 +1,4 @@
-"""`gourmet deployer`: any network in a format that Triton serves, with NVIDIA's flags."""
+"""`gourmet deployer`: any network in a format that Triton serves, with NVIDIA's flags; and its client."""
 
 from __future__ import annotations
 
@@ -12,21 +12,32 @@ import click
 from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FILE, FOLDER, POSITIVE
+from gourmet.commands.report_output import Stopped, give, page_path, report_options
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
 _WORKSPACE: Final = 512 << 20
 
 
-class _BothSides(click.Command):
-    """Takes the network's own arguments after a --, as NVIDIA's deployer does, or before it."""
+class _WithClient(click.Command):
+    """Takes the network's own arguments after a --, as NVIDIA's deployer does, or before it.
+
+    `client` as the first word is the other of NVIDIA's two programs.
+    """
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["client"]:
+            return client.make_context(f"{info_name} client", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [word for word in args if word != "--"])
 
 
-@click.command(cls=_BothSides)
+@click.command(cls=_WithClient)
 @click.option("--ts-script", is_flag=True, help="Write TorchScript by torch.jit.script.")
 @click.option("--ts-trace", is_flag=True, help="Write TorchScript by torch.jit.trace.")
 @click.option("--onnx", is_flag=True, help="Write ONNX by torch.onnx.export.")
@@ -97,6 +108,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
     \b
     gourmet deployer --onnx --triton-model-name rnxt-onnx --triton-max-batch-size 64 --save-dir repository \\
         -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
+    gourmet deployer client --help        # ask what was deployed
     """
     chosen = [form for form in _FORMATS if given.pop(form.replace("-", "_"))]
     if len(chosen) != 1:
@@ -147,3 +159,60 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
     except GourmetError:
         click.echo("nothing was written", err=True)
         raise
+
+
+@click.command()
+@url_option("Triton's HTTP or gRPC address.", "--triton-server-url")
+@click.option("--triton-model-name", "model", required=True, help="Name of the deployed model.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the classes of each batch.")
+@click.option(
+    "--inference_data",
+    "data",
+    type=FOUND,
+    help="A .bin of raw rows, or a folder with a folder of pictures for each class.  [default: noise]",
+)
+@click.option("--batch_size", type=POSITIVE, default=1, help="Rows per request.")
+@click.option("--fp16", "half", is_flag=True, help="Send half precision.")
+@click.option("--rows", "count", type=POSITIVE, default=64, help="Number of rows of noise to send.")
+@click.option("--seed", default=0, help="Seed of the noise.")
+@click.option("--reference", type=FOUND_FILE, help="The checkpoint, to compare with the network itself.")
+@click.option("--config", default="", help="The network of --reference, as the deployer names it.")
+@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if a smaller share of answers is right.")
+@click.option(
+    "--min-agreement",
+    type=click.FloatRange(0, 1),
+    help="Fail if a smaller share of answers is the network's own.",
+)
+@click.option(
+    "--max-difference",
+    type=click.FloatRange(0, min_open=True),
+    help="Fail if a score differs more.  [default: what the deployer's gate allows]",
+)
+@report_options
+def client(
+    url: str, verbose: bool, json_to: str | None, out: Path | None, model: str, **options: Any
+) -> None:
+    """Ask a deployed network; report how often it is right and how close it is to its original network.
+
+    \b
+    gourmet deployer client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx --batch_size 16
+    gourmet deployer client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx \\
+        --config resnext101-32x4d --reference model_checkpoint --min-agreement 1
+    """
+    from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
+    from gourmet.tasks.checking import TimedServer, run_check
+    from gourmet.tasks.classification.deployer.check import ClientOptions, prepare
+
+    asked, page = ClientOptions(model, **options), page_path(out, model)
+
+    def say(words: str) -> None:
+        if verbose:
+            click.echo(words, err=True)
+
+    with connect_either(url) as triton:
+        check = prepare(triton, asked, say)
+        try:
+            report = run_check(check, model, TimedServer(triton, 1, LOADS_WITHIN_S), bar)
+        except KeyboardInterrupt:
+            raise Stopped("stopped before the first answer") from None
+    give(report, json_to, page)
