@@ -28,7 +28,7 @@ run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$stat
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers bench-generation clean
+.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit format bench bench-peers bench-generation clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack, w
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)
+
+test-gpu: setup ## Run what wants a GPU, in some seven minutes, and print a report (ARGS="--into FILE"; docs/gpu.md)
+	$(BIN)/python scripts/test_gpu.py $(ARGS)
 
 check: setup-dev ## Lint, check the format, the types and which package imports which
 	$(BIN)/ruff check .

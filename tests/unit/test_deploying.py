@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from gourmet.client.model_config import parse
 from gourmet.deploying.deploy import deploy, staged
 from gourmet.deploying.rollback import rollback
 from gourmet.deploying.target import Check, Deployment, Target
@@ -402,6 +403,7 @@ def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:
 
 def test_a_rollback_brings_the_version_before_and_its_calibration_back(repository: Path) -> None:
     model = repository / "food_classifier_onnx"
+    shutil.copytree(MODELS / model.name / "configs", model / "configs")
     for number, temperature in ((1, 1.1), (2, 2.2)):
         (model / str(number)).mkdir(exist_ok=True)
         weights = model / str(number) / "model.onnx"
@@ -413,6 +415,9 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
     assert versions(model) == (1,)
     assert read_config(model).parameters["temperature"].string_value == "1.1000"
     assert read_config(model).parameters["threshold"].string_value == "0.3000"
+    on_gpu = parse((model / "configs" / "gpu.pbtxt").read_text())
+    assert on_gpu.parameters == read_config(model).parameters
+    assert on_gpu.instance_group != read_config(model).instance_group
     with pytest.raises(RepositoryError, match="has no version before 1"):
         rollback([model])
     assert versions(model) == (1,)

@@ -116,3 +116,19 @@ def test_only_a_config_that_names_a_gpu_insists_on_it(
         "model_repository": str(tmp_path),
     }
     assert instances.wanted_device(args) == device
+
+
+def test_the_config_that_triton_was_told_to_prefer_says_whether_it_insists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "gpu.pbtxt").write_text("instance_group [{ kind: KIND_GPU }]")
+    (tmp_path / "config.pbtxt").write_text("instance_group [{ kind: KIND_AUTO }]")
+    args = {
+        "model_instance_kind": "GPU",
+        "model_instance_device_id": "0",
+        "model_repository": str(tmp_path),
+    }
+    for name, insists in (("", False), ("another", False), ("gpu", True)):
+        monkeypatch.setenv(instances.CONFIG_NAME_ENV, name)
+        assert instances.wanted_device(args).required == insists

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gourmet.deploying.deploy import replace_text
-from gourmet.repository import CONFIG, RepositoryError, model_names, versions
+from gourmet.repository import RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
 from gourmet.runtime.bounded_reading import in_short, what_it_says
@@ -57,7 +57,8 @@ def put(
                 "config": config.generated,
             }
             replace_text(version / MANIFEST, json.dumps(about, indent=2) + "\n", undo)
-            replace_text(model / CONFIG, config.text(), undo)
+            for name, text in config.texts().items():
+                replace_text(model / name, text, undo)
             served(model)
         undo.pop_all()
 

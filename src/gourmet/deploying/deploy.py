@@ -59,7 +59,7 @@ def deploy(
             _make_folder(model, undo)
         # What cannot be written is better refused before the work.
         config = _config(deployment, target, model)
-        files = {CONFIG: (_beside(config, model, canary) if canary else config).text()}
+        files = (_beside(config, model, canary) if canary else config).texts()
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 

@@ -69,17 +69,17 @@ def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
 def texts_of(model: Path, number: int) -> dict[str, str]:
     """The config and the labels that a version was deployed with; nothing of a version that is tried."""
     config, version = ConfigFile.read(model).without_canary(), model / str(number)
-    text, labels = config.text(), ""
+    texts, labels = config.texts(), ""
     if (version / MANIFEST).exists():
         try:
             with what_it_says():
                 about = manifest.read(version)
-                text = config.of_manifest(about).text()
+                texts = config.of_manifest(about).texts()
                 labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
         except ValueError as exc:
             raise RepositoryError(
                 f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
                 "the model again with `gourmet deploy`"
             ) from exc
-    manifest.check(None, as_json(parse(text)), version)
-    return {CONFIG: text, **({LABELS_FILE: labels} if labels else {})}
+    manifest.check(None, as_json(parse(texts[CONFIG])), version)
+    return {**texts, **({LABELS_FILE: labels} if labels else {})}

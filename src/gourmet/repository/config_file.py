@@ -106,6 +106,15 @@ class ConfigFile:
         by_hand = f"{self.by_hand.rstrip()}\n\n" if self.by_hand.strip() else ""
         return f"{by_hand}{_LINE}{_digest(generated)}\n{generated}"
 
+    def texts(self) -> dict[str, str]:
+        """By name, the text of config.pbtxt and those of configs/, which Triton can be told to prefer."""
+        others = sorted((self.model / "configs").glob("*.pbtxt"))
+        by_hand = {f"configs/{each.name}": repository_text(each).partition(_LINE)[0] for each in others}
+        return {
+            CONFIG: self.text(),
+            **{name: replace(self, by_hand=its).text() for name, its in by_hand.items()},
+        }
+
 
 def _said(config: Config) -> set[str]:
     """What a config says, such that saying it in both parts would be a contradiction."""

@@ -24,6 +24,8 @@ _CGROUPS: Final = (
     (r"^0::/(.*)$", "sys/fs/cgroup", ("cpu.max",)),
     (r"^\d+:(?:.*,)?cpu(?:,.*)?:/(.*)$", "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
 )
+# What Triton was given as --model-config-name, with which it prefers configs/NAME.pbtxt to config.pbtxt.
+CONFIG_NAME_ENV: Final = "MODEL_CONFIG_NAME"
 _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -127,7 +129,8 @@ def wanted_device(args: Mapping[str, str]) -> Device:
     """
     if args["model_instance_kind"].removeprefix("KIND_") != "GPU":
         return CPU
-    config = Path(args["model_repository"], "config.pbtxt")
-    text = config.read_text() if config.is_file() else ""
+    folder = Path(args["model_repository"])
+    configs = folder / "configs" / f"{os.environ.get(CONFIG_NAME_ENV)}.pbtxt", folder / "config.pbtxt"
+    text = next((path.read_text() for path in configs if path.is_file()), "")
     insists = re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
     return Device("cuda", int(args["model_instance_device_id"]), required=insists)

@@ -1,13 +1,15 @@
-"""Run the network of an instance: by torch on a GPU, and on a CPU by the engine that its config names.
+"""Run the network of an instance: by ONNX Runtime, or by torch where its config names that.
 
 A version has its network in three forms: TorchScript, ONNX, and ONNX in eight bits. The parameters cpu_engine
-and cpu_precision of the config choose the form that a CPU runs.
+and cpu_precision of the config choose the form that a CPU runs. A GPU runs the ONNX file in fp32, since CUDA
+has no convolution in eight bits; where ONNX Runtime was built without CUDA, torch runs it there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,25 +37,42 @@ def open_engine(
     """The engine of one instance; raises GourmetError where there is none."""
 
     def open_on(device: Device) -> FoodEngine:
-        on_cpu = device.kind == "cpu"
-        return _on_cpu(version, config, warn) if on_cpu else _torch(version, config, device)
+        if cpu_engine.engine(config) == cpu_engine.TORCH:
+            return _torch(version, config, device)
+        if device.kind == "cpu":
+            return _on_cpu(version, config, warn)
+        return _on_gpu(version, config, device, warn)
 
     return opened_on(device, open_on, warn, config["name"])
 
 
+def _on_gpu(
+    version: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
+) -> FoodEngine:
+    from gourmet.runtime.onnx_session import has_cuda
+
+    if not has_cuda():
+        if not find_spec("torch"):
+            raise GourmetError(f"neither onnxruntime-gpu nor torch is installed for {device}")
+        return _torch(version, config, device)
+    return _onnx(version / cpu_engine.FILES[cpu_engine.FP32], config, replace(device, required=True), warn)
+
+
 def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> FoodEngine:
-    name, precision = cpu_engine.engine(config), cpu_engine.precision(config)
-    if name == cpu_engine.TORCH:
-        return _torch(version, config, CPU)
+    precision = cpu_engine.precision(config)
     path = version / cpu_engine.FILES[precision]
     if not path.exists():
         # Weights that `gourmet train` did not make are deployed without a form in eight bits.
         path = version / cpu_engine.FILES[cpu_engine.FP32]
         warn(f"{config['name']} runs in {cpu_engine.FP32}: version {version.name} has no {precision}")
+    return _onnx(path, config, CPU, warn)
+
+
+def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]) -> FoodEngine:
     manifest.check(path, config)
     from gourmet.runtime.onnx_session import open_engine as open_file
 
-    opened = open_file(path, config, CPU, warn)
+    opened = open_file(path, config, device, warn)
     (given,), (wanted,) = opened.signature.inputs, opened.signature.outputs
     return FoodEngine(given.name, given.triton_type.removeprefix("TYPE_"), wanted.name, opened.run)
 

@@ -1,0 +1,659 @@
+"""What wants a GPU, run in some minutes on a machine that has one, with a report in Markdown at the end.
+
+    python scripts/test_gpu.py --into report.md           # make test-gpu
+    python scripts/test_gpu.py --cpu --budget 60          # the same without a GPU, to try the script itself
+
+The network is run without a server first, then both kinds of food model by a Triton of the wheel, which is
+started as `gourmet up` starts it, on free ports. All answers are compared with those of ONNX Runtime on the
+CPU, also under load. What does not fit into the budget is left out, and the report says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import multiprocessing
+import os
+import pickle
+import platform
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+import onnxruntime as ort
+import psutil
+
+from gourmet.repository import DEFAULT
+from gourmet.runtime.instances import CONFIG_NAME_ENV
+from gourmet.serving.preflight import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.systems import food11
+from gourmet.systems.food11.contract import SYSTEM
+
+MODEL: Final = "food_classifier"
+ONNX: Final = "food_classifier_onnx"
+PACKAGES: Final = (
+    "nvidia-pytriton",
+    "onnxruntime-gpu",
+    "onnxruntime",
+    "torch",
+    "nvidia-cudnn-cu13",
+    "numpy",
+    "pillow",
+)
+SIZES: Final = (1, 4, 16)
+LEVELS: Final = (1, 16, 64)
+MEASURED_S: Final = 2.0
+# In TF32 and fp16 answers differ from the CPU's by thousandths; another picture's differ by far more.
+ALLOWED: Final = 0.03
+NAMES: Final = {
+    MODEL: ("INPUT_IMAGE", "BYTES", [1, 1], "PROBABILITIES"),
+    ONNX: ("input", "FP32", [1, 3, 224, 224], "output"),
+}
+
+
+@dataclass
+class Report:
+    """Lines of Markdown, printed as they come, so that a run that is cut short has said something."""
+
+    path: Path | None
+    ends: float
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, *lines: str) -> None:
+        self.lines += lines
+        click.echo("\n".join(lines))
+        if self.path:
+            self.path.write_text("\n".join(self.lines) + "\n")
+
+    def table(self, *headings: str) -> None:
+        self.say("", f"| {' | '.join(headings)} |", "|---" * len(headings) + "|")
+
+    def row(self, *cells: object) -> None:
+        self.say(f"| {' | '.join(map(str, cells))} |")
+
+    def left_s(self) -> float:
+        return self.ends - time.monotonic()
+
+
+def smi(what: str, kind: str = "gpu") -> list[str]:
+    """The lines of an nvidia-smi query; none where there is no GPU."""
+    try:
+        command = ["nvidia-smi", f"--query-{kind}={what}", "--format=csv,noheader,nounits"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
+@dataclass
+class Pictures:
+    """Photos and drawn views of one, and what ONNX Runtime answers on the CPU in fp32."""
+
+    files: list[bytes]
+    pixels: Any
+    rows: Any
+    logits: Any
+    by_int8: Any
+    temperature: float
+
+    @classmethod
+    def made(cls, folder: Path, temperature: float) -> Pictures:
+        files = [
+            path.read_bytes() for path in sorted((Path(food11.__file__).parent / "samples").glob("*.jpg"))
+        ]
+        files += SYSTEM.examples(32 - len(files), 5)
+        pixels = np.stack([SYSTEM.pixels(each) for each in files])
+        rows = SYSTEM.tensor(pixels, "FP32")
+        logits, by_int8 = (
+            np.concatenate([session.run(None, {session.get_inputs()[0].name: row[None]})[0] for row in given])
+            for name, given in (("model.onnx", rows), ("model_int8.onnx", pixels))
+            for session in [ort.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])]
+        )
+        return cls(files, pixels, rows, logits, by_int8, temperature)
+
+    def expected(self, model: str, int8: bool) -> Any:
+        """What a model answers them, as probabilities."""
+        return calibrated(self.by_int8 if int8 else self.logits, self.temperature if model == MODEL else 1.0)
+
+
+def calibrated(found: Any, temperature: float) -> Any:
+    """Probabilities, of logits or of the probabilities that the int8 file gives."""
+    is_logits = found.min() < 0 or found.max() > 1 + 1e-3
+    return SYSTEM.answers(
+        {"output" if is_logits else "probabilities": found.astype(np.float32)}, temperature
+    )[0]
+
+
+# --- the networks without a server
+
+
+def alone(report: Report, pictures: Pictures, version_folder: Path, on_gpu: bool) -> None:
+    report.say("", "## The network without a server", "")
+    report.say(
+        f"{len(pictures.rows)} pictures; ms are medians, the first run of a size in brackets. The answers of "
+        "batches of 16 are compared with those of ONNX Runtime on the CPU, in fp32, a picture at a time."
+    )
+    report.table(
+        "what runs it",
+        *(f"{size} rows, ms" for size in SIZES),
+        "rows/s at 16",
+        "largest difference of a probability",
+        "same class",
+    )
+    executor = one_process()
+    for name in kinds(version_folder, on_gpu):
+        if report.left_s() < 60:
+            report.row(name, "left out: no time")
+            continue
+        try:
+            figures, found = executor.submit(of_kind, name, version_folder, on_gpu, pictures).result(60)
+        except Exception as exc:
+            report.row(name, f"failed: {type(exc).__name__}: {str(exc)[:300]}")
+            executor.shutdown(wait=False, cancel_futures=True)
+            executor = one_process()
+            continue
+        found, wanted = (calibrated(each, pictures.temperature) for each in (found, pictures.logits))
+        same = int((found.argmax(1) == wanted.argmax(1)).sum())
+        cells = [f"{last:.2f} ({first:.0f})" for first, last in figures]
+        rate = f"{16e3 / figures[-1][1]:.0f}"
+        report.row(name, *cells, rate, f"{abs(found - wanted).max():.2g}", f"{same} of {len(wanted)}")
+    executor.shutdown()
+
+
+def one_process() -> ProcessPoolExecutor:
+    """What crashes there ends that process alone."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def of_kind(
+    name: str, folder: Path, on_gpu: bool, pictures: Pictures
+) -> tuple[list[tuple[float, float]], Any]:
+    """First and median ms of each size, and what is answered in batches of 16."""
+    run = kinds(folder, on_gpu)[name]()
+    figures = [timed(run, pictures, size) for size in SIZES]
+    answers = [run(pictures, slice(at, at + 16)) for at in range(0, len(pictures.rows), 16)]
+    return figures, np.concatenate(answers)
+
+
+def timed(run: Callable[[Pictures, slice], Any], pictures: Pictures, size: int) -> tuple[float, float]:
+    took = []
+    until = time.perf_counter() + 1.0
+    while len(took) < 6 or (time.perf_counter() < until and len(took) < 300):
+        at = (len(took) * size) % (len(pictures.rows) - size + 1)
+        began = time.perf_counter()
+        run(pictures, slice(at, at + size))
+        took.append(1e3 * (time.perf_counter() - began))
+    return took[0], float(np.median(took[1:] or took))
+
+
+def kinds(folder: Path, on_gpu: bool) -> dict[str, Callable[[], Callable[[Pictures, slice], Any]]]:
+    cuda = {"device_id": "0"}
+    found = {
+        "ONNX Runtime, CPU, int8": lambda: by_onnx(
+            folder / "model_int8.onnx", "CPUExecutionProvider", {}, np.uint8
+        ),
+        "ONNX Runtime, CPU, fp32": lambda: by_onnx(folder / "model.onnx", "CPUExecutionProvider", {}),
+    }
+    if on_gpu:
+        gpu = "CUDAExecutionProvider"
+        found |= {
+            "ONNX Runtime, CUDA, TF32 (its default)": lambda: by_onnx(folder / "model.onnx", gpu, cuda),
+            "ONNX Runtime, CUDA, TF32, algorithms by heuristic": lambda: by_onnx(
+                folder / "model.onnx", gpu, {**cuda, "cudnn_conv_algo_search": "HEURISTIC"}
+            ),
+            "ONNX Runtime, CUDA, fp32 without TF32": lambda: by_onnx(
+                folder / "model.onnx", gpu, {**cuda, "use_tf32": "0"}
+            ),
+            "ONNX Runtime, CUDA, fp16": lambda: by_onnx(in_half(folder / "model.onnx"), gpu, cuda),
+            "ONNX Runtime, CUDA, the int8 file": lambda: by_onnx(
+                folder / "model_int8.onnx", gpu, cuda, np.uint8
+            ),
+        }
+    if (folder / "model.pt").exists():
+        found["torch, GPU, fp32" if on_gpu else "torch, CPU, fp32"] = lambda: by_torch(
+            folder / "model.pt", on_gpu
+        )
+        if on_gpu:
+            found["torch, GPU, fp16"] = lambda: by_torch(folder / "model.pt", on_gpu, half=True)
+    return found
+
+
+def by_onnx(
+    file: Path, provider: str, options: dict[str, str], kind: type = np.float32
+) -> Callable[[Pictures, slice], Any]:
+    providers: list[Any] = [(provider, options)] + (["CPUExecutionProvider"] if provider[0:2] == "CU" else [])
+    session = ort.InferenceSession(str(file), providers=providers)
+    if session.get_providers()[0] != provider:
+        raise RuntimeError(f"it runs by {session.get_providers()}")
+    name = session.get_inputs()[0].name
+    return lambda them, which: session.run(
+        None, {name: (them.pixels if kind is np.uint8 else them.rows)[which]}
+    )[0]
+
+
+def in_half(file: Path) -> Path:
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    into = Path(tempfile.gettempdir(), f"half-{os.getpid()}.onnx")
+    onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True), into)
+    return into
+
+
+def by_torch(file: Path, on_gpu: bool, half: bool = False) -> Callable[[Pictures, slice], Any]:
+    import torch
+
+    device = torch.device("cuda" if on_gpu else "cpu")
+    network = torch.jit.load(file, map_location=device).eval()
+    if half:
+        network = network.half()
+    network = torch.jit.optimize_for_inference(torch.jit.freeze(network))
+
+    def run(them: Pictures, which: slice) -> Any:
+        with torch.inference_mode():
+            given = torch.from_numpy(them.rows[which]).to(device)
+            return network(given.half() if half else given).float().cpu().numpy()
+
+    return run
+
+
+# --- both kinds of food model by Triton
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A config of a model: the file's own where `instances` is 0."""
+
+    model: str
+    instances: int = 0
+    batching: bool = False
+    engine: str = ""  # of food_classifier
+    cpu: bool = False
+
+    def __str__(self) -> str:
+        if not self.instances:
+            return "as its config has it"
+        by = "CPU" if self.cpu else self.engine or "ONNX Runtime"
+        count = f"{self.instances} instance{'s' if self.instances > 1 else ''}"
+        return f"{by}, {count}, {'batches of up to 16' if self.batching else 'a row at a time'}"
+
+    def config(self, usual: dict[str, Any]) -> dict[str, Any]:
+        """Its config, out of the one that the model was served by first."""
+        config = copy.deepcopy(usual)
+        kind = "KIND_CPU" if self.cpu else usual["instance_group"][0]["kind"]
+        config["instance_group"] = [{"kind": kind, "count": self.instances}]
+        config.pop("dynamic_batching", None)
+        if self.batching:
+            config["dynamic_batching"] = {"preferred_batch_size": [16]}
+        # Triton keeps running instances as they are where nothing but the group differs.
+        turned = {"arm": str(self), "cpu_engine": self.engine, "cpu_precision": "int8" if self.cpu else ""}
+        config["parameters"] |= {name: {"string_value": value} for name, value in turned.items() if value}
+        return config
+
+
+def arms(on_gpu: bool) -> list[Arm]:
+    """The configs to measure, those first that are wanted most."""
+    cores = os.cpu_count() or 1
+    found = [Arm(MODEL), Arm(ONNX), Arm(MODEL, 2, batching=True, engine="torch")]
+    if on_gpu:
+        found += [Arm(model, cores // 2, cpu=True) for model in (MODEL, ONNX)]
+    counts = (1, 2, 4) if on_gpu else (1, 2)
+    return found + [
+        Arm(model, count, batching)
+        for count in counts
+        for batching in (True, False)
+        for model in (MODEL, ONNX)
+    ]
+
+
+class Triton:
+    """The server under test, asked by HTTP."""
+
+    def __init__(self, folder: Path, log: Path, profile: str) -> None:
+        http, grpc, metrics = free_ports(3)
+        self.options = TritonOptions(
+            (folder,),
+            http_port=http,
+            grpc_port=grpc,
+            metrics_port=metrics,
+            extra=(f"--model-config-name={profile}",) if profile else (),
+        )
+        os.environ[CONFIG_NAME_ENV] = profile
+        self._log = log.open("a")
+        self._server = TritonServer(self.options, lambda line: print(line, file=self._log, flush=True))
+
+    def __enter__(self) -> Triton:
+        self._server.start((MODEL, ONNX))
+        self._server.wait_until_live(180)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        self._log.close()
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://{self.options.http_url}/v2/{path}"
+        try:
+            with urllib.request.urlopen(url, data, timeout=120) as answer:
+                return json.loads(answer.read() or "null")
+        except urllib.error.HTTPError as exc:
+            raise RuntimeError(exc.read().decode(errors="replace")[:400]) from exc
+
+    def load(self, model: str, config: dict[str, Any]) -> None:
+        self.ask(f"repository/models/{model}/load", {"parameters": {"config": json.dumps(config)}})
+
+    def counts(self, model: str) -> tuple[int, int]:
+        """Rows, and runs of the network."""
+        found = self.ask(f"models/{model}/stats")["model_stats"]
+        return sum(each["inference_count"] for each in found), sum(each["execution_count"] for each in found)
+
+    def cpu_s(self) -> dict[int, float]:
+        """CPU seconds so far, by process."""
+        root = psutil.Process(self._server.pid)
+        return {each.pid: sum(each.cpu_times()[:2]) for each in [root, *root.children(recursive=True)]}
+
+    def gpu_metrics(self) -> list[str]:
+        with urllib.request.urlopen(self.options.metrics_url, timeout=10) as answer:
+            return [line for line in answer.read().decode().splitlines() if line.startswith("nv_gpu")]
+
+
+@contextmanager
+def suppressed(report: Report) -> Iterator[None]:
+    try:
+        yield
+    except Exception as exc:
+        report.say("", f"It ended with {type(exc).__name__}: {str(exc)[:500]}", "")
+
+
+def served(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
+    report.say("", "## Both food models by Triton", "")
+    with tempfile.TemporaryDirectory() as folder:
+        for model in (MODEL, ONNX):
+            shutil.copytree(DEFAULT / model, Path(folder, model))
+        for profile in ("gpu", "") if on_gpu else ("",):
+            began = time.monotonic()
+            with suppressed(report), Triton(Path(folder), log, profile) as triton:
+                took = time.monotonic() - began
+                words = f"configs/{profile}.pbtxt" if profile else "config.pbtxt"
+                report.say(f"- With {words} of the models, Triton answered {took:.1f} s after its start.")
+                index = triton.ask("repository/index", {})
+                broken = [each for each in index if each.get("state") != "READY"]
+                for each in broken:
+                    report.say(f"- {each['name']} is not served: {each.get('reason', '')[:500]}")
+                if broken and profile:
+                    continue  # without the profile, the CPU would do as well
+                measured(report, triton, pictures, on_gpu)
+                report.say("", "GPU metrics of this Triton: " + ("; ".join(triton.gpu_metrics()) or "none"))
+                return
+
+
+def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -> None:
+    usual = {model: triton.ask(f"models/{model}/config") for model in (MODEL, ONNX)}
+    clients = Clients(triton.options.http_url, pictures)
+    starts = []
+    headings = "rows/s", "p50 ms", "p99 ms", "rows a run", "GPU %", "server's cores", "answers"
+    report.table("model", "config", "clients", *headings)
+    with clients:
+        for arm in arms(on_gpu):
+            if report.left_s() < 25:
+                report.row(arm.model, arm, "left out: no time")
+                continue
+            by_int8 = arm.model == MODEL and not arm.engine and (arm.cpu or not on_gpu)
+            expected = pictures.expected(arm.model, int8=by_int8)
+            try:
+                began = time.monotonic()
+                if arm.instances:
+                    triton.load(arm.model, arm.config(usual[arm.model]))
+                loaded = time.monotonic()
+                clients.ask(arm.model, expected, 1, 0.0)
+                first = time.monotonic()
+                # Of each size of batch, a GPU's first run is slow.
+                clients.ask(arm.model, expected, LEVELS[-1], 1.5 if on_gpu else 0.5)
+                starts.append(f"{arm.model} {arm}: {loaded - began:.1f} s and {first - loaded:.1f} s")
+                for level in LEVELS:
+                    if report.left_s() > 15:
+                        report.row(arm.model, arm, level, *point(triton, arm.model, level, clients, expected))
+            except Exception as exc:
+                report.row(arm.model, arm, f"failed: {type(exc).__name__}: {exc}")
+            if arm == Arm(ONNX):
+                processes = smi("pid,process_name,used_memory", "compute-apps")
+    report.say(
+        "",
+        "Processes on the GPU, with both models as their configs have them: "
+        + ("; ".join(processes) or "none"),
+    )
+    report.say(
+        "", "How long a load took, and the first answer after it:", "", *(f"- {each}" for each in starts)
+    )
+
+
+def point(triton: Triton, model: str, level: int, clients: Clients, expected: Any) -> list[str]:
+    """The figures of one load."""
+    before, cpu, began = triton.counts(model), triton.cpu_s(), time.monotonic()
+    loads: list[int] = []
+    took, wrong, failed, worst = clients.ask(
+        model,
+        expected,
+        level,
+        MEASURED_S,
+        lambda: loads.extend(int(each) for each in smi("utilization.gpu")[:1] if each.isdigit()),
+    )
+    after, used, seconds = triton.counts(model), triton.cpu_s(), time.monotonic() - began
+    busy = sum(spent - cpu.get(pid, spent) for pid, spent in used.items()) / seconds
+    answers = f"{wrong} WRONG" if wrong else f"{len(took)} right"
+    answers += f", ±{worst:.2g}" + (f"; {len(failed)} failed: {failed[0]}" if failed else "")
+    rows = (after[0] - before[0]) / max(1, after[1] - before[1])
+    p50, p99 = np.percentile(took, (50, 99)) if len(took) else (np.nan, np.nan)
+    gpu = f"{np.mean(loads):.0f}" if loads else "–"
+    return [
+        f"{len(took) / MEASURED_S:.0f}",
+        f"{p50:.2f}",
+        f"{p99:.2f}",
+        f"{rows:.1f}",
+        gpu,
+        f"{busy:.1f}",
+        answers,
+    ]
+
+
+# --- the clients, in processes of their own
+
+
+class Clients:
+    """Closed loops on kept connections; every answer is compared with its picture's."""
+
+    def __init__(self, url: str, pictures: Pictures) -> None:
+        self._url = url
+        self._folder = tempfile.TemporaryDirectory()
+        for model in (MODEL, ONNX):
+            requests = [request(url, model, pictures, row) for row in range(len(pictures.files))]
+            Path(self._folder.name, model).write_bytes(pickle.dumps(requests))
+        # Not forked off this process, which uses the GPU.
+        self._workers = max(1, (os.cpu_count() or 2) // 3)
+        self._pool = multiprocessing.get_context("spawn").Pool(self._workers)
+        self._pool.map(time.sleep, [0.5] * self._workers, chunksize=1)
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.terminate()
+        self._folder.cleanup()
+
+    def ask(
+        self,
+        model: str,
+        expected: Any,
+        level: int,
+        seconds: float,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> tuple[Any, int, list[str], float]:
+        """How long answers took, in ms, how many were wrong, what failed, and the largest difference."""
+        begin = time.time() + 0.2
+        shares = [len(range(place, level, self._workers)) for place in range(self._workers)]
+        path = str(Path(self._folder.name, model))
+        jobs = [
+            (self._url, path, expected, share, begin, seconds, place) for place, share in enumerate(shares)
+        ]
+        running = self._pool.starmap_async(asked, jobs, chunksize=1)
+        while time.time() < begin + seconds:
+            meanwhile()
+            time.sleep(0.1)
+        took, wrong, failed, worst = zip(*running.get(120), strict=True)
+        return (
+            1e3 * np.concatenate(took),
+            sum(wrong),
+            [words for each in failed for words in each],
+            max(worst),
+        )
+
+
+@cache
+def requests_in(path: str) -> list[bytes]:
+    found: list[bytes] = pickle.loads(Path(path).read_bytes())
+    return found
+
+
+def request(url: str, model: str, pictures: Pictures, row: int) -> bytes:
+    """A whole HTTP request, with its tensor and its answer in binary."""
+    name, datatype, shape, output = NAMES[model]
+    content = pictures.files[row]
+    tensor = (
+        struct.pack("<I", len(content)) + content if datatype == "BYTES" else pictures.rows[row].tobytes()
+    )
+    given = {
+        "name": name,
+        "shape": shape,
+        "datatype": datatype,
+        "parameters": {"binary_data_size": len(tensor)},
+    }
+    wanted = {"name": output, "parameters": {"binary_data": True}}
+    head = json.dumps({"inputs": [given], "outputs": [wanted]}).encode()
+    lengths = {"Inference-Header-Content-Length": len(head), "Content-Length": len(head) + len(tensor)}
+    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", f"Host: {url}"]
+    lines += [f"{field}: {length}" for field, length in lengths.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + head + tensor
+
+
+def asked(
+    url: str, path: str, expected: Any, count: int, begin: float, seconds: float, place: int
+) -> tuple[list[float], int, list[str], float]:
+    """So many clients of one process; each asks at least once."""
+    requests = requests_in(path)
+    took: list[float] = []
+    off: list[float] = []
+    failed: list[str] = []
+
+    def client(number: int) -> None:
+        host, _, port = url.rpartition(":")
+        row = place * 7 + number * 3
+        try:
+            with socket.create_connection((host, int(port)), timeout=60) as line:
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    row = (row + 1) % len(requests)
+                    sent = time.time()
+                    line.sendall(requests[row])
+                    answer = answer_of(line)
+                    took.append(time.time() - sent)
+                    off.append(float(abs(probabilities(answer) - expected[row]).max()))
+                    if time.time() >= begin + seconds:
+                        return
+        except Exception as exc:
+            failed.append(f"{type(exc).__name__}: {exc}"[:200])
+
+    time.sleep(max(0.0, begin - time.time()))
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return took, sum(each > ALLOWED for each in off), failed, max(off, default=0.0)
+
+
+def answer_of(line: socket.socket) -> Any:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = line.recv(65536)
+        if not more:
+            raise ConnectionError("closed")
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    fields = dict(each.lower().split(b": ", 1) for each in head.split(b"\r\n")[1:])
+    while len(body) < int(fields[b"content-length"]):
+        body += line.recv(65536)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(body[:200].decode(errors="replace"))
+    return np.frombuffer(body[int(fields[b"inference-header-content-length"]) :], np.float32)
+
+
+def probabilities(values: Any) -> Any:
+    if values.min() >= 0 and abs(values.sum() - 1) < 1e-3:
+        return values
+    values = np.exp(values - values.max())
+    return values / values.sum()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu", action="store_true", help="without a GPU, to try the script itself")
+    parser.add_argument("--budget", type=float, default=420, metavar="SECONDS")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write the report here too")
+    parser.add_argument(
+        "--log", type=Path, default=Path(tempfile.gettempdir(), "test-gpu-triton.log"), metavar="FILE"
+    )
+    given = parser.parse_args()
+    cards = smi("name,driver_version,memory.total,power.limit")
+    on_gpu = not given.cpu
+    if on_gpu and not cards:
+        parser.error("nvidia-smi shows no GPU here; --cpu tries the script itself")
+    report = Report(given.into, time.monotonic() + given.budget)
+    report.say("# On a GPU", "")
+    report.say(
+        f"- card: {'; '.join(cards) or 'none: this run is of the CPU alone'} (name, driver, MiB, watts)"
+    )
+    report.say(
+        f"- machine: {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    report.say(
+        "- packages: " + ", ".join(f"{name} {found}" for name in PACKAGES if (found := version_of(name)))
+    )
+    report.say(f"- ONNX Runtime's providers: {', '.join(ort.get_available_providers())}")
+    version_folder = max((DEFAULT / MODEL).glob("[0-9]*"), key=lambda path: int(path.name))
+    text = (DEFAULT / MODEL / "config.pbtxt").read_text()
+    temperature = float(
+        text.partition('key: "temperature"')[2].partition('string_value: "')[2].partition('"')[0] or 1
+    )
+    pictures = Pictures.made(version_folder, temperature)
+    alone(report, pictures, version_folder, on_gpu)
+    served(report, pictures, on_gpu, given.log)
+    report.say("", f"It took {given.budget - report.left_s():.0f} s.", "")
+
+
+def version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()
