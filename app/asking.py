@@ -200,11 +200,9 @@ class ServedModels(Generic[S]):
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
         """Those that Triton has ready, each version, by their names; those of `system` if that is given."""
-        instead = dict[str, str]()  # of a version that the name alone stands for, the one that is tried
         for name in self._triton.ready_versions(deadline):
             with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
-                info = self._describe(instead.get(name, name), deadline)
-                instead |= {info.target: f"{name}/{info.canary.new}"} if info.canary else {}
+                info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
                     yield Served(mine, info)
 

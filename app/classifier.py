@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
-from app.canary import Canaries, Count, Said, by_version
 from app.core import tracing
 from app.core.errors import (
     BadPicture,
@@ -21,13 +20,13 @@ from app.core.errors import (
     ModelNotReady,
     RefusedByModel,
     ServingError,
+    UnknownModel,
     refused_picture,
 )
-from app.core.metrics import MOST_LABELS, OTHER
-from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
+from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel, ModelInfo
+from gourmet.contracts import BadAnswer, BadModel
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -35,6 +34,19 @@ from gourmet.pictures.errors import DecodersBusy, PictureError
 BytesKind = Literal["photo", "pixels", "tensor"]
 _BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels"}
 _log: Final = logging.getLogger(__name__)
+
+
+class ServerTiming(NamedTuple):
+    """Milliseconds inside Triton, the mean of so many requests.
+
+    Triton's answer over HTTP does not say. Its statistics do, as sums over a model's requests: what they grew
+    by while a request was under way is that request's own where it was the only one that ended meanwhile, and
+    else the mean of those that did.
+    """
+
+    requests: int
+    queue: float
+    compute: float
 
 
 @dataclass(frozen=True)
@@ -118,13 +130,11 @@ class Classifier:
         configured: Mapping[str, str],
         max_sandboxed: int = 1,
         expected: Collection[str] = (),
-        count_canary: Count = lambda *_: None,
     ) -> None:
         """The first of `systems` is asked where none is named; other processes decode at most `max_sandboxed`
         pictures at a time. The others are those of ServedModels.
         """
         self._triton = triton
-        self._canaries = Canaries(triton, count_canary)
         self._decoding = Decoding(max_sandboxed)
         self._first = next(iter(systems))
         self._models = ServedModels(
@@ -147,12 +157,10 @@ class Classifier:
             asked = self._find(model, deadline, system)
             try:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
-            except (RefusedByModel, ModelNotReady) as exc:
-                if isinstance(exc, ModelNotReady) and not asked.info.canary:
-                    raise
-                # The model may have been replaced by one that takes something else, or by what was tried.
+            except RefusedByModel:
+                # The model may have been replaced by one that takes something else.
                 before, asked = asked, self._looked_at_afresh(asked, deadline)
-                if asked.info.inputs == before.info.inputs and asked.info.canary == before.info.canary:
+                if asked.info.inputs == before.info.inputs:
                     raise
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
@@ -218,8 +226,7 @@ class Classifier:
         return ServedModel.of(self._models.find(name, deadline, system, afresh=afresh))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
-        name = served.info.name if served.info.canary else served.info.target
-        return self._find(name, deadline, served.system.name, afresh=True)
+        return self._find(served.info.target, deadline, served.system.name, afresh=True)
 
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
@@ -239,31 +246,35 @@ class Classifier:
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()
                 tensor = system.arrange(pixels, spec.datatype)
                 phases["preprocess"] = _ms_since(decoded)
-        timer = ServerTimer(self._triton, asked.info.name, deadline) if with_server_timing else None
+        before = self._counted(asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-
-        def say(info: ModelInfo, answer: Answer) -> Said:
-            said = _prediction(ServedModel.of(Served(system, info)), answer, {})
-            return said.shown, said.label if said.class_id < MOST_LABELS else OTHER
-
-        inputs = {spec.name: tensor}
-        info = asked.info
         with place:
-            if info.canary:
-                info, answer = self._canaries.infer(info, inputs, deadline, request_id, say)
-            else:
-                answer = self._triton.infer(info.target, inputs, deadline, request_id)
+            answer = self._triton.infer(asked.info.target, {spec.name: tensor}, deadline, request_id)
         phases["triton"] = _ms_since(prepared)
-        inside = timer.inside(answer.model_version) if timer else None
-        if info is not asked.info:
-            asked = ServedModel.of(Served(system, info))
-        if answer.model_version != asked.info.version:
-            now = self._looked_at_afresh(asked, deadline).info
-            info = by_version(now, answer.model_version, lambda each: self._find(each, deadline).info)
-            asked = ServedModel.of(Served(system, info))
-            if asked.info.version != answer.model_version:
+        inside = self._inside(asked.info.name, before, deadline) if before else None
+        if answer.model_version != asked.info.version:  # it was replaced since it was described
+            try:
+                replacement = f"{asked.info.name}/{answer.model_version}"
+                asked = self._find(replacement, deadline, system.name)
+            except (ModelNotReady, UnknownModel):  # and that one too
+                asked = self._looked_at_afresh(asked, deadline)
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         return _prediction(asked, answer, phases, inside)
+
+    def _counted(self, model: str, deadline: Deadline) -> ModelStatistics | None:
+        with suppress(ServingError):
+            return self._triton.total(model, deadline)
+        return None
+
+    def _inside(self, model: str, before: ModelStatistics, deadline: Deadline) -> ServerTiming | None:
+        """What Triton noted of `model` since `before`; None where it was loaded again or notes nothing."""
+        with suppress(ServingError):
+            grew = self._triton.counted(model, before, lambda counted: counted.requests != 0, deadline)
+            if grew.requests > 0:
+                each_ms = 1 / grew.requests / 1e6
+                compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
+                return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
+        return None
 
 
 def _ms_since(moment: float) -> float:

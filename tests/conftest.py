@@ -29,7 +29,6 @@ HERE = Path(__file__).parent
 LONGEST = (
     "served/test_notebook.py",
     "served/test_classify_on_ray.py",
-    "web/test_canary.py",
     "served/test_translator_notebook.py",
     "served/test_deployer.py",
     "unit/test_hostile_verbs.py",

@@ -15,7 +15,6 @@ from flask import Blueprint, Flask, render_template, request, url_for
 from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
 from app.asking import AppTriton
-from app.canary import PROBE
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSlow, TritonUnavailable
 from app.core.metrics import Metrics
@@ -28,6 +27,8 @@ from gourmet.runtime.turns import ThreadsInTurn
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
+# The request id of those that ask whether a model answers.
+PROBE: Final = "readyz"
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
 _DEADLINE_S: Final = 5.0
@@ -195,7 +196,6 @@ class Services:
             settings.models,
             settings.max_sandboxed,
             settings.served_models,
-            metrics.count_canary,
         )
         # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
         for_texts = (

@@ -21,7 +21,6 @@ DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
 MOST_LABELS: Final = 100
 OTHER: Final = "other"
-CANARY: Final = ("requests", "compared", "differences", "abandoned")
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _Times: Final = partial(Histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))
 _Shares: Final = partial(Histogram, buckets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1))
@@ -61,26 +60,6 @@ _OF_THE_WEB: Final[_Table] = {
         Counter,
         "Requests whose client was counted by this web app alone, as RATE_LIMIT_STORAGE did not answer",
         [],
-    ),
-    "canary_requests_total": (
-        Counter,
-        "Requests of a model of which a version is tried, by the version that was asked for the answer",
-        ["model", "version", "began", "outcome"],
-    ),
-    "canary_compared_total": (
-        Counter,
-        "Answers of a version that is tried, against those of the version that serves",
-        ["model", "version", "began", "outcome"],
-    ),
-    "canary_differences_total": (
-        Counter,
-        "Those that differ, by the label that the version that serves gave",
-        ["model", "version", "began", "label"],
-    ),
-    "canary_abandoned_total": (
-        Counter,
-        "Versions that are tried no more since their watch found a reason",
-        ["model", "version", "began", "reason"],
     ),
 }
 _OF_PICTURES: Final[_Table] = {
@@ -122,7 +101,6 @@ class Metrics:
         self.ready: Gauge = web["ready"]
         web["started_seconds"].set_to_current_time()
         self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
-        self._canary = {name: web[f"canary_{name}_total"] for name in CANARY}
 
     def _made(self, prefix: str, table: _Table) -> dict[str, Any]:
         return {
@@ -132,9 +110,6 @@ class Metrics:
 
     def count_model(self, model: str, outcome: str) -> None:
         self.model_requests.labels(model, outcome).inc()
-
-    def count_canary(self, what: str, *labels: str) -> None:
-        self._canary[what].labels(*labels).inc()
 
     def observe_phases(self, system: str, timings_ms: Mapping[str, float]) -> None:
         for phase, ms in timings_ms.items():

@@ -34,7 +34,6 @@ VERBS: Final[dict[str, str]] = {
     "list": "List systems, models and versions: which serves, since when, how large.",
     "remove": "Take a system, a model or a version away.",
     "rollback": "Go back to the version before, of a model or of a whole system.",
-    "canary": "Promote or abandon a version that is tried beside the one before, or show how it does.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
     "tune": "Find the best config of a served model here, with the reason.",

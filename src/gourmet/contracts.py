@@ -7,11 +7,10 @@ protocols and no system by name. A system's folder has a `contract.py` whose `SY
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
@@ -42,9 +41,6 @@ THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
 # What evaluating a network finds, and a config says with a version.
 CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
-# Says, as JSON, which version is tried beside which.
-CANARY_PARAMETER: Final = "canary"
-_LONGEST: Final = 1_000  # of its texts
 
 
 class BadModel(GourmetError):
@@ -75,43 +71,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Canary:
-    """A version that is tried: `new` answers a share of the requests, or is asked beside `old`, a shadow."""
-
-    old: str
-    new: str
-    share: float
-    is_shadow: bool
-    tolerance: float  # how many of its answers may differ from those of `old`
-    began: str
-    parameters: Mapping[str, str]  # what of the model's config is another for `new`
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> Canary | None:
-        """The one that a model's config tells of; None where that was written by nobody here."""
-        try:
-            found = cls(**json.loads(parameters.get(CANARY_PARAMETER) or "null"))
-        except (TypeError, ValueError, RecursionError):
-            return None
-        return found if found._is_usable() else None
-
-    def _is_usable(self) -> bool:
-        """Whether each value is what it should be: configs are written by hand, too."""
-        texts = [self.old, self.new, self.began]
-        if not isinstance(self.parameters, dict) or not isinstance(self.is_shadow, bool):
-            return False
-        texts += [*self.parameters, *self.parameters.values()]
-        if not all(isinstance(each, str) and len(each) <= _LONGEST for each in texts):
-            return False
-        shares = (isinstance(each, int | float) and 0 <= each <= 1 for each in (self.share, self.tolerance))
-        versions = f"{self.old}{self.new}"
-        return all(shares) and versions.isascii() and versions.isdecimal() and self.old != self.new
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-
-@dataclass(frozen=True)
 class ModelInfo:
     """What a served model takes and gives, as Triton tells."""
 
@@ -123,7 +82,6 @@ class ModelInfo:
     max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
     decoupled: bool = False  # it may answer a request in several pieces
     pinned: bool = False  # this version is meant, also where a newer one serves
-    canary: Canary | None = None  # no version was named, and this one is not the only one that may answer
 
     @classmethod
     def from_triton(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ModelInfo:
@@ -137,24 +95,19 @@ class ModelInfo:
         given: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
         parameters = {key: value.get("string_value", "").strip() for key, value in given.items()}
         versions = list(map(str, metadata.get("versions") or [""]))
-        canary = tried if (tried := Canary.of(parameters)) and tried.old in versions else None
         return cls(
             name=str(metadata["name"]),
             inputs=specs(metadata["inputs"]),
             outputs=specs(metadata["outputs"]),
             parameters=parameters,
-            version=canary.old if canary else max(versions, key=lambda text: (len(text), text)),
+            version=max(versions, key=lambda text: (len(text), text)),
             max_batch_size=int(config.get("max_batch_size", 0)),
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-            pinned=canary is not None,
-            canary=canary,
         )
 
     def at(self, version: str) -> ModelInfo:
         """The same where this version is meant."""
-        canary = Canary.of(self.parameters)
-        own = canary.parameters if canary and canary.new == version else {}
-        return replace(self, version=version, pinned=True, canary=None, parameters={**self.parameters, **own})
+        return replace(self, version=version, pinned=True)
 
     @cached_property
     def target(self) -> str:

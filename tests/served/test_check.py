@@ -148,6 +148,20 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
 
 
+def test_another_model_is_asked_the_same_and_the_answers_are_compared(triton: Any, drawn: Path) -> None:
+    options = ("--data", drawn, "--limit", 30, "--url", triton.http_url, "--json", "-")
+    done = run("food_classifier_int8", "--against", "food_classifier_onnx", *options)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["against"]
+    assert (found["model"], found["pictures"]) == ("food_classifier_onnx", 30)
+    assert found["different"] <= 3
+    assert 0 < found["largest_difference"] < 1
+    same = json.loads(run("food_classifier_onnx", "--against", "food_classifier_onnx/1", *options).stdout)
+    assert same["against"]["different"] == 0
+    wrong = run("food_classifier_onnx", "--against", "digits", *options)
+    assert "digits has other labels than food_classifier_onnx" in wrong.output
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "sent"), [("none", 7, 7), ("none", 64, 16), ("one_by_one", 16, 1)]
 )

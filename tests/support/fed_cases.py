@@ -252,7 +252,6 @@ def of_repositories(given: Given) -> Iterator[Case]:
             yield Case(
                 "rollback", what, ["rollback", "digits", "--to", str(repository)], refused=False, more=writes
             )
-            yield Case("canary", what, ["canary", "promote", "digits", "--to", str(repository)], more=writes)
             words = (
                 f"deployer --onnx --config {small_network.ARCHITECTURE} --triton-model-name digits "
                 f"--save-dir {repository}"

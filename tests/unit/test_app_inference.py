@@ -221,6 +221,7 @@ def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5
     config = {"parameters": {"threshold": {"string_value": "0.75"}}}
     listener.script |= {"/config": http(config), "/infer": answered([1.0] + [0.0] * 10, "2")}
+    listener.script["/versions/2"] = http(METADATA | {"versions": ["2"]})
     prediction = classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     assert (prediction.version, prediction.threshold) == ("2", 0.75)
 

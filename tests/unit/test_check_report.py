@@ -105,21 +105,21 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
     theirs[2] = [0.1, 0.6, 0.3]
-    found = agreement(answers(), theirs, pictures(), LABELS, Path("w"))
+    found = agreement(answers(), theirs, pictures(), LABELS, "w")
     assert found.different == 1
     assert found.largest_difference == pytest.approx(0.2)
     assert [each["name"] for each in found.worst[:2]] == ["p1", "p2"]
-    assert (found.worst[0]["served"], found.worst[0]["eager"]) == ("a", "b")
+    assert (found.worst[0]["served"], found.worst[0]["other"]) == ("a", "b")
     assert found.top1 == 4 / 4
     got = answers()
     got.probabilities[0] = np.nan
-    found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, Path("w"))
+    found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, "w")
     assert (found.pictures, found.different) == (3, 0), "a row without an answer is not compared"
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     got = answers()
-    made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, Path("w")))
+    made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, "w"))
     html = made.page()
     assert html.count("<svg") == 5
     assert "c&lt;d" in html

@@ -112,17 +112,21 @@ class Triton:
         reply = self._ask(Call("statistics", model), deadline)
         return self._parsed(lambda: by_version(reply.fields))
 
-    def total(self, model: str) -> ModelStatistics:
+    def total(self, model: str, deadline: Deadline | None = None) -> ModelStatistics:
         """The same of a model, over all its versions."""
-        return sum(self.statistics(model), ModelStatistics())
+        return sum(self.statistics(model, deadline), ModelStatistics())
 
     def counted(
-        self, model: str, before: ModelStatistics, done: Callable[[ModelStatistics], bool]
+        self,
+        model: str,
+        before: ModelStatistics,
+        done: Callable[[ModelStatistics], bool],
+        deadline: Deadline | None = None,
     ) -> ModelStatistics:
         """What it counted of a model since `before`, when that is `done` or after a while as it is."""
-        deadline = Deadline(_COUNTED_WITHIN_S)
-        while not done(counted := self.total(model).since(before)) and not deadline.passed:
-            time.sleep(0.05)
+        ends = Deadline(_COUNTED_WITHIN_S)
+        while not done(counted := self.total(model, deadline).since(before)) and not ends.passed:
+            time.sleep(0.005)
         return counted
 
     def ready_models(self, deadline: Deadline | None = None) -> list[str]:

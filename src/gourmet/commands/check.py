@@ -49,6 +49,7 @@ from gourmet.systems import registry
     help="Compare with the network of these weights.  "
     "[default: those of the model's manifest, if they are in runs/]",
 )
+@click.option("--against", metavar="OLD", help="Ask OLD, another model or version, the same and compare.")
 @click.option(
     "--model-repository",
     "repository",
@@ -74,7 +75,8 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     was exported from, and some pictures are sent twice, to check that every answer belongs to its picture. A
     model that generates text is asked its system's examples, whole and, if it streams, in pieces; with --data
     of texts and their right answers, BLEU and chrF are reported too, and with --eager how many answers are
-    the network's own.
+    the network's own. With --against, how many answers are the same as those of another model or version,
+    such as the one that serves while a new one is still to be promoted.
 
     The exit status is 1 if requests failed, if answers were mixed up, or if top-1 is below --min-top1;
     130 after Ctrl-C.
@@ -82,6 +84,7 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     \b
     gourmet check food_classifier --data shared/food11 --limit 2000 --min-top1 0.6
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
+    gourmet check food_classifier/2 --against food_classifier/1 --data shared/food11
     """
     from gourmet.serving.connect import connect
     from gourmet.tasks import checking

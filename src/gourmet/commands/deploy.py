@@ -15,8 +15,7 @@ from gourmet.commands.options import (
     url_option,
 )
 from gourmet.commands.progress import bar
-from gourmet.commands.values import POSITIVE, share
-from gourmet.contracts import Canary
+from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.systems import registry
 
@@ -39,27 +38,6 @@ from gourmet.systems import registry
 )
 @click.option("--fp32", is_flag=True, help="Round no weights, where a system does.")
 @click.option("--version", "number", type=POSITIVE, help="Replace this version.  [default: a new one]")
-@click.option(
-    "--canary",
-    "of_requests",
-    type=share,
-    metavar="SHARE",
-    help="Have the new version answer this share of the requests, like 10%, and the old one the others.",
-)
-@click.option(
-    "--shadow",
-    "shadowed",
-    type=share,
-    metavar="SHARE",
-    help="Send the new version a copy of this share of the requests; the old one answers all.",
-)
-@click.option(
-    "--tolerance",
-    type=share,
-    default="30%",
-    metavar="SHARE",
-    help="Abandon a canary if more than this share of its answers differs from the old version's.",
-)
 @url_option(
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
     required=False,
@@ -75,18 +53,14 @@ def deploy(
     fp32: bool,
     number: int | None,
     architecture: str,
-    of_requests: float | None,
-    shadowed: float | None,
-    tolerance: float,
     url: str | None,
     send: bool,
 ) -> None:
     """Export a system's weights into the model repository, if the result answers as the network does.
 
-    Exports all of its models, or the one that is named. With --canary or --shadow the web app tries the new
-    version beside the old one, until `gourmet canary` promotes or abandons it. Weights that others trained
-    are a plain .pth or safetensors (--architecture), or the .onnx of a system that `gourmet new` made, and
-    compared on made-up pictures where no --data are given.
+    Exports all of its models, or the one that is named. Weights that others trained are a plain .pth or
+    safetensors (--architecture), or the .onnx of a system that `gourmet new` made, and compared on made-up
+    pictures where no --data are given.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
@@ -109,8 +83,6 @@ def deploy(
         if not isinstance(export, Quantizing):
             raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
         export = export.in_fp32()
-    if part := of_requests or shadowed:
-        _check_triable(system, number, both=bool(of_requests and shadowed))
     if checkpoint and weights:
         raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
     chosen = weights or Path("runs") / system / "last.safetensors"
@@ -129,7 +101,6 @@ def deploy(
         chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
     if not chosen_forms:
         raise UsageError(f"{name} is not what `gourmet deploy {system} --format {form}` makes: leave one out")
-    canary = Canary("", "", part, bool(shadowed), tolerance, deployment.at, {}) if part else None
     triton, said = url or serving_url(models), list[str]()
 
     def served(version: Path) -> None:
@@ -140,15 +111,5 @@ def deploy(
         for each in chosen_forms:
             model = models / deployment.targets[each].model
             with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
-                folder, checks = put(deployment, each, models, number, served, canary)
-            tried = f"it is tried: see `gourmet canary status {model.name}`, then promote or abandon it"
-            click.echo("\n".join([str(folder), table(checks), *said[-1:], *([tried] if canary else [])]))
-
-
-def _check_triable(system: str, number: int | None, *, both: bool) -> None:
-    from gourmet.pictures.classifier import PictureClassifier
-
-    if both or number:
-        raise UsageError("give one of --canary, --shadow and --version")
-    if not isinstance(registry.load(system), PictureClassifier):
-        raise UsageError(f"--canary and --shadow compare classes, and {system} answers with a text")
+                folder, checks = put(deployment, each, models, number, served)
+            click.echo("\n".join([str(folder), table(checks), *said[-1:]]))

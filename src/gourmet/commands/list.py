@@ -42,6 +42,5 @@ def _cells(row: ListedVersion) -> tuple[str, ...]:
 
     when = row.deployed[:16].replace("T", " ")
     requests = "–" if row.requests is None else str(row.requests)
-    state = ", ".join(filter(None, (row.state, row.tried)))
-    texts = (row.system, row.model, str(row.version or ""), state, when, row.by)
+    texts = (row.system, row.model, str(row.version or ""), row.state, when, row.by)
     return (*texts, megabytes(row.bytes), megabytes(row.memory_bytes), requests)

@@ -25,8 +25,6 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
         return f"{url} polls its repository: it loads {name} by itself, and was not asked"
     with connect(url, LOADS_WITHIN_S) as triton:
         info = triton.describe(name)
-        if info.canary:
-            return _ask(triton, f"{name}/{number}")
         if info.version != str(number):
             raise GourmetError(
                 f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "

@@ -39,7 +39,7 @@ def page_path(out: Path | None, model: str) -> Path | None:
     """The file of --out."""
     if out and out.suffix not in ("", ".html"):
         raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
-    return out / f"{model}.check.html" if out and not out.suffix else out
+    return out / f"{model.replace('/', '-')}.check.html" if out and not out.suffix else out
 
 
 def give(report: CheckReport, json_to: str | None, page: Path | None) -> None:

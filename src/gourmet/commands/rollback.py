@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -24,23 +24,19 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     The version's config and labels come back with it, and it is asked its sample. If it does not answer,
     nothing changes. The withdrawn version is deleted.
     """
-    from gourmet.deploying.rollback import deployed_together
-
-    with alone_in(models):
-        go_back(deployed_together(models, name), url or serving_url(models), send=send)
-
-
-def go_back(chosen: Sequence[Path], triton: str | None, *, send: bool) -> None:
-    """Have the versions before serve, here and on `triton`, and say so."""
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.deploying.rollback import deployed_together
     from gourmet.deploying.rollback import rollback as withdraw
 
-    def served(before: Mapping[Path, int]) -> None:
-        for model in before if triton else ():
-            click.echo(load_and_ask(triton or "", model, send=send))
+    with alone_in(models):
+        chosen, triton = deployed_together(models, name), url or serving_url(models)
 
-    with served_as_before(triton, chosen, send=send):
-        steps = withdraw(chosen, served)
-    serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
-    for model, (latest, before) in steps.items():
-        click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")
+        def served(before: Mapping[Path, int]) -> None:
+            for model in before if triton else ():
+                click.echo(load_and_ask(triton or "", model, send=send))
+
+        with served_as_before(triton, chosen, send=send):
+            steps = withdraw(chosen, served)
+        serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
+        for model, (latest, before) in steps.items():
+            click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")

@@ -74,13 +74,6 @@ def fraction(text: str) -> float:
     return found[0]
 
 
-def share(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if not found or not 0 < float(found[1]) <= 100:
-        raise click.BadParameter(f"{text!r} is not a share above 0: write it like 10%")
-    return float(found[1]) / 100
-
-
 def counts(text: str) -> tuple[int, ...]:
     if min(found := numbers(text)) < 1:
         raise click.BadParameter(f"{text!r} has {min(found)}: each is a whole number of at least 1")

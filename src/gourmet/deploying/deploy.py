@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import as_json, as_pbtxt
-from gourmet.contracts import Canary
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, read_config, repository_text, versions
@@ -39,27 +38,21 @@ def deploy(
     repository: Path,
     number: int | None = None,
     served: Callable[[Path], None] = lambda _version: None,
-    canary: Canary | None = None,
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
     Returns the new version's folder and the checks that it passed. `served` is called with it in place, and
-    may still refuse it. With a `canary` it is tried beside the latest, whose config stays.
+    may still refuse it.
     """
     target = deployment.targets[form]
     model = repository / target.model
     with contextlib.ExitStack() as undo:
         new = not model.exists()
-        if (model / CONFIG).exists() and (found := ConfigFile.read(model).canary):
-            raise GourmetError(
-                f"version {found.new} of {target.model} is tried: first `gourmet canary promote "
-                f"{target.model}`, or `abandon`"
-            )
         if new and target.config:
             _make_folder(model, undo)
         # What cannot be written is better refused before the work.
         config = _config(deployment, target, model)
-        files = (_beside(config, model, canary) if canary else config).texts()
+        files = config.texts()
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 
@@ -139,20 +132,6 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
         if made.keys() & config.generated.keys():
             config = replace(config, generated={**config.generated, **made})
     return config.with_version(deployment.calibration, target.dims)
-
-
-def _beside(config: ConfigFile, model: Path, canary: Canary) -> ConfigFile:
-    """What the model's config.pbtxt is while a version that has this `config` is tried."""
-    before, numbers = ConfigFile.read(model), tidied(model)
-    both = [as_pbtxt({**each.generated, "parameters": {}}) for each in (before, config)]
-    if not numbers or both[0] != both[1]:
-        why = "other inputs or outputs" if numbers else "no version beside which this one could be tried"
-        raise GourmetError(f"{model.name} has {why}: deploy it without --canary and --shadow")
-    parameters = {
-        name: str(value["string_value"]) for name, value in config.generated.get("parameters", {}).items()
-    }
-    old, new = str(numbers[-1]), str(numbers[-1] + 1)
-    return before.with_canary(replace(canary, old=old, new=new, parameters=parameters))
 
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
-from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.serving.overview import owner_of
@@ -92,8 +91,6 @@ def _version(models: Sequence[Path], number: str) -> Path:
             f"{number} is the latest version of {model.name}: go back with `gourmet rollback {model.name}`, "
             f"or remove all of it as {model.name}"
         )
-    if ConfigFile.read(model).canary:
-        raise UsageError(f"a version of {model.name} is tried: first end that with `gourmet canary`")
     return model / str(int(number))
 
 

@@ -63,12 +63,7 @@ def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
     """The config and the labels of the first of two versions, whose file is the one that was deployed."""
     if len(numbers) < 2:
         raise RepositoryError(f"{model} has no version before {numbers[0] if numbers else 'the first'}")
-    return texts_of(model, numbers[0])
-
-
-def texts_of(model: Path, number: int) -> dict[str, str]:
-    """The config and the labels that a version was deployed with; nothing of a version that is tried."""
-    config, version = ConfigFile.read(model).without_canary(), model / str(number)
+    config, version = ConfigFile.read(model), model / str(numbers[0])
     texts, labels = config.texts(), ""
     if (version / MANIFEST).exists():
         try:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
-from gourmet.contracts import CALIBRATION_PARAMETERS, CANARY_PARAMETER, Canary
+from gourmet.contracts import CALIBRATION_PARAMETERS
 from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
-from gourmet.runtime.instances import parameter
 
 # The digest tells a part that was changed by hand, which would be lost.
 _LINE: Final = "# Generated with each version, and replaced with the next; write what is yours above. sha256 "
@@ -64,28 +63,6 @@ class ConfigFile:
         for tensor in (each for part in _TENSORS for each in generated.get(part, ())):
             tensor["dims"] = list(dims.get(tensor["name"], tensor["dims"]))
         return replace(self, generated=generated)
-
-    @property
-    def canary(self) -> Canary | None:
-        """What is tried, by the part that is generated."""
-        return Canary.of({CANARY_PARAMETER: parameter(self.generated, CANARY_PARAMETER)})
-
-    def with_canary(self, canary: Canary) -> ConfigFile:
-        """As it is, of the version that serves, with both versions loaded."""
-        generated = copy.deepcopy(self.generated)
-        generated.setdefault("parameters", {})[CANARY_PARAMETER] = {"string_value": canary.text()}
-        generated["version_policy"] = {"specific": {"versions": [canary.old, canary.new]}}
-        return replace(self, generated=generated)
-
-    def without_canary(self) -> ConfigFile:
-        if not self.canary:
-            return self
-        of_both = "version_policy", "parameters"
-        left = {
-            name: value for name, value in self.generated["parameters"].items() if name != CANARY_PARAMETER
-        }
-        generated = {name: value for name, value in self.generated.items() if name not in of_both}
-        return replace(self, generated=generated | ({"parameters": left} if left else {}))
 
     def of_manifest(self, about: Mapping[str, Any]) -> ConfigFile:
         """With what the manifest of a version says that belongs to it."""

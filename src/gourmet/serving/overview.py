@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from gourmet.client.model_config import as_json
-from gourmet.contracts import CANARY_PARAMETER, SYSTEM_PARAMETER, Canary
+from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, model_names, read_config, versions
 from gourmet.runtime import manifest
@@ -39,7 +39,6 @@ class ListedVersion:
     by: str = ""
     bytes: int | None = None
     memory_bytes: int | None = None
-    tried: str = ""  # canary or shadow, and its share
 
 
 def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
@@ -77,8 +76,6 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     if fault:
         yield ListedVersion(system, model.name, state="broken", reason=fault)
         return
-    canary = Canary.of({CANARY_PARAMETER: parameter(as_json(read_config(model)), CANARY_PARAMETER)})
-    kind = canary and f"{'shadow' if canary.is_shadow else 'canary'} {100 * canary.share:g}%"
     for folder in (model / str(number) for number in versions(model)):
         version = int(folder.name)
         known = ("", "", None) if states is None else ("not loaded", "", None)
@@ -91,8 +88,7 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         when, by = str(deployed.get("at", changed)), str(deployed.get("by", ""))
         held = memory.get(folder.resolve())
-        tried = kind if canary and kind and canary.new == folder.name else ""
-        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held, tried)
+        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held)
 
 
 def _states(url: str) -> _States:

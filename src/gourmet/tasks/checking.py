@@ -96,11 +96,12 @@ class CheckOptions:
     weights: Path | None = None  # of the eager network
     runs: Path = Path("runs")  # where the weights that the manifest names may lie
     min_top1: float | None = None
+    against: str | None = None  # another served model or version, asked the same
     resume: Path | None = None  # the folder that holds the answers of a check that was stopped
 
     def plan(self) -> dict[str, Any]:
         """What tells this check from another, whose answers are not its own."""
-        names = ("model", "data", "part", "limit", "missing_classes", "batch", "weights")
+        names = ("model", "data", "part", "limit", "missing_classes", "batch", "weights", "against")
         return {name: getattr(self, name) for name in names}
 
 

@@ -103,14 +103,14 @@ class AskedAgain:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a served model is from its network, over the pictures that it answered."""
+    """How far a served model is from its network or another model, over the pictures that both answered."""
 
-    weights: Path
+    other: str  # the file of the network, or the other model
     pictures: int
     different: int  # answered with another class
     largest_difference: float  # of any probability
     worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
-    top1: float | None  # of the network itself, where there are labels
+    top1: float | None  # of the other, where there are labels
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Picture, answers of both, and how far apart, for a table."""
@@ -118,7 +118,7 @@ class Agreement:
             (
                 each["name"],
                 f"{each['served']} {each['served_sure']:.3f}",
-                f"{each['eager']} {each['eager_sure']:.3f}",
+                f"{each['other']} {each['other_sure']:.3f}",
                 f"{each['difference']:.1e}",
             )
             for each in self.worst
@@ -143,7 +143,7 @@ def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> P
 
 
 def agreement(
-    answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], weights: Path
+    answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], other: str
 ) -> Agreement:
     """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
     there = np.flatnonzero(answers.there)
@@ -153,7 +153,7 @@ def agreement(
     # Other classes first, and the largest differences first among them.
     order = np.lexsort((-apart, best == right))[:_WORST]
     return Agreement(
-        weights=weights,
+        other=other,
         pictures=len(there),
         different=int((best != right).sum()),
         largest_difference=float(apart.max()),
@@ -162,8 +162,8 @@ def agreement(
                 "name": pictures.names[there[row]],
                 "served": labels[best[row]],
                 "served_sure": float(mine[row].max()),
-                "eager": labels[right[row]],
-                "eager_sure": float(theirs[row].max()),
+                "other": labels[right[row]],
+                "other_sure": float(theirs[row].max()),
                 "difference": float(apart[row]),
             }
             for row in order

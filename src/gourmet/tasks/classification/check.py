@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from gourmet.contracts import BadAnswer, ModelInfo
-from gourmet.errors import UnknownSystem, UsageError
+from gourmet.errors import GourmetError, UnknownSystem, UsageError
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime import malloc
-from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
+from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all, first_of
 from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.agreement import (
     Agreement,
@@ -54,6 +54,7 @@ class PictureCheck:
     pictures: CheckedPictures
     options: CheckOptions
     parts: SystemParts
+    against: ServedClassifier | None = None
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -95,15 +96,20 @@ class PictureCheck:
         """Ask about some pictures again, compare with the network, and measure."""
         answers = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
         again: AskedAgain | None = None
+        against: Agreement | None = None
         eager: Agreement | str = "stopped before" if replies.stopped else "no picture was answered"
         if answers.versions and not replies.stopped:
             with replies.until_stopped():
                 with stage("asking some again") as tick:
                     again = self._ask_again(answers, tick)
                 eager = self._compare(answers, stage)
+                if self.against:
+                    against = self._compare_with(self.against, answers, stage)
         if replies.stopped:
             eager = "stopped before"
-        return PictureReport(self.served, self.pictures, self.options, replies, answers, again, eager)
+        return PictureReport(
+            self.served, self.pictures, self.options, replies, answers, again, eager, against
+        )
 
     def _ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
         """Ask about pictures from all over, each alone: is the answer in a batch the picture's own?
@@ -133,7 +139,24 @@ class PictureCheck:
             pictures = self.pictures.read(rows)
             logits = evaluation.ask(network, self.served.contract, pictures, len(rows), tick)
         theirs = self.served.contract.scaled(logits, self.served.info.temperature)
-        return agreement(answers, theirs, self.pictures, self.served.labels, weights)
+        return agreement(answers, theirs, self.pictures, self.served.labels, str(weights))
+
+    def _compare_with(
+        self, other: ServedClassifier, answers: PictureAnswers, stage: Stage
+    ) -> Agreement | None:
+        """How far the answers are from those of another served model to the same pictures."""
+        replies = Replies[BatchAnswer]()
+        options = replace(self.options, batch=min(self.options.batch, max(1, other.info.max_batch_size)))
+        asked = replace(self, served=other, options=options)
+        with stage(f"asking {other.info.target}") as tick:
+            ask_all(asked.ask, asked.questions(), len(self), self.server, replies, tick)
+        theirs = PictureAnswers.joined(replies.answers, len(self), len(other.labels))
+        both = answers.there & theirs.there
+        if not both.any():
+            raise GourmetError(f"{other.info.target} answered none: {first_of(replies.failures)}")
+        mine = replace(answers, probabilities=np.where(both[:, None], answers.probabilities, np.nan))
+        rows = theirs.probabilities[both]
+        return agreement(mine, rows, self.pictures, self.served.labels, other.info.target)
 
 
 def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
@@ -150,7 +173,12 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
         options.limit,
         missing_classes=options.missing_classes,
     )
-    found = PictureCheck(server, served, pictures, options, parts)
+    against = None
+    if options.against:
+        against = ServedClassifier(server.triton.describe(options.against), served.contract)
+        if against.labels != served.labels:
+            raise UsageError(f"{options.against} has other labels than {model.name}: name one of the same")
+    found = PictureCheck(server, served, pictures, options, parts, against)
     sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
     found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
     return found

@@ -63,6 +63,7 @@ class PictureReport:
     answers: PictureAnswers
     again: AskedAgain | None
     eager: Agreement | str  # or why it was not compared
+    against: Agreement | None = None  # with another served model or version
 
     @property
     def stopped(self) -> bool:
@@ -184,7 +185,8 @@ class PictureReport:
             "asked_again": asdict(self.again) if self.again else None,
             "eager": {"compared": False, "why": eager}
             if isinstance(eager, str)
-            else {"compared": True, **asdict(eager), "weights": str(eager.weights)},
+            else {"compared": True, **_as_dict(eager, file="weights", answers="eager")},
+            "against": self.against and _as_dict(self.against, file="model", answers="other"),
             "quality": self.quality and self.quality.as_dict(),
             "declined": {name: round(share, 4) for name, share in self.declined.items()},
         }
@@ -208,6 +210,9 @@ class PictureReport:
         if isinstance(self.eager, Agreement) and self.eager.largest_difference:
             heading = ("furthest from the network", "served", "network", "apart")
             lines += ["", columns([heading, *self.eager.rows()[:_NAMED]])]
+        if self.against and self.against.largest_difference:
+            heading = (f"furthest from {self.against.other}", "served", "other", "apart")
+            lines += ["", columns([heading, *self.against.rows()[:_NAMED]])]
         return "\n".join(lines)
 
     def facts(self) -> Iterator[tuple[str, str]]:
@@ -229,6 +234,8 @@ class PictureReport:
                 f"{self.declined['not sure']:.1%} more are not sure",
             )
         yield "network", self._network()
+        if self.against:
+            yield "against", _words(self.against)
         if again := self.again:
             yield (
                 "order",
@@ -249,11 +256,7 @@ class PictureReport:
         eager = self.eager
         if isinstance(eager, str):
             return f"not compared: {eager}"
-        top1 = "" if eager.top1 is None else f", whose top-1 is {eager.top1:.4f}"
-        return (
-            f"{eager.different} of {eager.pictures} answered otherwise than by {eager.weights}{top1}; "
-            f"probabilities apart by at most {eager.largest_difference:.1e}"
-        )
+        return _words(eager)
 
     def _batches(self) -> str:
         counts = self.replies.counted
@@ -263,3 +266,17 @@ class PictureReport:
         return (
             f"{words}; {counts.cache_hits} requests answered from the cache" if counts.cache_hits else words
         )
+
+
+def _as_dict(found: Agreement, *, file: str, answers: str) -> dict[str, Any]:
+    facts = asdict(found)
+    worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in found.worst]
+    return {file: facts.pop("other"), **facts, "worst": worst}
+
+
+def _words(found: Agreement) -> str:
+    top1 = "" if found.top1 is None else f", whose top-1 is {found.top1:.4f}"
+    return (
+        f"{found.different} of {found.pictures} answered otherwise than by {found.other}{top1}; "
+        f"probabilities apart by at most {found.largest_difference:.1e}"
+    )

@@ -49,6 +49,7 @@ class TextAnswer:
     total_ms: float = 0.0
     first_piece_ms: float = 0.0
     sure: bool | None = None
+    other: str | None = None  # what the model of --against answers
 
     @property
     def text(self) -> str:
@@ -69,6 +70,7 @@ class TextReport:
     # Of the answers that are sure, the share that is near to people's.
     near_of_sure: float | None = None
     of: str = "texts"
+    against: str | None = None  # the other model whose answers were compared
 
     @property
     def stopped(self) -> bool:
@@ -101,6 +103,12 @@ class TextReport:
         return sum(told) / len(told) if told else None
 
     @property
+    def same(self) -> float:
+        """The share of the answers that the other model gives too."""
+        answers = self.replies.answers
+        return sum(each.other == each.joined for each in answers) / max(1, len(answers))
+
+    @property
     def _asked(self) -> int:
         return len(self.replies.answers) + len(self.replies.failures)
 
@@ -121,6 +129,7 @@ class TextReport:
             "agreement": self.agreement,
             "sure": self.sure,
             "near_of_sure": self.near_of_sure,
+            "against": self.against and {"model": self.against, "same": self.same},
         }
 
     def summary(self) -> str:
@@ -144,6 +153,8 @@ class TextReport:
             lines.append(f"sure        {100 * self.sure:.1f} % of the answers{of_them}")
         if self.agreement is not None:
             lines.append(f"as eager    {100 * self.agreement:.1f} % of the answers are the network's own")
+        if self.against:
+            lines.append(f"against     {100 * self.same:.1f} % of the answers are those of {self.against}")
         return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self.replies.answers[:_SHOWN]])
 
     def page(self) -> str:
@@ -163,6 +174,7 @@ class TextCheck:
     asked: Sequence[TextQuestion]
     options: CheckOptions
     parts: SystemParts
+    against: ModelInfo | None = None
 
     def __len__(self) -> int:
         return len(self.asked)
@@ -176,15 +188,16 @@ class TextCheck:
         arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces]
         arrived = arrived or [(GeneratedText(""), 0.0)]
         joined = "".join(piece.text for piece, _ in arrived)
-        whole = None
-        if self.whole_model:
-            whole = "".join(piece.text for piece in self._pieces(self.whole_model, question, server))
+        whole, other = (
+            "".join(piece.text for piece in self._pieces(model, question, server)) if model else None
+            for model in (self.whole_model, self.against)
+        )
         answer, system = replace(arrived[-1][0], text=joined), self.parts.generator
         if isinstance(system, WarnsOfAnswers):
             answer = system.with_warning(question.example, answer)
         times = arrived[-1][1], arrived[0][1]
         sure = self.model.is_sure(answer)
-        return TextAnswer(question.reference, joined, len(arrived), whole, *times, sure)
+        return TextAnswer(question.reference, joined, len(arrived), whole, *times, sure, other)
 
     def _pieces(
         self, model: ModelInfo, question: TextQuestion, server: TimedServer
@@ -196,7 +209,7 @@ class TextCheck:
         except ValueError as exc:
             raise BadData(str(exc)) from exc
         if not model.decoupled:
-            yield system.generated(server.infer(model.name, inputs).outputs, model)
+            yield system.generated(server.infer(model.target, inputs).outputs, model)
             return
         for outputs in server.stream(model, inputs):
             yield system.generated(outputs, model)
@@ -214,7 +227,9 @@ class TextCheck:
                 agreement = self._agreement(answers, self.options.weights, stage)
         name = self.whole_model.name if self.whole_model else ""
         of = "pictures" if self.parts.generator.example_kind == "picture" else "texts"
-        return TextReport(self.model, name, len(self), replies, scores, agreement, near, of)
+        return TextReport(
+            self.model, name, len(self), replies, scores, agreement, near, of, self.options.against
+        )
 
     def _agreement(self, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
         """The share of answers that the network of these weights gives too."""
@@ -238,7 +253,8 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
         with suppress(ModelUnavailable):
             usual = server.triton.describe(parts.generator.default_model)
             whole = None if usual.decoupled else usual
-    return TextCheck(model, whole, _questions(options, parts), options, parts)
+    against = server.triton.describe(options.against) if options.against else None
+    return TextCheck(model, whole, _questions(options, parts), options, parts, against)
 
 
 def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuestion]:
