@@ -5,13 +5,10 @@ and each served model belongs to a system.
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from app.core.errors import (
@@ -40,8 +37,6 @@ from gourmet.client.tensors import Inputs
 from gourmet.client.transport import WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transport
 from gourmet.contracts import (
-    DEATHS_ENV,
-    DEATHS_PARAMETER,
     GeneratedText,
     ModelInfo,
     System,
@@ -206,33 +201,6 @@ class ServedModels(Generic[S]):
                 if mine := self._owner(info, system):
                     yield Served(mine, info)
 
-    def watched(self, served: Served[S], deadline: Deadline) -> Deadline:
-        """The same deadline; who asks it in a silence whether somebody still waits gets InferenceFailed where
-        a process of the model died since: Triton says nothing of what that was doing.
-
-        `gourmet up` tells it at once in a file; elsewhere that is as old as the description of a model that
-        is cached, which costs a question in five seconds.
-        """
-        watched, is_cancelled = copy.copy(deadline), deadline.is_cancelled
-        before, died = served.info, _deaths(served.info.name)
-
-        def still_alive() -> bool:
-            if died != _deaths(before.name):
-                return False  # while the model is loaded again, a question takes its seconds
-            now = before
-            with contextlib.suppress(ServingError):  # Triton is busy, or away, which the call itself tells
-                now = self.find(before.target, deadline, served.system.name).info
-            deaths = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
-            return deaths[0] == deaths[1]
-
-        def is_cancelled_or_dead() -> bool:
-            if not still_alive():
-                raise InferenceFailed(f"a process of {before.name} died while it answered: ask again")
-            return is_cancelled()
-
-        watched.is_cancelled = is_cancelled_or_dead
-        return watched
-
     def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
         """What `model` takes and gives, cached for a few seconds."""
         at, info = self._described.get(model, (0.0, None))
@@ -250,10 +218,3 @@ class ServedModels(Generic[S]):
 def with_warning(system: System, example: bytes, answer: GeneratedText) -> GeneratedText:
     """A whole answer to `example`, and what is doubtful about it where its system tells that."""
     return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer
-
-
-def _deaths(model: str) -> int:
-    """How many of its processes `gourmet up` saw die."""
-    with contextlib.suppress(KeyError, OSError):  # another program keeps Triton, or none died so far
-        return Path(os.environ[DEATHS_ENV]).read_text().splitlines().count(model)
-    return 0

@@ -120,15 +120,12 @@ class Generator:
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
-        watched = self.models.watched(model, deadline)
         with _explained(model):
             if not model.info.decoupled:
-                answer = self._triton.infer(model.info.target, inputs, watched, request_id)
+                answer = self._triton.infer(model.info.target, inputs, deadline, request_id)
                 yield _read(model, answer.outputs)
                 return
             for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
-                if outputs is None:
-                    watched.is_cancelled()
                 yield None if outputs is None else _read(model, outputs)
 
     def answers(
@@ -144,14 +141,13 @@ class Generator:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
             ]
-        watched = self.models.watched(model, deadline)
         rows = [_inputs(model, example, options) for example in examples]
         found: list[GeneratedText] = []
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
             with _explained(model):
-                outputs = self._triton.infer(model.info.target, together, watched, request_id).outputs
+                outputs = self._triton.infer(model.info.target, together, deadline, request_id).outputs
             found += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))

@@ -31,10 +31,6 @@ NO_OPTIONS: Final[Options] = MappingProxyType({})
 SYSTEM_PARAMETER: Final = "system"
 # Where it says anything, the web app answers by the model only where its settings name it.
 WEB_PARAMETER: Final = "web"
-# How many of its processes died, each of which had it loaded again.
-DEATHS_PARAMETER: Final = "stubs_died"
-# Names the file to which `gourmet up` adds the model's name at once: the parameter follows once it is loaded.
-DEATHS_ENV: Final = "STUB_DEATHS"
 LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +12,14 @@ from support.fake_classifier import form, knowing
 from support.listener import Listen, http, listen
 from werkzeug.test import TestResponse
 
-from app import asking, create_app
-from app.api.text_calls import Generator, _inputs
+from app import create_app
+from app.api.text_calls import _inputs
 from app.asking import Served
-from app.core.errors import InferenceFailed, RefusedRequest
+from app.core.errors import RefusedRequest
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
-from gourmet.client.deadline import Deadline
-from gourmet.client.transport import Call, Reply
-from gourmet.client.triton import Triton
 from gourmet.commands.translate import translate
-from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, TensorSpec
+from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
@@ -270,76 +264,6 @@ def test_while_models_are_loaded_streams_are_answered_whole_and_what_is_asked_fo
     assert all(("Retry-After" in reply.headers) == bool(expected) for reply in replies)
     unknown = browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"})
     assert unknown.status_code == 404
-
-
-class _Silent:
-    """A Triton that answers nothing, one of whose processes dies after a while."""
-
-    def __init__(self, silences: int) -> None:
-        self.silences = silences
-        self.deaths = ""
-
-    def describe(self, model: str, _: Deadline) -> ModelInfo:
-        died = {DEATHS_PARAMETER: self.deaths} if self.deaths else {}
-        text = (TensorSpec("TEXT", "BYTES", (1,)),)
-        return ModelInfo(model, text, (), parameters={"system": "translator", **died}, decoupled=True)
-
-    def stream(self, *_: object) -> Iterator[None]:
-        for _each in range(self.silences):
-            yield None
-        self.deaths = "1"
-        while True:
-            yield None
-
-
-def test_a_stream_whose_process_died_ends_with_an_error_and_not_at_its_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(asking, "DESCRIPTION_AGE_S", 0.0)
-    generator = Generator(_Silent(3), {"translator": TRANSLATOR}, {"translator": "m"})  # type: ignore[arg-type]
-    model = generator.find("", Deadline(60))
-    pieces = generator.pieces(model, b"text", {}, Deadline(60), "id")
-    assert [next(pieces) for _ in range(3)] == [None] * 3
-    with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
-        next(pieces)
-
-
-@pytest.mark.parametrize("several", [True, False])
-def test_a_whole_answer_whose_process_died_ends_in_the_next_silence(
-    several: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`gourmet up` writes each death to a file at once: nobody waits until the model is loaded again."""
-    deaths = tmp_path / "deaths"
-    monkeypatch.setenv(DEATHS_ENV, str(deaths))
-
-    class Dying:
-        """A transport of one whose process dies in the second silence."""
-
-        protocol, address = "grpc", "127.0.0.1:1"
-
-        def send(self, call: Call, _: Deadline) -> Iterator[Reply | None]:
-            if call.operation == "infer":
-                yield None
-                deaths.write_text("m_stream\nm\n")
-                yield None
-                pytest.fail("it was waited for")
-            config = {"parameters": {"system": {"string_value": "translator"}}}
-            text = [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
-            yield Reply(
-                config if call.operation == "config" else {"name": "m", "inputs": text, "outputs": []}
-            )
-
-        def close(self) -> None: ...
-
-    generator = Generator(Triton(Dying()), {"translator": TRANSLATOR}, {"translator": "m"})
-    model = generator.find("", Deadline(60))
-    ask = (
-        partial(generator.answers, model, [b"text"], {}, Deadline(60), "id")
-        if several
-        else partial(next, generator.pieces(model, b"text", {}, Deadline(60), "id"))
-    )
-    with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
-        ask()
 
 
 @pytest.mark.parametrize("text", ["Да.\n" * 101, "Да. " * 101, "Да! " * 500])

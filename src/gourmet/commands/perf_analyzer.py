@@ -56,7 +56,7 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
 
 
 def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
-    """The sample of the model's system, for a model that takes bytes; perf_analyzer would send random ones."""
+    """The sample of the model's system, for a model that takes bytes; its own would be noise."""
     named, grpc = dict(pairwise(arguments)), _protocol(arguments) == "grpc"
     model, url = named.get("-m", ""), named.get("-u", "localhost:8001" if grpc else "localhost:8000")
     if not model or any(word.startswith(("--input-data", "--data-directory")) for word in arguments):

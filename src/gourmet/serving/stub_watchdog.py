@@ -17,29 +17,24 @@ from typing import Final
 
 import psutil
 
-from gourmet.contracts import DEATHS_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
-# A death is told after two looks: with a silence of a request, that is within the second in which it ends.
-_EVERY_S: Final = 0.25
-# New ones are looked for every so many looks: that goes through all processes of the machine.
-_LOOKS: Final = 4
+_EVERY_S: Final = 1.0
 # Longer than any request may take: what the instances before had begun is over by then.
 _LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
+# The parameter of a model's config that counts how many of its processes died.
+_DEATHS: Final = "stubs_died"
 
 
 class StubWatchdog:
-    """Watches the stubs of the Triton at `url` (host:port), and writes each death to the file `deaths`."""
+    """Watches the stubs of the Triton at `url` (host:port), and reloads models."""
 
-    def __init__(self, url: str, say: Callable[[str], None], deaths: Path) -> None:
+    def __init__(self, url: str, say: Callable[[str], None]) -> None:
         self._url = url
-        self._file = deaths
         self._say = say
         self._triton: int | None = None
-        self._looks = 0
-        self._stubs: list[psutil.Process] = []
         self._models: dict[int, str] = {}
         self._zombies: set[int] = set()
         self._deaths = 0
@@ -61,14 +56,11 @@ class StubWatchdog:
             return
         if triton_pid != self._triton:
             self._triton, self._models, self._zombies, self._replaced = triton_pid, {}, set(), []
-            self._looks = 0
         self._end_replaced()
-        if self._looks % _LOOKS == 0:
-            with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
-                self._stubs = psutil.Process(triton_pid).children()
-        self._looks += 1
-        zombies = set()
-        for process in self._stubs:
+        stubs, zombies = list[psutil.Process](), set[int]()
+        with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
+            stubs = psutil.Process(triton_pid).children()
+        for process in stubs:
             with contextlib.suppress(psutil.Error):  # it ended, and Triton knows
                 if process.status() == psutil.STATUS_ZOMBIE:
                     zombies.add(process.pid)
@@ -78,9 +70,6 @@ class StubWatchdog:
         # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
         dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
         self._zombies = zombies
-        if dead:
-            with contextlib.suppress(OSError), self._file.open("a") as file:  # the parameter says it later
-                file.writelines(f"{model}\n" for model in sorted(dead))
         for model in sorted(dead):
             self._reload(model)
 
@@ -91,7 +80,7 @@ class StubWatchdog:
         try:
             with connect(self._url, LOADS_WITHIN_S) as triton:
                 config = triton.config(model)
-                config.setdefault("parameters", {})[DEATHS_PARAMETER] = {"string_value": str(self._deaths)}
+                config.setdefault("parameters", {})[_DEATHS] = {"string_value": str(self._deaths)}
                 triton.load(model, config)
         except GourmetError as exc:
             self._say(f"the model {model!r} could not be reloaded: {exc}")

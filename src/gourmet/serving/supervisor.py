@@ -20,7 +20,6 @@ from typing import Final
 
 from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
 from gourmet.client.sample import BadSample
-from gourmet.contracts import DEATHS_ENV
 from gourmet.errors import GourmetError
 from gourmet.runtime.home import HOME_ENV, home
 from gourmet.runtime.object_store import is_object
@@ -136,7 +135,7 @@ class Supervisor:
         """The Triton, when its models answer."""
         process = SupervisedProcess("Triton", lambda: self._start_triton(server))
         self._wait_for_models(server)
-        watchdog = StubWatchdog(server.options.http_url, self._say, server.deaths)
+        watchdog = StubWatchdog(server.options.http_url, self._say)
         watchdog.start(lambda: server.pid, self._stopping)
         return process
 
@@ -217,8 +216,6 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
-        if self._server:
-            env[DEATHS_ENV] = str(self._server.deaths)
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
             env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere

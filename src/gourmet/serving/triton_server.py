@@ -83,11 +83,6 @@ class TritonServer:
         self.close()
 
     @property
-    def deaths(self) -> Path:
-        """The file of the models whose processes died (see DEATHS_ENV)."""
-        return self._folder.path / "deaths"
-
-    @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
