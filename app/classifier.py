@@ -270,9 +270,10 @@ class Classifier:
         """What Triton noted of `model` since `before`; None where it was loaded again or notes nothing."""
         with suppress(ServingError):
             grew = self._triton.counted(model, before, lambda counted: counted.requests != 0, deadline)
-            if grew.requests > 0:
+            compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
+            # Behind a balancer the two counts may be of two servers, and their difference of neither.
+            if grew.requests > 0 and min(grew.queue_ns, compute_ns) >= 0:
                 each_ms = 1 / grew.requests / 1e6
-                compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
                 return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
         return None
 

@@ -1,4 +1,4 @@
-"""Calls that are answered with text, by any model of any system that generates; and answers in parts.
+"""Calls that are answered with text, by any model of any system that generates: whole, or in parts.
 
 For Flask a request is over before the first part of its answer is made: what it holds, such as its turn at
 the admission queue, is handed over and given back after the last part, or when the client goes away. The
@@ -198,6 +198,46 @@ def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
         return model.system.generated(outputs, model.info)
     except BadAnswer as exc:
         raise InferenceFailed(str(exc)) from exc
+
+
+def several(
+    generator: Generator,
+    model: ReadyModel,
+    examples: Sequence[bytes],
+    options: Options,
+    deadline: Deadline,
+) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
+    """The answers to these examples, which are asked together, and the time that all of it took."""
+    g.model = model.info.name
+    started = time.perf_counter()
+    found = generator.answers(model, examples, options, deadline, request_id())
+    answers = [with_warning(model.system, *each) for each in zip(examples, found, strict=True)]
+    phases = phases_ms({"triton": (time.perf_counter() - started) * 1000})
+    return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases)
+
+
+def one(
+    generator: Generator,
+    model: ReadyModel,
+    example: bytes,
+    options: Options,
+    deadline: Deadline,
+    asked_as: str,
+) -> tuple[GeneratedText, dict[str, float]]:
+    """The answer and its phases in milliseconds, for a thread without a request too."""
+    with generator.guarded(model, example, deadline) as before:
+        started = time.perf_counter()
+        (answer,) = generator.answers(model, [example], options, deadline, asked_as)
+        answer = with_warning(model.system, example, answer)
+        return answer, {**before, "triton": (time.perf_counter() - started) * 1000}
+
+
+def whole(
+    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
+) -> tuple[GeneratedText, schemas.GenerationTimings]:
+    g.model = model.info.name
+    answer, phases = one(generator, model, example, options, deadline, request_id())
+    return answer, observed(model, answer.tokens, phases_ms(phases))
 
 
 def in_pieces(

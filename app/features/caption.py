@@ -14,7 +14,7 @@ from pydantic import Field
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.api import openapi, schemas, text_calls, whole_texts
+from app.api import openapi, schemas, text_calls
 from app.api.generated import Generated, facts
 from app.api.openapi import EVENTS, Operation, Parameter, documented
 from app.api.photo_calls import MODEL_PARAMETER, answer_each, form_photo
@@ -87,7 +87,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         photo = form_photo(settings)
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find("", deadline, SYSTEM.name)
-        caption = _caption(model, *whole_texts.whole(generator, model, photo, {}, deadline))
+        caption = _caption(model, *text_calls.whole(generator, model, photo, {}, deadline))
         again = (url_for("caption.page"), t("caption.another"))
         return render("caption_result.html", lambda: caption, caption=caption, again=again)
 
@@ -138,7 +138,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         g.model = model.info.name
 
         def ask(photo: bytes) -> tuple[GeneratedText, Mapping[str, float]]:
-            return whole_texts.one(generator, model, photo, options, deadline, asked_as)
+            return text_calls.one(generator, model, photo, options, deadline, asked_as)
 
         def tell(found: GeneratedText, timings: Mapping[str, float], name: str | None) -> Captioned:
             return _caption(model, found, text_calls.observed(model, found.tokens, timings), name)

@@ -9,7 +9,7 @@ from flask import Flask, Response
 
 from app.admission.queue import deadline_of_request
 from app.admission.uploads import WRAPPING_BYTES
-from app.api import schemas, text_calls, whole_texts
+from app.api import schemas, text_calls
 from app.api.generated import Generated, generated
 from app.api.openapi import EVENTS, Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER
@@ -67,7 +67,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         example = _example(asked, model, settings)
         if asked.stream:
             return text_calls.in_pieces(generator, model, example, asked.options, deadline)
-        found = whole_texts.whole(generator, model, example, asked.options, deadline)
+        found = text_calls.whole(generator, model, example, asked.options, deadline)
         return unstored(generated(model, *found))
 
     return ()

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
-from app.api import schemas, text_calls, whole_texts
+from app.api import schemas, text_calls
 from app.api.generated import Generated, Said, said
 from app.api.openapi import EVENTS, Operation, documented
 from app.api.request_parsing import chosen_model, from_json, text_body
@@ -163,7 +163,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(why)
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, name)
-            (found,), _ = whole_texts.several(generator, model, [text.encode()], {}, deadline)
+            (found,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             shown_error = for_visitor(exc)
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
@@ -221,7 +221,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model = found_model(asked, deadline)
         if asked.stream:
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
-        answers, timings = whole_texts.several(
+        answers, timings = text_calls.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
         translations = [Translation(**said(model.info, answer)) for answer in answers]

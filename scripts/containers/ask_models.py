@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 
 from gourmet.client.errors import ModelUnavailable, NoAnswerInTime
-from gourmet.client.sample import BadSample, ask_sample
-from gourmet.client.triton import Triton
+from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.contracts import System
 from gourmet.errors import GourmetError
 from gourmet.systems import registry

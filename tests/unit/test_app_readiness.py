@@ -21,8 +21,7 @@ from app.api.services import Readiness
 from app.classifier import Prediction
 from app.core.errors import TritonTooSlow
 from app.core.settings import Settings
-from gourmet.client.sample import BadSample, ask_sample
-from gourmet.client.triton import Triton
+from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD

@@ -14,6 +14,7 @@ from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     UNKNOWN_MODEL,
+    InvalidRequest,
     ModelFailed,
     ModelUnavailable,
     NobodyWaits,
@@ -26,7 +27,8 @@ from gourmet.client.http import HttpTransport
 from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.client.tensors import Inputs, joined, raw_bytes
 from gourmet.client.transport import Call, Reply, Transport
-from gourmet.contracts import Array, ModelInfo, Tensors
+from gourmet.contracts import Array, ModelInfo, System, Tensors
+from gourmet.errors import GourmetError
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -274,3 +276,25 @@ def transport(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Tra
 
         return GrpcTransport(address, connect_timeout_s)
     return HttpTransport(address, connect_timeout_s)
+
+
+class BadSample(GourmetError):
+    """A system's sample cannot be read or used, so it says nothing about the model."""
+
+
+def ask_sample(triton: Triton, system: System, model: str) -> str:
+    """The answer in a sentence; raise unless the model really answers."""
+    info = triton.describe(model)
+    try:
+        outputs = triton.generate(info, system.request_inputs(system.sample(), info))
+    except GourmetError as exc:
+        if isinstance(exc, InvalidRequest):  # the sample is all that was sent
+            raise _unusable(system, exc) from exc
+        raise
+    except Exception as exc:  # whatever the system's own code raises
+        raise _unusable(system, exc) from exc
+    return system.describe_answer(outputs, info)
+
+
+def _unusable(system: System, exc: Exception) -> BadSample:
+    return BadSample(f"the sample of {system.name} cannot be used ({exc}): correct the system's folder")

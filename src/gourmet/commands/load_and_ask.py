@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gourmet.client.sample import BadSample, ask_sample
-from gourmet.client.triton import Triton
+from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.deploying.deploy import load
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.inputs import DataSource, rows_for

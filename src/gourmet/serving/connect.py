@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from gourmet.client import sample
+from gourmet.client import triton as client
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable, NotTriton
 from gourmet.client.model_config import Config
@@ -61,4 +61,4 @@ def connect_either(url: str) -> Triton:
 def ask_sample(url: str, system: str, model: str) -> str:
     """What `model` says to its system's sample, in a sentence; raise unless it really answers."""
     with connect(url) as triton:
-        return sample.ask_sample(triton, registry.load(system), model)
+        return client.ask_sample(triton, registry.load(system), model)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
-from gourmet.client.sample import BadSample
+from gourmet.client.triton import BadSample
 from gourmet.errors import GourmetError
 from gourmet.runtime.home import HOME_ENV, home
 from gourmet.runtime.object_store import is_object
