@@ -154,7 +154,7 @@ def test_another_model_is_asked_the_same_and_the_answers_are_compared(triton: An
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["against"]
     assert (found["model"], found["pictures"]) == ("food_classifier_onnx", 30)
-    assert found["different"] <= 3
+    assert found["different"] < 15
     assert 0 < found["largest_difference"] < 1
     same = json.loads(run("food_classifier_onnx", "--against", "food_classifier_onnx/1", *options).stdout)
     assert same["against"]["different"] == 0

