@@ -21,14 +21,13 @@ from pathlib import Path
 from sacrebleu.metrics.chrf import CHRF
 
 from gourmet.commands.progress import bar
-from gourmet.runtime.bounded_reading import read_text
+from gourmet.runtime.reading import read_text
 from gourmet.systems.translator.data import DATA, PARTS
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import load
 from gourmet.tasks.generation.certainty import NEAR
 from gourmet.tasks.system_parts import Reference
 
-_MOST_BYTES = 512 << 20
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -45,7 +44,7 @@ def said_otherwise(people: Sequence[Reference], answers: Path) -> Iterator[Refer
     chrf, said = CHRF(), defaultdict[str, list[str]](list)
     for pair in people:
         said[pair.text].append(pair.answer)
-    for line in read_text(answers, _MOST_BYTES).splitlines():
+    for line in read_text(answers).splitlines():
         row = json.loads(line)
         text, answer = row["text"], row["translation"] or ""
         if answer in said[text]:

@@ -12,11 +12,10 @@ from markupsafe import Markup
 
 from app.api.services import NavigationEntry, Services
 from gourmet.contracts import System
-from gourmet.runtime.bounded_reading import read_text
+from gourmet.runtime.reading import read_text
 from gourmet.systems.described import MODEL_CARD
 from gourmet.systems.registry import folder_of
 
-_MOST_BYTES: Final = 200_000
 # Whatever a card has in it is text, and never markup.
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
@@ -34,7 +33,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def card(name: str) -> str:
         system = systems.get(name) or abort(404)
         try:
-            text = read_text(folder_of(name) / MODEL_CARD, _MOST_BYTES)
+            text = read_text(folder_of(name) / MODEL_CARD)
         except (OSError, ValueError):  # removed since, or not a text
             abort(404)
         return render_template("model_card.html", title=system.title, text=as_html(text))

@@ -10,12 +10,11 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import in_short, read_bytes, what_it_says
+from gourmet.runtime.reading import in_short, what_it_says
 
 Result = TypeVar("Result")
 
 _FILE: Final = "results.jsonl"
-_MOST_BYTES: Final = 512 << 20
 _ANYTHING: Final = TypeAdapter[Any](Any)
 
 
@@ -76,7 +75,7 @@ class ResultStore(Generic[Result]):
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    lines = read_bytes(path, _MOST_BYTES).splitlines(keepends=True) if path.exists() else []
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
         path.write_bytes(b"".join(lines))

@@ -21,11 +21,9 @@ from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import look
-from gourmet.runtime.bounded_reading import read_bytes
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
-MAX_BYTES: Final = 64 << 20
 _ONLY_ROW: Final = re.compile(r"^\w+ row 0 of 1: ")
 
 
@@ -135,7 +133,7 @@ class PhotoRows(ModelRows):
 
     def _read(self, name: str) -> Example:
         try:
-            data = read_bytes(Path(name), MAX_BYTES)
+            data = Path(name).read_bytes()
         except OSError as exc:
             return Example(name, error=printable(f"it cannot be read: {exc.strerror or exc}"))
         digest = hashlib.sha256(data).hexdigest()
@@ -218,7 +216,7 @@ class GeneratedRows(ModelRows):
 def read_photo(path: str) -> bytes:
     """Raise ValueError if it cannot be read, or is certainly not a picture."""
     try:
-        data = read_bytes(Path(path), MAX_BYTES)
+        data = Path(path).read_bytes()
     except OSError as exc:
         raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
     look(data)

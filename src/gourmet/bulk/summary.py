@@ -16,14 +16,12 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from gourmet.bulk.model_rows import MAX_BYTES
 from gourmet.bulk.resumable_table import Row
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.reports.chart import Bar, bars
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
-from gourmet.runtime.bounded_reading import read_bytes
 
 # So many of the least sure, of failures and of photos that are there more than once are shown.
 _SHOWN: Final = 24
@@ -122,7 +120,7 @@ def _reason(error: str) -> str:
 def _thumbnail(contract: PictureClassifier, path: str) -> str:
     """As base64 of a JPEG; empty where the photo is not there any more."""
     try:
-        pixels = contract.pixels(read_bytes(Path(path), MAX_BYTES))
+        pixels = contract.pixels(Path(path).read_bytes())
     except (OSError, PictureError):
         return ""
     out = io.BytesIO()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from gourmet.errors import UsageError, printable
-from gourmet.runtime.bounded_reading import in_short, read_text
-
-_MOST: Final = 1 << 20
+from gourmet.runtime.reading import in_short, read_text
 
 
 def labels_of(text: str) -> tuple[str, ...]:
@@ -17,7 +14,7 @@ def labels_of(text: str) -> tuple[str, ...]:
     if "," not in text and not path.is_file():
         raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")
     try:
-        listed = "\n".join(text.split(",")) if "," in text else read_text(path, _MOST)
+        listed = "\n".join(text.split(",")) if "," in text else read_text(path)
     except (OSError, ValueError) as exc:
         raise UsageError(f"--labels {text} is not a text file, with a label a line: {in_short(exc)}") from exc
     # A label is a line, as in the labels.txt that Triton reads.

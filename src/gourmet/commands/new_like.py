@@ -16,12 +16,11 @@ from gourmet.commands.deploy import deploy
 from gourmet.commands.options import asked_stack, serving_url
 from gourmet.commands.running import tell_web, unload
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.runtime.home import HOME_ENV
+from gourmet.runtime.reading import in_short, read_text
 from gourmet.systems import described, folders, registry
 
 _EXAMPLES: Final = 32
-_MOST_BYTES: Final = 64 << 20
 _CARD: Final = """# {title}
 
 Translates `{source}` into `{target}`.
@@ -133,7 +132,7 @@ def new_folder(folder: Path) -> Iterator[tuple[ExitStack, Callable[[], None]]]:
 def _examples(sentences: Path) -> list[str]:
     """Evenly from the whole file, and of lines with tabs the first column."""
     try:
-        lines = read_text(sentences, _MOST_BYTES).splitlines()
+        lines = read_text(sentences).splitlines()
     except (OSError, ValueError) as exc:
         raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
     found = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))

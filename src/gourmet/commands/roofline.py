@@ -16,7 +16,7 @@ from gourmet.errors import UsageError
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import Roofline, draw
 from gourmet.roofline.analysis import roofline as analyse
-from gourmet.roofline.counting_process import counted as counted_apart
+from gourmet.roofline.counting import count
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
@@ -72,7 +72,7 @@ def roofline(
     if no_machine and not gpus:
         raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
     others = [machines.GPUS[name] for name in gpus]
-    counted = counted_apart(onnx_file(model), dict(dims))
+    counted = count(onnx_file(model), dict(dims))
     if batch > 1 and not counted.batches:
         raise UsageError(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"

@@ -12,8 +12,8 @@ from gourmet.deploying.deploy import replace_text
 from gourmet.repository import RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
-from gourmet.runtime.bounded_reading import in_short, what_it_says
 from gourmet.runtime.manifest import MANIFEST
+from gourmet.runtime.reading import in_short, what_it_says
 
 
 def of_same_weights(model: Path) -> list[Path]:

@@ -13,8 +13,8 @@ from gourmet.repository import CONFIG, RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime import manifest
-from gourmet.runtime.bounded_reading import in_short, what_it_says
 from gourmet.runtime.manifest import MANIFEST
+from gourmet.runtime.reading import in_short, what_it_says
 
 
 def deployed_together(repository: Path, name: str) -> list[Path]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +16,10 @@ from gourmet.client.tensors import dtype_of, raw
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.bounded_reading import in_short, read_bytes
+from gourmet.runtime.reading import in_short
 from gourmet.systems import registry
 
 # The files of a folder of examples, by what these are.
-_MOST_BYTES: Final = 256 << 20
 _SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".txt"}}
 
 
@@ -140,7 +137,7 @@ def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], s
     # Spread over the folder, which is often sorted by class.
     chosen = files[:: max(1, len(files) // count)][:count]
     try:
-        return [read_bytes(path, _MOST_BYTES) for path in chosen], f"{len(chosen)} files of {folder.name}"
+        return [path.read_bytes() for path in chosen], f"{len(chosen)} files of {folder.name}"
     except OSError as exc:
         raise UsageError(f"--data {folder} cannot be used: {in_short(exc)}") from exc
 
@@ -161,11 +158,7 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
 
 def _arrays(path: Path, count: int) -> dict[str, Array]:
     try:
-        content = io.BytesIO(read_bytes(path, _MOST_BYTES))
-        with zipfile.ZipFile(content) as archive:
-            if sum(each.file_size for each in archive.infolist()) > _MOST_BYTES:
-                raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MB")
-        with np.load(content, allow_pickle=False) as held:
+        with np.load(path, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held}
         if others := [
             name for name, each in arrays.items() if not isinstance(each, np.ndarray) or not each.ndim

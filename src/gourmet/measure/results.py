@@ -16,10 +16,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import read_bytes
 
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
-_MOST_BYTES: Final = 64 << 20  # of a saved run
 HEADINGS: Final = ("goal", "measured", "wanted", "")  # over the goals
 
 Protocol = Literal["http", "grpc"]
@@ -281,7 +279,7 @@ def as_data(value: object) -> dict[str, Any]:
 def read(path: Path) -> Bench:
     """A saved benchmark; raises GourmetError."""
     try:
-        return TypeAdapter(Bench).validate_json(read_bytes(path, _MOST_BYTES))
+        return TypeAdapter(Bench).validate_json(path.read_bytes())
     except (OSError, ValueError) as exc:
         raise GourmetError(
             f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from gourmet.client.address import Address
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure import onnx_process
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import (
@@ -29,7 +28,7 @@ from gourmet.measure.transports import (
     Wire,
 )
 from gourmet.measure.validity import Untrusted, WrongAnswers
-from gourmet.runtime.sandbox import Ended, Refused
+from gourmet.runtime.reading import in_short
 
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3
@@ -181,9 +180,18 @@ def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     """What ONNX Runtime answers each row by itself, without any server."""
-    feeds = ({given.name: rows.tensor(given, (row,)) for given in rows.inputs} for row in range(len(rows)))
+    from gourmet.tasks.classification.given_onnx import opened_alone
+
+    found = []
     try:
-        found = list(onnx_process.answers(model, feeds))
-    except (Refused, Ended) as exc:
-        raise UsageError(f"--reference {model} cannot answer the rows: {exc}") from exc
-    return [_by_row(answer, 1, rows.batched)[0] for answer in found]
+        session: Any = opened_alone(model.read_bytes())
+        names = [output.name for output in session.get_outputs()]
+        for row in range(len(rows)):
+            feeds = {given.name: rows.tensor(given, (row,)) for given in rows.inputs}
+            answer = dict(zip(names, session.run(None, feeds), strict=True))
+            if any(each.dtype == np.object_ for each in (*feeds.values(), *answer.values())):
+                raise ValueError("it takes or gives texts, and numbers alone are compared")
+            found.append(_by_row(answer, 1, rows.batched)[0])
+    except Exception as exc:  # protobuf and ONNX Runtime have their own
+        raise UsageError(f"--reference {model} cannot answer the rows: {in_short(exc)}") from exc
+    return found

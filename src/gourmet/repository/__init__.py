@@ -8,9 +8,9 @@ from typing import Any, Final
 from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
-from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.runtime.decoding import package
 from gourmet.runtime.home import own_models
+from gourmet.runtime.reading import in_short, read_text
 
 # triton/models/ lies beside src/ in a checkout.
 DEFAULT: Final = CHECKOUT / "triton" / "models"

@@ -21,7 +21,7 @@ from typing import Any, Final
 import onnx
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_bytes
+from gourmet.runtime.reading import in_short
 
 Shape = tuple[int, ...]
 # The node, the shapes of its inputs (empty where one is left out) and of its outputs.
@@ -32,7 +32,6 @@ _FREE, _PARTIAL_READS, _ON_THE_WAY_OUT, _INTEGER_LAYERS, _FLOAT_LAYERS = (
     frozenset(_TYPES[kind])
     for kind in ("free", "partial_reads", "on_the_way_out", "integer_layers", "float_layers")
 )
-_MOST_BYTES: Final = 2 << 30  # as protobuf has it
 _QUANTIZE: Final = "QuantizeLinear"
 _DEQUANTIZE: Final = "DequantizeLinear"
 
@@ -66,7 +65,7 @@ class Counted:
 def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     """Count the model in `path`; `dims` gives sizes to free dimensions other than the batch."""
     try:
-        model = onnx.load_model_from_string(read_bytes(path, _MOST_BYTES))
+        model = onnx.load_model_from_string(path.read_bytes())
     except FileNotFoundError as exc:
         raise GourmetError(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
     except Exception as exc:  # protobuf raises its own kinds for a file that is none
@@ -74,8 +73,12 @@ def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     batches = _fix_sizes(model.graph, dims or {}, path)
-    graph = _SizedGraph(_with_shapes(model, path))
-    layers = tuple(graph.layers())
+    sized = _with_shapes(model, path)
+    try:
+        graph = _SizedGraph(sized)
+        layers = tuple(graph.layers())
+    except Exception as exc:  # of types and attributes that onnx's own functions do not know
+        raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
     return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import MAX_WEIGHTS, in_short, open_regular, read_table
 from gourmet.runtime.instances import parameter
+from gourmet.runtime.reading import in_short, read_table
 
 MANIFEST: Final = "manifest.json"
 PARAMETER: Final = "manifest"
@@ -36,9 +36,9 @@ class ManifestError(GourmetError):
 
 
 def sha256(path: Path) -> str:
-    """The digest of a regular file, in hexadecimal; OSError for anything else, and where it is too large."""
-    with open_regular(path, MAX_WEIGHTS) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def read(version: Path) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.runtime.bounded_reading import in_short
 from gourmet.runtime.optional import optional
+from gourmet.runtime.reading import in_short
 
 _SCHEME: Final = "s3://"
 # For the requests of one question, after which a store is away.

@@ -1,4 +1,4 @@
-"""A process with limits for what others made: pictures of strangers, weights and networks from outside.
+"""A process with limits for what strangers made: their pictures.
 
 A library that never returns cannot be interrupted in the process that called it. So it is called in a process
 of its own, a module of ours whose `main` is `serve(answer)`, and the caller stops waiting, and ends the
@@ -29,8 +29,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.runtime.bounded_reading import in_short
-
 Facts = Mapping[str, Any]
 Answer = Callable[[Facts, bytes], tuple[Facts, bytes]]
 
@@ -45,12 +43,11 @@ _NICENESS: Final = 5
 
 @dataclass(frozen=True)
 class Limits:
-    """For each question, of a process that may write `file_bytes` into a file that it was given."""
+    """For each question."""
 
     cpu_s: float
     wall_s: float
     memory_bytes: int  # beside what the process has at its start
-    file_bytes: int = 0
 
 
 class Refused(Exception):
@@ -72,8 +69,7 @@ class Ended(Exception):
 class Sandbox:
     """A process that runs `module`, asked one question after another."""
 
-    def __init__(self, module: str, limits: Limits, files: tuple[int, ...] = ()) -> None:
-        """It may use the open `files`, by their numbers."""
+    def __init__(self, module: str, limits: Limits) -> None:
         self._limits = limits
         self._link, theirs = Pipe()
         with theirs:
@@ -84,7 +80,6 @@ class Sandbox:
                 stderr=subprocess.DEVNULL,  # complaints of libraries in C
                 # One arena of malloc and no threads of BLAS, whose reserves count as its memory.
                 env={**os.environ, "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"},
-                pass_fds=files,
             )
 
     @property
@@ -135,22 +130,6 @@ class Sandbox:
 # ---- in the process
 
 
-def in_a_sentence(answer: Answer) -> Answer:
-    """`answer`, where a library may raise anything about what somebody wrote: each is a refusal."""
-
-    def answered(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
-        try:
-            return answer(facts, data)
-        except Refused:
-            raise
-        except MemoryError as exc:
-            raise Refused("", "it asks for more memory than a file of its size may") from exc
-        except Exception as exc:
-            raise Refused("", in_short(exc)) from exc
-
-    return answered
-
-
 def serve(answer: Answer) -> None:
     """Answer the questions that come through standard input, within the limits of the command line."""
     limits = Limits(**json.loads(sys.argv[1]))
@@ -162,7 +141,7 @@ def serve(answer: Answer) -> None:
     max_bytes = pages * resource.getpagesize() + limits.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     os.nice(_NICENESS)
     with Connection(os.dup(0)) as link, contextlib.suppress(EOFError):
         while True:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.bounded_reading import in_short, read_text
+from gourmet.runtime.reading import in_short, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"
@@ -71,7 +71,7 @@ def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Re
             raise ValueError(
                 "its folder's name is not 2 to 32 lower-case letters, digits and _, a letter first"
             )
-        return contract(folder.name, tomllib.loads(read_text(path, 1 << 20)))
+        return contract(folder.name, tomllib.loads(read_text(path)))
     except KeyError as exc:
         raise GourmetError(f"{path} lacks {exc}: docs/add-a-system.md says what belongs there") from exc
     except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:

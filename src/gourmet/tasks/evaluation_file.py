@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_table, what_it_says
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import sha256
+from gourmet.runtime.reading import in_short, read_table, what_it_says
 
 _NAME: Final = "evaluation.json"
 

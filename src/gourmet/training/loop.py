@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime import malloc, zips
-from gourmet.runtime.bounded_reading import in_short
+from gourmet.runtime import malloc
 from gourmet.runtime.files import written_aside
+from gourmet.runtime.reading import in_short
 from gourmet.runtime.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
@@ -180,12 +180,12 @@ class _Run:
         if not path.is_file():
             raise UsageError(f"{path} does not exist: train without --resume, or name another --out")
         try:
-            self._go_back_to(as_it_was_saved(path), path)
+            self._go_back_to(torch.load(path, map_location="cpu", weights_only=True), path)
         except GourmetError:
             raise
         except UnpicklingError as exc:  # whose own words advise to run what is in it
             raise UsageError(f"{path} holds more than a checkpoint of ours, and none of it is run") from exc
-        except Exception as exc:  # hostile bytes make torch raise anything
+        except Exception as exc:  # torch raises anything for other bytes
             raise UsageError(
                 f"{path} cannot be read as the checkpoint of a run ({in_short(exc)}): train without --resume"
             ) from exc
@@ -203,10 +203,3 @@ class _Run:
             optimizer.load_state_dict(saved)
         self.position = TypeAdapter(Position).validate_python(state["position"])
         self.log = list(map(dict, state["log"]))
-
-
-def as_it_was_saved(path: Path) -> dict[str, Any]:
-    """What `save` wrote: tensors and plain values, no larger than the file, since nothing of it is packed."""
-    with zips.opened(path) as archive:
-        zips.unpacked_parts(archive)
-    return dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import in_short
+from gourmet.runtime.reading import in_short
 
 if TYPE_CHECKING:  # a system's folder can be looked over without torch
     import torch

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import manifest, zips
-from gourmet.runtime.bounded_reading import in_short, read_table, what_it_says
+from gourmet.runtime import manifest
+from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_table, what_it_says
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"
@@ -46,17 +46,14 @@ def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] =
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """All files of a package in a version's folder, those that are elsewhere included.
-
-    They are no larger than the package: nothing of it is packed.
-    """
+    """All files of a package in a version's folder, those that are elsewhere included."""
     try:
-        with what_it_says(), zips.opened(path) as package:
-            files = {each.filename: package.read(each) for each in zips.unpacked_parts(package)}
+        with what_it_says(), zipfile.ZipFile(path) as package:
+            files = {name: package.read(name) for name in package.namelist()}
             refers = json.loads(files.pop(_ELSEWHERE, b"{}"))
             found = {name: _beside(path, each, _GRAPH) for name, each in refers.items()}
         return files | {name: graph.read_bytes() for name, graph in found.items()}
-    except (OSError, ValueError) as exc:
+    except ZIP_ERRORS as exc:
         raise GourmetError(
             f"{path} cannot be read: {in_short(exc)}. Deploy the model again with `gourmet deploy`"
         ) from exc

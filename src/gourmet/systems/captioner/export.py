@@ -19,11 +19,11 @@ import torch
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.bounded_reading import in_short, read_bytes, what_it_says
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
+from gourmet.runtime.reading import in_short, what_it_says
 from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
 from gourmet.systems.captioner.data import decoded, photos
 from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
@@ -41,7 +41,6 @@ from gourmet.training.task import Tick
 _VERIFIED: Final = 200
 _EXAMPLES: Final = 16
 _ROWS: Final = 16
-_MOST_BYTES: Final = 64 << 20
 _ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
 
 
@@ -67,7 +66,7 @@ class TrainedCaptioner:
             return None
         path = self.checkpoint.folder / BODY
         if path.is_file():
-            return read_bytes(path, _MOST_BYTES)
+            return path.read_bytes()
         return body(self.checkpoint.network.vision_model, np.stack(self.pictures))
 
     @property

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final, cast
@@ -15,13 +14,13 @@ import torch
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
+from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.captioner import vision
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
-from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes, known_to, most_layers
+from gourmet.tasks.generation.checkpoints import CONFIG, known_to
 from gourmet.tasks.generation.packages import needed
-from gourmet.training.files import Tensors, load_tensors, put_tensors
+from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
 # What a config calls the small vision encoder.
@@ -30,16 +29,6 @@ _BLIP_VISION: Final = "blip_vision_model"
 # BLIP's pictures were normalised by these.
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 _STD: Final = (0.26862954, 0.26130258, 0.27577711)
-_SIZES: Final = (
-    "hidden_size",
-    "intermediate_size",
-    "vocab_size",
-    "encoder_hidden_size",
-    "num_attention_heads",
-)
-_MOST_SIDE: Final = 1024
-_MOST_PLACES: Final = 1 << 12
-_MOST_BYTES: Final = 64 << 20
 _PLACES: Final = "position_ids"
 
 
@@ -122,8 +111,8 @@ def load(weights: Path) -> CaptionerCheckpoint:
         raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
     tensors, about = load_tensors(weights)
     try:
-        network = _built_for(read_table(folder / CONFIG), tensors)
-        words = read_bytes(folder / VOCABULARY, _MOST_BYTES)
+        network = CaptionNetwork(read_table(folder / CONFIG))
+        words = (folder / VOCABULARY).read_bytes()
         files = {VOCABULARY: words, **settings_of(network.side, network.places, network.start, network.end)}
         tokenizer = WordPieces(files)
     except GourmetError:
@@ -153,21 +142,6 @@ def check_architecture(folder: Path) -> None:
     by = str(seen.get("model_type", _BLIP_VISION)) if isinstance(seen, dict) else _BLIP_VISION
     if by not in (GRID_VISION, _BLIP_VISION):
         raise GourmetError(f"{folder} sees by {shorten(by, 40)}: there are {_BLIP_VISION} and {GRID_VISION}")
-
-
-def _built_for(config: dict[str, Any], tensors: Tensors) -> CaptionNetwork:
-    """The network of `config`, whose sizes are none that the file of weights does not have."""
-    longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
-    limits = dict.fromkeys(_SIZES, longest) | {"num_hidden_layers": most_layers(tensors)}
-    for part in (config.get("text_config") or {}, config.get("vision_config") or {}):
-        side = int(part.get("image_size", 1))
-        patch = int(part.get("patch_size", side))
-        if not 0 < patch <= side <= _MOST_SIDE or (side // patch) ** 2 > _MOST_PLACES:
-            raise ValueError(f"{CONFIG} says pictures of {side} by {side} pixels in squares of {patch}")
-        check_sizes(part, {**limits, "max_position_embeddings": max(longest, 1)})
-    found = built_for(partial(CaptionNetwork, config), tensors)
-    assert isinstance(found, CaptionNetwork)
-    return found
 
 
 def find(checkpoint: str) -> Path:

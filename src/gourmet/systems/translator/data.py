@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.bounded_reading import read_text
+from gourmet.runtime.reading import read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part
 
 PARTS: Final = ("train", "validation", "test")
@@ -31,7 +31,6 @@ SYNTHETIC: Final = "synthetic.tsv"
 _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
-_MOST_BYTES: Final = 512 << 20
 _MOST_LINES: Final = 10_000_000
 # Of a sentence and of its translation: what compares them takes memory and time for each letter.
 _LONGEST: Final = 10_000
@@ -93,7 +92,7 @@ def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
 def _rows(path: Path, *columns: int) -> list[list[str]]:
     """Lines of as many texts as the first, which are as many as one of `columns`."""
     try:
-        text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+        text = read_text(path).removeprefix("\ufeff")
     except (OSError, ValueError) as exc:
         raise BadData(
             f"{path} cannot be read: {exc}. Wanted are {PAIRS}, a folder that holds it, or a file of two "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
@@ -11,19 +10,17 @@ from typing import Any, Final
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
+from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.translator.contract import MAX_NEW_TOKENS
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation import checkpoints
-from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes, known_to, most_layers
+from gourmet.tasks.generation.checkpoints import CONFIG, known_to
 from gourmet.tasks.generation.packages import needed
-from gourmet.training.files import Tensors, load_tensors, put_tensors
+from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
 MOST_TOKENS: Final = 512
-_MAX_POSITIONS: Final = 1 << 16
 _POSITIONS: Final = "embed_positions.weight"
-_MOST_BYTES: Final = 64 << 20  # of a tokenizer's file
 # By the `model_type` of a config.json: names of others, to refuse them by.
 _OTHERS: Final = {
     **{"bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"},
@@ -69,7 +66,7 @@ def load(weights: Path) -> Checkpoint:
         files = _vocabulary(folder)
         tensors, about = load_tensors(weights)
         tokenizer = Tokenizer(files)
-        network = built_with({"decoder_start_token_id": tokenizer.pad, **config}, tensors)
+        network = build({"decoder_start_token_id": tokenizer.pad, **config})
     except GourmetError:
         raise
     except Exception as exc:  # what transformers and sentencepiece make of what somebody wrote
@@ -90,7 +87,7 @@ def _vocabulary(folder: Path) -> dict[str, bytes]:
             f"{folder} lacks {', '.join(lacking)}: the vocabulary of SentencePiece that belongs beside the "
             "weights"
         )
-    return {name: read_bytes(folder / name, _MOST_BYTES) for name in FILES}
+    return {name: (folder / name).read_bytes() for name in FILES}
 
 
 def check_architecture(folder: Path) -> None:
@@ -113,16 +110,6 @@ def check_architecture(folder: Path) -> None:
     shared = config.get("share_encoder_decoder_embeddings", True)
     if not shared or (config.get("decoder_vocab_size") or size) != size:
         raise GourmetError(f"{folder} has a vocabulary for each language, and only a shared one is served")
-
-
-def built_with(config: dict[str, Any], tensors: Tensors) -> nn.Module:
-    """The network of `config`, whose sizes are none that the file of weights does not have."""
-    longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
-    sizes = ("d_model", "vocab_size", "encoder_ffn_dim", "decoder_ffn_dim")
-    limits = dict.fromkeys(sizes, longest)
-    limits |= dict.fromkeys(("encoder_layers", "decoder_layers"), most_layers(tensors))
-    check_sizes(config, limits | {"max_position_embeddings": _MAX_POSITIONS})
-    return built_for(partial(build, config), tensors)
 
 
 def _check_words(network: Any, tokenizer: Tokenizer, folder: Path) -> None:

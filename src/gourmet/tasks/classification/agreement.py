@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from gourmet.contracts import ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.bounded_reading import read_table
 from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.runtime.reading import read_table
 from gourmet.tasks.checking import CheckOptions
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.checked_pictures import CheckedPictures

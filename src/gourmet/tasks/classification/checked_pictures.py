@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.header import SUFFIXES
-from gourmet.runtime.bounded_reading import read_bytes
-from gourmet.tasks.classification.labelled_pictures import MAX_BYTES
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Labelled, evenly
 
 
@@ -109,6 +107,6 @@ def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> C
         part="",
         names=[path.name for path in chosen],
         classes=None,
-        read=lambda rows: (read_bytes(chosen[row], MAX_BYTES) for row in rows),
+        read=lambda rows: (chosen[row].read_bytes() for row in rows),
         note=f"these pictures carry no labels, so nothing is said of accuracy ({why})",
     )

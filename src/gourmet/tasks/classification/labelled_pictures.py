@@ -27,15 +27,13 @@ import numpy.typing as npt
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
-from gourmet.runtime import zips
-from gourmet.runtime.bounded_reading import in_short, read_bytes
+from gourmet.runtime.reading import ZIP_ERRORS, in_short
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.
 ALL: Final = "all"
 OTHER_TRAIN: Final = "other, to learn from"
 Used = TypeVar("Used")
-MAX_BYTES: Final = 64 << 20  # of a picture
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
 
 
@@ -100,9 +98,9 @@ class LabelledPictures:
             for photo in photos:
                 try:
                     if photo.source not in archives and not photo.source.is_dir():
-                        archives[photo.source] = opened.enter_context(zips.opened(photo.source))
+                        archives[photo.source] = opened.enter_context(zipfile.ZipFile(photo.source))
                     content = _content(photo, archives.get(photo.source))
-                except (OSError, ValueError) as exc:
+                except ZIP_ERRORS as exc:
                     raise BadData(f"{photo.source} is damaged at {photo.name}: {in_short(exc)}") from exc
                 yield content
 
@@ -135,8 +133,8 @@ class LabelledPictures:
 
 def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:
     if archive is None:
-        return read_bytes(photo.source / photo.name, MAX_BYTES)
-    return zips.part(archive, photo.name, MAX_BYTES)
+        return (photo.source / photo.name).read_bytes()
+    return archive.read(photo.name)
 
 
 def decode(
@@ -202,9 +200,9 @@ def _members(source: Path) -> list[str]:
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
     else:
         try:
-            with zips.opened(source) as archive:
+            with zipfile.ZipFile(source) as archive:
                 names = [info.filename for info in archive.infolist() if not info.is_dir()]
-        except (OSError, ValueError) as exc:
+        except ZIP_ERRORS as exc:
             raise BadData(f"{source} is not a zip that can be read: {in_short(exc)}") from exc
     shown = (name for name in names if not any(s.startswith((".", "__MACOSX")) for s in name.split("/")))
     return sorted(name for name in shown if Path(name).suffix.lower() in SUFFIXES)

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import shutil
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
-from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.runtime.reading import check_weights
 from gourmet.tasks.classification import described_parts, gate
-from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import onnx_config
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.given_onnx import GivenOnnx
 from gourmet.tasks.classification.preparing import AskedFor, prepared
 from gourmet.tasks.classification.torchvision_network import check_outputs
 from gourmet.training.task import Tick
 
-# For opening a file, and for each batch that it is asked about.
-OPENING_S: Final = 60.0
-_OPENING_BYTES: Final = 2 << 30
 _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 _NOTHING: Final = AskedFor()
 
@@ -73,52 +67,6 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
             f"{'; '.join(differ)}. Make a system of its own of it with `gourmet new`"
         )
     return deployment_of(system, weights, data, tick, given)
-
-
-class GivenOnnx:
-    """Somebody's ONNX file, opened and asked by another process, within limits, as long as this is used."""
-
-    def __init__(self, path: Path, layout: str = "", written: BinaryIO | None = None) -> None:
-        """Raise GourmetError unless it is pixels in and a score a label out."""
-        self._path, self._layout = path, layout
-        self.found = self._opened(0, written)
-        if "beside" in self.found:
-            self._process.end()
-            self.found = self._opened(int(self.found["beside"]), written)
-        self.input, self.output = str(self.found["input"]), str(self.found["output"])
-        self.labels, self.rows = int(self.found["labels"]), int(self.found["rows"])
-
-    def _opened(self, beside: int, written: BinaryIO | None) -> Facts:
-        """What it is, if so many bytes may lie beside it; as one file it is `written` where it was none."""
-        size = self._path.stat().st_size + beside
-        limits = Limits(OPENING_S, OPENING_S, _OPENING_BYTES + 4 * size, 2 * size if written else 0)
-        files = (written.fileno(),) if written else ()
-        self._process = Sandbox("gourmet.tasks.classification.onnx_process", limits, files)
-        weakref.finalize(self, self._process.end)
-        into = f"/proc/self/fd/{files[0]}" if files else ""
-        request = {"path": str(self._path.absolute()), "layout": self._layout, "beside": beside, "into": into}
-        return self._ask(request)[0]
-
-    def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
-        """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
-
-        def asked(pixels: Pixels) -> Scores:
-            given = system.tensor(pixels, system.datatypes[0])
-            rows = [given] if batched else np.split(given, len(given))
-            return np.concatenate([self._scores(each) for each in rows])
-
-        return asked
-
-    def _scores(self, given: npt.NDArray[Any]) -> Scores:
-        request = {"input": self.input, "output": self.output, "dtype": given.dtype.str, "shape": given.shape}
-        found, data = self._ask(request, given.tobytes())
-        return np.frombuffer(data, np.float32).reshape(found["shape"])
-
-    def _ask(self, facts: Facts, data: bytes = b"") -> tuple[Facts, bytes]:
-        try:
-            return self._process.ask(facts, data)
-        except (Refused, Ended) as exc:
-            raise GourmetError(f"{self._path} cannot be read as ONNX: {exc}") from exc
 
 
 def as_given(
@@ -205,11 +153,10 @@ def given_onnx(system: PictureClassifier, given: Path, found: GivenOnnx) -> Targ
         return GivenOnnx(path, layout).answers(system, batched=batched)
 
     def build(path: Path) -> dict[str, Any]:
-        if found.found["is_whole"]:
+        if found.made is None:
             shutil.copyfile(given, path)
             return {"form": "ONNX, exported elsewhere"}
-        with path.open("wb") as written:
-            GivenOnnx(given, layout, written)
+        path.write_bytes(found.made)
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     def compare(answers: Answers) -> Sequence[Check]:

@@ -14,7 +14,7 @@ from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.page import render
-from gourmet.runtime.bounded_reading import in_short, read_bytes, read_text
+from gourmet.runtime.reading import in_short, read_text
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.certainty import NEAR, judged
 from gourmet.tasks.generation.evaluation import TextEvaluation
@@ -23,7 +23,6 @@ from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
 
 _EXAMPLES: Final = 64
 _SHOWN: Final = 5
-_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,7 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     if parts.generator.example_kind == "picture":
         return list(_pictures(data, options.limit))
     try:
-        text = "" if data.is_dir() else read_text(data, _MOST_BYTES)
+        text = "" if data.is_dir() else read_text(data)
     except (OSError, ValueError) as exc:
         raise UsageError(f"--data {data} is not a file of texts: {in_short(exc)}") from exc
     if data.is_dir() or "\t" in text.partition("\n")[0]:
@@ -284,7 +283,7 @@ def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
         raise UsageError(f"--data {data} has no pictures in it: they end in {', '.join(sorted(SUFFIXES))}")
     for path in paths[:limit]:
         try:
-            yield TextQuestion(read_bytes(path, _MOST_BYTES), Reference("", path.name, ""))
+            yield TextQuestion(path.read_bytes(), Reference("", path.name, ""))
         except (OSError, ValueError) as exc:
             raise UsageError(f"--data {path} cannot be read: {in_short(exc)}") from exc
 

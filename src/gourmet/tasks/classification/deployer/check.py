@@ -17,7 +17,6 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.reports import page
 from gourmet.reports.table import columns
-from gourmet.runtime.bounded_reading import read_bytes
 from gourmet.tasks.checking import Replies, TimedServer, first_of
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer.deployment import Rows, as_reference, example_rows, tolerance
@@ -28,7 +27,6 @@ from gourmet.tasks.system_parts import Stage
 
 _WORST: Final = 5
 _SHOWN: Final = 5
-_MOST_BYTES: Final = 4 << 30
 # Where NVIDIA's scripts put the pictures of ImageNet that nobody trained on.
 _VALIDATION: Final = "val-jpeg"
 
@@ -242,7 +240,7 @@ def examples_of(info: ModelInfo, options: ClientOptions, network: Network | None
     else:
         kind = np.dtype(np.float16 if options.half else np.float32)
         try:
-            rows = np.frombuffer(read_bytes(data, _MOST_BYTES), kind).reshape(-1, 3, side, side)
+            rows = np.frombuffer(data.read_bytes(), kind).reshape(-1, 3, side, side)
         except (OSError, ValueError) as exc:
             raise UsageError(
                 f"--inference_data {data} is not whole rows of {kind} [3, {side}, {side}]: {exc}"

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
+from gourmet.runtime.reading import check_weights
 from gourmet.tasks.classification import torchvision_network
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision

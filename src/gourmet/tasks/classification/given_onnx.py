@@ -1,0 +1,232 @@
+"""Somebody's ONNX file as a classifier of pictures: what it takes and gives, and its answers.
+
+No code is in such a file. Operators that ONNX Runtime does not have, and weights outside of the file's own
+folder, are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from google.protobuf.message import Message
+
+from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.runtime.onnx_session import FATAL_ONLY
+from gourmet.runtime.reading import in_short
+from gourmet.tasks.classification.accuracy import Scores
+from gourmet.tasks.classification.gate import Answers, Pixels
+
+# What a tensor may be called, as its name is written into configs and asked for by clients.
+_NAME: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
+_MAX_SIDE: Final = 4096
+_MAX_LABELS: Final = 100_000
+_KINDS: Final = {
+    onnx.TensorProto.FLOAT: "FP32",
+    onnx.TensorProto.FLOAT16: "FP16",
+    onnx.TensorProto.UINT8: "UINT8",
+}
+
+
+class GivenOnnx:
+    """The file, opened, with all of its weights, and made to take any number of pictures if it can be."""
+
+    def __init__(self, path: Path, layout: str = "") -> None:
+        """Raise GourmetError unless it is pixels in and a score a label out."""
+        self._path = path
+        try:
+            content = path.read_bytes()
+            model = onnx.load_model_from_string(content)
+            self.found = signature(model, layout)
+            outside = _outside(model)
+            _take_in(outside, _places(outside, path.parent))
+            if self.found["rows"] > 1:
+                _free_batch(model)
+            # Of one that was changed: the whole of it.
+            self.made = model.SerializeToString() if outside or self.found["rows"] > 1 else None
+            # From its bytes, so that nothing beside the file can be meant.
+            self._session = _session(self.made or content)
+        except Exception as exc:  # protobuf and ONNX Runtime have their own
+            raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
+        self.input, self.output = str(self.found["input"]), str(self.found["output"])
+        self.labels, self.rows = int(self.found["labels"]), int(self.found["rows"])
+
+    def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
+        """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
+
+        def asked(pixels: Pixels) -> Scores:
+            given = system.tensor(pixels, system.datatypes[0])
+            rows = [given] if batched else np.split(given, len(given))
+            return np.concatenate([self._scores(each) for each in rows])
+
+        return asked
+
+    def _scores(self, given: npt.NDArray[Any]) -> Scores:
+        try:
+            return np.asarray(self._session.run([self.output], {self.input: given})[0], np.float32)
+        except Exception as exc:
+            raise GourmetError(f"{self._path} cannot be run: {in_short(exc)}") from exc
+
+
+def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
+    """Its tensors; ValueError unless it is pixels in and a score a label out. A size of 0 is any.
+
+    `layout` is for those that do not say where the channels are.
+    """
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
+    for name in (each.name for each in (*given, *answers)):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"it calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, digits "
+                "and _ . : / - in it; export the network again with plain names",
+            )
+    kinds = [each.type.tensor_type.elem_type for each in (*given, *answers)]
+    shapes = [[dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)]
+    taken, gives = shapes[: len(given)], shapes[len(given) :]
+    known = all(kind in _KINDS for kind in kinds) and _KINDS.get(kinds[-1]) != "UINT8"
+    if known and [*map(len, taken)] == [4] and [*map(len, gives)] == [2]:
+        (rows, *picture), (_, labels) = taken[0], gives[0]
+        layout = _layout(picture, layout)
+        channels, high, wide = picture if layout == "NCHW" else (picture[2], *picture[:2])
+        side = max(high, wide)
+        if (
+            channels in (0, 1, 3)
+            and {high, wide} <= {0, side}
+            and side <= _MAX_SIDE
+            and 1 < labels <= _MAX_LABELS
+        ):
+            return {
+                **{"input": given[0].name, "datatype": _KINDS[kinds[0]], "layout": layout},
+                **{"output": answers[0].name, "scores": _KINDS[kinds[1]], "labels": labels},
+                **{"channels": channels or 3, "side": side, "rows": rows, **_statistics(model)},
+            }
+    names = [f"{each.name!r} {shape}" for each, shape in zip((*given, *answers), shapes, strict=True)]
+    like = _looks_like(taken, gives, {onnx.TensorProto.DataType.Name(kind) for kind in kinds[: len(given)]})
+    raise ValueError(
+        f"{like}it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
+        f"float tensor [N, 3, side, side], or uint8, float16, the channels last or a single one, of at most "
+        f"{_MAX_SIDE} pixels a side, and gives one [N, labels]",
+    )
+
+
+def _layout(picture: Sequence[int], asked: str) -> str:
+    is_first, is_last = picture[0] in (1, 3), picture[2] in (1, 3)
+    if is_first != is_last:
+        return "NCHW" if is_first else "NHWC"
+    if asked or any(picture):
+        return asked or "NCHW"
+    raise ValueError("it does not say where its channels are: say it with --layout NCHW or --layout NHWC")
+
+
+def _looks_like(taken: Sequence[Sequence[int]], gives: Sequence[Sequence[int]], kinds: set[str]) -> str:
+    """For people; empty where nothing is known."""
+    ranks, answered = {*map(len, taken)}, [*map(len, gives)]
+    if kinds & {"STRING", "INT32", "INT64"}:
+        like = "a network of texts, which takes tokens"
+    elif 4 not in ranks:
+        like = {2: "a network of tables, a row of numbers each", 5: "a network of videos"}.get(
+            max(ranks, default=0), "a network of sounds or series"
+        )
+    elif 3 in answered or (len(gives) > 1 and any(shape[-1:] == [4] for shape in gives)):
+        like = "a detector of objects, which gives boxes"
+    elif 4 in answered:
+        like = "a segmentation, which gives a picture"
+    elif answered in ([1], [2]) and gives[0][1:] in ([], [1]):
+        like = "a regression, one number a picture, or a yes or no"
+    elif len(gives) > 1:
+        like = "a network of several answers"
+    else:
+        return ""
+    return f"it looks like {like}, and not like a classifier of pictures: "
+
+
+def _statistics(model: onnx.ModelProto) -> dict[str, list[float]]:
+    """The mean and standard deviation of pictures from 0 to 1, where the file's metadata say them."""
+    said = {each.key: each.value for each in model.metadata_props}
+    if said.get("author") == "Ultralytics" and said.get("task") == "classify":
+        return {"mean": [0.0], "std": [1.0]}
+    try:
+        found = {key: [float(value) for value in json.loads(said[key])] for key in ("mean", "std")}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+    least = 255.0 if max(found["std"], default=0.0) > 2.0 else 1.0  # of pixels up to 255
+    return {key: [value / least for value in values] for key, values in found.items()}
+
+
+def opened_alone(content: bytes) -> onnxruntime.InferenceSession:
+    """A session of an ONNX file's bytes on the CPU; ValueError where its weights lie in other files."""
+    if _outside(onnx.load_model_from_string(content)):
+        raise ValueError("its weights lie in other files: save it as one, with onnx.save(onnx.load(path), …)")
+    return _session(content)
+
+
+def _session(content: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
+    """The file that each of `tensors` lies in; ValueError unless it is one in `folder`, links followed."""
+    found, root = [], folder.resolve()
+    for tensor in tensors:
+        location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+        path = (root / location).resolve()
+        if Path(location).is_absolute() or not path.is_relative_to(root) or not path.is_file():
+            raise ValueError(
+                f"its weights lie in other files, and {shorten(repr(location), 80)} is not in its folder: "
+                "put all of them there, or save it as one, with onnx.save(onnx.load(path), …)",
+            )
+        found.append(path)
+    return found
+
+
+def _take_in(tensors: Sequence[onnx.TensorProto], places: Sequence[Path]) -> None:
+    """Put the weights that lie in other files into the tensors themselves."""
+    files = {place: memoryview(place.read_bytes()) for place in {*places}}
+    for tensor, place in zip(tensors, places, strict=True):
+        about = {each.key: each.value for each in tensor.external_data}
+        first = int(about.get("offset", "0"))
+        last = first + int(about["length"]) if "length" in about else len(files[place])
+        if not 0 <= first <= last <= len(files[place]):
+            raise ValueError(
+                f"its weights in {shorten(repr(place.name), 80)} are cut short, or of another file"
+            )
+        tensor.raw_data = bytes(files[place][first:last])
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
+def _free_batch(model: onnx.ModelProto) -> None:
+    """Let a network that was exported for so many pictures take any number, if it can."""
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del model.graph.value_info[:]
+
+
+def _outside(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """The tensors whose numbers lie in other files."""
+    return [each for each in _tensors(model) if each.external_data or each.data_location]
+
+
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """All tensors of a model, in whatever graph, function or attribute of it."""
+    waiting = [message]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, onnx.TensorProto):
+            yield each
+        for field, value in each.ListFields():
+            if field.message_type:
+                waiting += value if isinstance(value, list) or hasattr(value, "add") else [value]
