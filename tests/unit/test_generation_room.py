@@ -337,7 +337,7 @@ def test_a_row_may_leave_during_its_prompt_and_during_a_search(engine: Pictures)
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictures, beams: int) -> None:
-    """Its share of the loop is free, and a search takes its steps in turn with the other's."""
+    """Lines are served in turn, and a search takes its steps in turn with the other's."""
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
     honest = Row(own, 20, beams=beams, client="you")
@@ -361,59 +361,6 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
         finished(greedy)
     assert at[-1] <= 3 * (len(honest.tokens) + 2)
     assert honest.tokens == alone(own, beams=beams).tokens
-
-
-def rows_of_me_at_each_step(engine: Pictures, room: GenerationRoom, honest: Row) -> list[tuple[int, int]]:
-    """And how many tokens the honest one has by then; it grows while the loop goes on."""
-    loop, at = room._loop, list[tuple[int, int]]()
-
-    def count() -> None:
-        time.sleep(0.001)
-        at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
-
-    engine.before_step = count
-    return at
-
-
-@pytest.mark.parametrize("is_brief", [True, False])
-def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures, is_brief: bool) -> None:
-    many, own = pictures(2)
-    engine.is_brief = lambda source: is_brief  # type: ignore[method-assign]
-    theirs = [Row(many, 12, client="me") for _ in range(200)]
-    honest = Row(own, 12, client="you")
-    with opened(engine, max_rows=8) as room:
-        at = rows_of_me_at_each_step(engine, room, honest)
-        room.submit(theirs)
-        eventually(lambda: len(at) > 50)
-        assert max(held for held, _ in at) > 5
-        room.submit([honest])
-        finished([honest])
-        began = len(at) + len(theirs[0].tokens)  # those that had joined before are finished then
-        eventually(lambda: len(at) > began + 50)
-        assert max(held for held, _ in at[began:]) == 2
-        for row in theirs:
-            row.is_cancelled = lambda: True
-        finished(theirs)
-
-
-def test_who_waits_for_nothing_more_has_as_many_rows_at_work_as_who_has_hundreds(engine: Pictures) -> None:
-    many, own = pictures(2)
-    engine.is_brief = lambda source: True  # type: ignore[method-assign]
-    theirs = [Row(many, 4, client="me") for _ in range(500)]
-    honest = Row(own, 20, client="you")
-    with opened(engine, max_rows=16) as room:
-        at = rows_of_me_at_each_step(engine, room, honest)
-        room.submit(theirs)
-        eventually(lambda: len(at) > 20)
-        room.submit([honest])
-        finished([honest])
-        # Those that had joined before are finished then; when it is, theirs are alone again.
-        beside = [held for held, tokens in at if len(theirs[0].tokens) < tokens < len(honest.tokens)]
-        assert beside
-        assert set(beside) <= {0, 1}
-        for row in theirs:
-            row.is_cancelled = lambda: True
-        finished(theirs)
 
 
 def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
@@ -463,33 +410,6 @@ def test_greedy_rows_join_while_several_clients_have_searches_without_end(
     honest = Row(own, 20, client="you")
     assert steps_beside(theirs, honest, engine) < 100
     assert honest.tokens == alone(own).tokens
-
-
-def test_a_search_counts_as_its_beams_in_its_client_s_share(engine: Pictures) -> None:
-    """Three of four searches while it is alone, and one, which is a quarter, while it is not."""
-    many, own = pictures(2)
-    theirs = [Row(many, 12, beams=4, client="me") for _ in range(100)]
-    honest = [Row(own, 12, client="you") for _ in range(40)]
-    with opened(engine, max_rows=16) as room:
-        loop, at = room._loop, list[tuple[int, int]]()
-
-        def count() -> None:
-            time.sleep(0.001)
-            places = sum(row.beams for row in loop.rows if row.client == "me")
-            at.append((places, sum(row.beams for row in loop.rows)))
-
-        engine.before_step = count
-        room.submit(theirs)
-        eventually(lambda: len(at) > 50)
-        assert max(places for places, _ in at) == 12
-        room.submit(honest)
-        began = len(at) + 30  # those that had joined before are finished then
-        eventually(lambda: len(at) > began + 50)
-        assert max(places for places, _ in at[began:]) == 4
-        assert max(used for _, used in at) <= 16
-        for row in (*theirs, *honest):
-            row.is_cancelled = lambda: True
-        finished([*theirs, *honest])
 
 
 def test_a_search_with_more_beams_than_places_is_refused_at_once(engine: Pictures) -> None:

@@ -9,13 +9,9 @@ meanwhile, and goes first where both want one processor. A brief one is done by 
 handing it over would cost a step. An encode that fails fails only its own rows. Rows are notified by the
 thread that did the work.
 
-Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not
-alone, since a step takes longer the more rows it has, and no more than another has for whom no row waits: who
-asks for little is served nearly as if it were alone. A row counts by the steps that it may take, and one
-with beams as so many rows. Who has nothing in the loop may have one row, whatever its beams. Rows join in the
-order in which they were let in: while the first needs more places than are free, those behind it wait, since
-four free places never come together where others take each of them. Rows without a client are those of the
-server's neighbours, who may have all that is free.
+Each client has a line of rows that wait, and the lines are served in turn. Rows join in the order in which
+they were let in: while the first needs more places than are free, those behind it wait, since four free
+places never come together where others take each of them.
 """
 
 from __future__ import annotations
@@ -23,8 +19,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final
@@ -32,7 +28,6 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
-from gourmet.runtime.turns import Lines, Recent, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
@@ -51,6 +46,37 @@ _NICE: Final = 5
 _CLOSED: Final = GourmetError("the model is being unloaded")
 
 
+class Lines:
+    """A line of waiting rows for each client; next is the client whose last turn is the longest ago."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[Row]] = {}  # in the order of their turns
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def __iter__(self) -> Iterator[Row]:
+        return chain.from_iterable(self._of.values())
+
+    @property
+    def clients(self) -> Collection[str]:
+        return self._of.keys()
+
+    def of(self, client: str) -> int:
+        return len(self._of.get(client, ()))
+
+    def add(self, row: Row) -> None:
+        self._of.setdefault(row.client, deque()).append(row)
+
+    def next(self) -> Row:
+        client = next(iter(self._of))
+        line = self._of.pop(client)
+        row = line.popleft()
+        if line:
+            self._of[client] = line
+        return row
+
+
 class GenerationRoom:
     def __init__(
         self, engine: Engine, *, start: int, end: int, max_rows: int, continuous: bool = True
@@ -60,13 +86,12 @@ class GenerationRoom:
         self._continuous = continuous
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
-        self._waiting, self._brief = Lines[Row](), Lines[Row]()
+        self._waiting, self._brief = Lines(), Lines()
         self._preparing: set[Row] = set()
         self._preparers = ThreadPoolExecutor(_PREPARED, thread_name_prefix="prepare")
         self._encoding: Sequence[Row] = ()
         # The next to join, with their memories; a brief one gets its own when it joins.
         self._ready: deque[tuple[Row, Floats | None]] = deque()
-        self._recent = Recent()
         self._closing = False
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._encode, self._decode)]
         for thread in self._threads:
@@ -91,7 +116,7 @@ class GenerationRoom:
 
     def _line_up(self, row: Row) -> None:
         line = self._brief if self._engine.is_brief(row.source) else self._waiting
-        line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
+        line.add(row)
 
     def _prepare(self, row: Row, prepare: Callable[[Row], Any]) -> None:
         try:
@@ -125,7 +150,7 @@ class GenerationRoom:
         return {"waiting": waiting, "at_work": at_work, **sums, "first_token_seconds_total": first}
 
     @property
-    def _lines(self) -> Sequence[Lines[Row]]:
+    def _lines(self) -> Sequence[Lines]:
         return self._waiting, self._brief
 
     def close(self) -> None:
@@ -151,7 +176,7 @@ class GenerationRoom:
                 self._changed.wait_for(lambda: self._closing or self._may_encode())
                 if self._closing:
                     return
-                self._encoding = self._next(self._waiting, self._may_encode(), _READY)
+                self._encoding = self._next(self._waiting, self._may_encode())
             memories = self._memories(self._encoding)
             with self._changed:
                 self._ready += memories
@@ -160,49 +185,22 @@ class GenerationRoom:
 
     def _may_encode(self) -> int:
         """How many rows; a search counts as its beams, and may be more than that."""
-        if not self._waiting or not any(map(self._allowed(self._waiting, _READY), self._waiting.clients)):
+        if not self._waiting:
             return 0
         ahead = _READY if self._continuous else self._max_rows
         free = max(self._loop.capacity, ahead) - _places(row for row, _ in self._ready)
         return max(0, min(free, self._engine.max_sources))
 
-    def _next(self, lines: Lines[Row], most: int, ahead: int = 0, joining: Sequence[Row] = ()) -> list[Row]:
-        """Those whose turn it is beside the ones `joining`, until they have `most` places or more; what
-        nobody waits for any more is finished on the way.
+    def _next(self, lines: Lines, most: int) -> list[Row]:
+        """Those whose turn it is, until they have `most` places or more; what nobody waits for any more is
+        finished on the way.
         """
         found: list[Row] = []
-        while _places(found) < most and (
-            taken := lines.next(self._allowed(lines, ahead, [*joining, *found]))
-        ):
-            if not taken[1].gave_up():
-                found.append(taken[1])
+        while _places(found) < most and lines:
+            row = lines.next()
+            if not row.gave_up():
+                found.append(row)
         return found
-
-    def _allowed(self, lines: Lines[Row], ahead: int, more: Sequence[Row] = ()) -> Callable[[str], bool]:
-        """Who may have its next row, beside `more`, of the loop's places and so many before it."""
-        ready = (row for row, _ in self._ready)
-        held = Counter[str]()
-        for row in chain(self._loop.rows, self._encoding, ready, more):
-            held[row.client] += row.beams
-        free = self._max_rows + ahead - held.total()
-        for client in held:
-            self._recent.add(client)
-        content = {
-            client: count
-            for client, count in held.items()
-            if client and not any(line.of(client) for line in self._lines)
-        }
-
-        def allowed(client: str) -> bool:
-            if not client or not held[client]:
-                return True
-            if any(count <= held[client] for other, count in content.items() if other != client):
-                return False
-            places = lines.first(client).beams
-            is_many = held[client] + places > self._max_rows // 4 and not self._recent.is_alone(client)
-            return not is_many and is_fair(held[client], free, places)
-
-        return allowed
 
     def _memories(self, rows: Sequence[Row]) -> list[tuple[Row, Floats]]:
         """Each with its memory; where they cannot be encoded together, each by itself."""
@@ -252,8 +250,7 @@ class GenerationRoom:
         brief = _BRIEF_BESIDE if several else free
         while True:
             if brief and self._brief and all(memory is not None for _, memory in self._ready):
-                joining = [row for row, _ in found]
-                self._ready.extend((row, None) for row in self._next(self._brief, 1, joining=joining))
+                self._ready.extend((row, None) for row in self._next(self._brief, 1))
             if not self._ready:
                 return found
             row, memory = self._ready[0]
