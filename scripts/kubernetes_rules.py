@@ -1,30 +1,40 @@
-"""Write observability/rules.yml as a PrometheusRule; a test says where that is out of date.
+"""Write observability/rules.yml as a PrometheusRule of one namespace; a test says where that is out of date.
 
 .venv/bin/python -P scripts/kubernetes_rules.py
 """
 
 from __future__ import annotations
 
-import textwrap
+import re
 from pathlib import Path
+from typing import Any, Final
 
-ROOT = Path(__file__).parents[1]
-RULES = ROOT / "observability" / "rules.yml"
-MADE = ROOT / "deploy" / "kubernetes" / "components" / "monitoring" / "rules.yaml"
-HEAD = """\
-# Written by scripts/kubernetes_rules.py out of observability/rules.yml: change that.
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata:
-  name: gourmetgram
-  labels: { release: kube-prometheus-stack }
-spec:
-"""
+import yaml
+
+ROOT: Final = Path(__file__).parents[1]
+RULES: Final = ROOT / "observability" / "rules.yml"
+MADE: Final = ROOT / "deploy" / "kubernetes" / "components" / "monitoring" / "rules.yaml"
+NAMESPACE: Final = "gourmetgram"
+HEAD: Final = "# Written by scripts/kubernetes_rules.py out of observability/rules.yml: change that.\n"
+# What servers count, and what the rules make of it.
+_FIGURE: Final = re.compile(r"(\b(?:nv_|web_|(?:model|web|route|replica):)[\w:]*|\bup\b)({)?")
+
+
+def scoped(rule: dict[str, Any]) -> dict[str, Any]:
+    """The same of what the namespace's own servers count, which the operator labels."""
+    own = f'{{namespace="{NAMESPACE}"'
+    expr = _FIGURE.sub(lambda found: f"{found[1]}{own}{',' if found[2] else '}'}", rule["expr"])
+    labels = {"namespace": NAMESPACE} | rule.get("labels", {})
+    return rule | {"expr": " ".join(expr.split()), "labels": labels}
 
 
 def made() -> str:
-    _, groups, rest = RULES.read_text().partition("groups:\n")
-    return HEAD + textwrap.indent(groups + rest, "  ")
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    spec = {"groups": [group | {"rules": [scoped(rule) for rule in group["rules"]]} for group in groups]}
+    # By the label `release` a Prometheus of the chart kube-prometheus-stack finds it.
+    metadata = {"name": "gourmetgram", "labels": {"release": "kube-prometheus-stack"}}
+    rules = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
+    return HEAD + yaml.safe_dump(rules | {"spec": spec}, sort_keys=False, width=120)
 
 
 if __name__ == "__main__":

@@ -25,17 +25,20 @@ IMAGES: dict[str, tuple[Path | None, str]] = {
     f"gourmetgram-triton:{VERSION}": (ROOT / "Dockerfile.triton", "triton"),
     f"gourmetgram-triton-cpu:{VERSION}": (ROOT / "Dockerfile.triton-cpu", "triton"),
     f"gourmetgram-flask:{VERSION}": (ROOT / "Dockerfile.flask", "flask"),
+    "gourmetgram-models:1": (FOLDER / "Dockerfile.models", ""),
     SERVICES["proxy"]["image"]: (None, "proxy"),
 }
 
 
 @cache
 def _rendered(folder: str) -> list[Manifest]:
+    return manifests_of(FOLDER / folder)
+
+
+def manifests_of(folder: Path) -> list[Manifest]:
     if not shutil.which("kubectl"):
         pytest.skip("no kubectl here, which renders the manifests: Kubernetes' documents say where to get it")
-    ran = subprocess.run(
-        ["kubectl", "kustomize", FOLDER / folder], capture_output=True, text=True, timeout=60
-    )
+    ran = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return list(yaml.safe_load_all(ran.stdout))
 

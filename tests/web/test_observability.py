@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.nginx import Nginx, nginx
 from support.triton import run_triton, some_models
+from support.up import Up
+from support.web_app import Site
 
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
@@ -30,13 +36,16 @@ Ask = Callable[[str], list[dict[str, Any]]]
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, metrics_port: int, web_port: int, rules: str) -> Iterator[Ask]:
-    """Puts a question to a real one, by the shipped config, that asks these two every second."""
+def prometheus(
+    folder: Path, metrics_port: int, web_port: int, rules: str, proxy_port: int = 0
+) -> Iterator[Ask]:
+    """Puts a question to a real one, by the shipped config, that asks these every second."""
     if not shutil.which("prometheus"):
         pytest.skip("no prometheus here: Debian's package prometheus brings it")
     (folder / "rules.yml").write_text(rules)
     config = (FOLDER / "prometheus.yml").read_text().replace(": 10s", ": 1s")
     config = config.replace("triton:8002", f"127.0.0.1:{metrics_port}")
+    config = config.replace("proxy:8081", f"127.0.0.1:{proxy_port or web_port}")
     (folder / "prometheus.yml").write_text(config.replace("flask:5000", f"127.0.0.1:{web_port}"))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
@@ -139,8 +148,119 @@ def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_trit
             assert int(successes["value"][1]) > 5
 
 
+# The shipped rules in seconds: their windows, and for how long something has to be so.
+SHORTER = {"for: 2m": "for: 12s", "for: 30s": "for: 3s", "[1m]": "[5s]", "[2m]": "[10s]", "[1h]": "[120s]"}
+KEY = {"gourmet_admin_key": "of-the-tests-of-alerts"}
+ANSWERS = "food_classifier_onnx"
+
+
+@dataclass
+class Watched:
+    """`gourmet up` behind nginx, and a Prometheus with the shipped rules."""
+
+    up: Up
+    nginx: Nginx
+    site: Site
+    query: Ask
+
+    def firing(self, name: str) -> list[dict[str, str]]:
+        return [each["metric"] for each in self.query(f'ALERTS{{alertname="{name}",alertstate="firing"}}')]
+
+    def has_answered(self, photo: bytes) -> bool:
+        time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            return self.site.predict(photo).status == 200
+        return False
+
+    def told(self, what: str) -> None:
+        """Have Triton load or unload the page's model."""
+        path = f"/v2/repository/models/{ANSWERS}/{what}"
+        assert Site(self.up.http).request("POST", path, "{}", **KEY).status == 200
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("watched")
+    models = some_models(folder / "models", "food_classifier_onnx", "digits")
+    rules = (FOLDER / "rules.yml").read_text()
+    for usual, shorter in SHORTER.items():
+        assert usual in rules
+        rules = rules.replace(usual, shorter)
+    env = {"FOOD11_MODEL_NAME": ANSWERS, "TRITON_ADMIN_KEY": KEY["gourmet_admin_key"]}
+    up = Up("--model-repository", str(models), tmp=folder, env=env)
+    try:
+        up.wait_for("ready after")
+        (folder / "nginx").mkdir()
+        with (
+            nginx(up.port, folder / "nginx") as front,
+            prometheus(folder, up.metrics, up.port, rules, front.of_observers) as query,
+        ):
+            found = Watched(up, front, Site(front.port), query)
+            wait_until(lambda: len(query("up == 1")) == 3, 60, "not all are asked")
+            known = "web:errors:share1h == 0 and web:errors:share1m == 0"
+            wait_until(lambda: found.has_answered(sample) and bool(query(known)), 60, "no photo was answered")
+            yield found
+    finally:
+        up.stop()
+
+
+def test_a_burst_of_errors_fires_nothing_and_errors_that_go_on_fire_until_they_end(
+    watched: Watched, sample: bytes
+) -> None:
+    def fires() -> bool:
+        watched.site.predict(sample)
+        time.sleep(0.05)
+        return bool(watched.firing("WebErrors"))
+
+    # A rate sees how a count grows, and not with what it begins.
+    watched.told("unload")
+    assert watched.site.predict(sample).status == 503
+    wait_until(lambda: bool(watched.query('web_requests_total{status="503",route="/predict"}')), 20, "none")
+    failed = [watched.site.predict(sample).status for _ in range(20)]
+    watched.told("load")
+    assert set(failed) == {503}
+    share = "web:errors:share1m > 0.0144 and web:errors:share1h > 0.0144"
+    wait_until(lambda: watched.has_answered(sample) and bool(watched.query(share)), 20, "it was not counted")
+    fired = []
+
+    def is_over() -> bool:
+        fired.append(fires())
+        return not watched.query(share)
+
+    wait_until(is_over, 60, "the burst is still counted")
+    assert not any(fired)
+
+    watched.told("unload")
+    wait_until(fires, 60, "the alert does not fire")
+    wait_until(lambda: bool(watched.firing("NotReady")), 30, "nobody is told that the model is not ready")
+    assert [each["system"] for each in watched.firing("NotReady")] == ["food11"]
+    watched.told("load")
+    wait_until(lambda: not fires(), 30, "the alert does not end")
+    wait_until(lambda: not watched.firing("NotReady"), 30, "it is ready again")
+
+
+def test_restarts_are_told(watched: Watched) -> None:
+    asked = 'count(nv_inference_request_success{job="triton"} > 10) == 2'
+    for _ in range(3):
+        # The web app's own probes ask both models, and Prometheus saw it.
+        wait_until(lambda: bool(watched.query(asked)), 60, "the models are not asked")
+        os.kill(watched.up.triton_pid(), signal.SIGKILL)
+        wait_until(lambda: not watched.query(asked), 30, "Triton was not started again")
+    wait_until(lambda: bool(watched.firing("Restarts")), 60, "the alert does not fire")
+    assert {each["job"] for each in watched.firing("Restarts")} == {"triton"}
+
+
+def test_a_dead_nginx_is_told(watched: Watched) -> None:
+    wait_until(lambda: not watched.firing("Away"), 60, "all is well")
+    watched.nginx.process.kill()
+    wait_until(lambda: bool(watched.firing("Away")), 60, "the alert does not fire")
+    assert {each["job"] for each in watched.firing("Away")} == {"proxy"}
+
+
 def test_both_servers_are_asked(ask: Ask) -> None:
-    assert {one["metric"]["job"]: one["value"][1] for one in ask("up")} == {"triton": "1", "web": "1"}
+    found = {one["metric"]["job"]: one["value"][1] for one in ask("up")}
+    assert found == {"triton": "1", "web": "1", "proxy": "1"}
+    assert ask('{job="proxy",__name__!~"up|scrape_.*"}') == []
 
 
 def test_the_figures_are_those_of_the_models(ask: Ask) -> None:

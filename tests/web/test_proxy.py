@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import socket
 import ssl
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,12 +15,12 @@ from typing import Any
 import pytest
 from support import one_client
 from support.eventually import eventually
+from support.nginx import nginx
 from support.tls import Certificates
 
 from gourmet.serving.preflight import free_ports
 
 ROOT = Path(__file__).parents[2]
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("nginx")
 AWAY = "127.0.0.1:9"
 
 
@@ -34,55 +31,20 @@ def web(start: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with nginx(web, tmp_path_factory.mktemp("nginx")) as started:
-        yield started
+    with nginx(web.port, tmp_path_factory.mktemp("nginx")) as started:
+        yield replace(web, port=started.port)
 
 
 @pytest.fixture(scope="module")
 def in_a_cluster(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The same behind an ingress controller, which in a cluster has a private address."""
     folder = tmp_path_factory.mktemp("cluster")
-    config = (ROOT / "deploy/kubernetes/components/ingress/ingress.conf").read_text()
+    config = (ROOT / "deploy/kubernetes/components/behind/behind.conf").read_text()
     assert "set_real_ip_from 10.0.0.0/8" in config
     (folder / "server.d").mkdir()
-    (folder / "server.d" / "ingress.conf").write_text(config.replace("10.0.0.0/8", "127.0.0.7"))
-    with nginx(web, folder) as started:
-        yield started
-
-
-@contextlib.contextmanager
-def nginx(web: Any, folder: Path, tls_port: str = "") -> Iterator[Any]:
-    """Debian's nginx with the containers' configuration, and what lies in `server.d` of the folder."""
-    if not NGINX:
-        pytest.skip("no nginx here: `apt-get install nginx-light`")
-    port, of_observers = free_ports(2)
-    # As start.sh writes it.
-    (folder / "app.conf").write_text(f'set $app 127.0.0.1:{web.port};\nset $tls_port "{tls_port}";\n')
-    config = (ROOT / "proxy" / "nginx.conf").read_text()
-    for theirs, ours in (
-        ("listen 8080", f"listen 127.0.0.1:{port}"),
-        ("listen 8081", f"listen 127.0.0.1:{of_observers}"),
-        ("/tmp/", f"{folder}/"),
-        ("/etc/nginx/", f"{folder}/"),
-    ):
-        assert theirs in config
-        config = config.replace(theirs, ours)
-    if os.geteuid() == 0:  # or nginx becomes another user, which the folder of the tests is closed to
-        config = f"user root;\n{config}"
-    (folder / "nginx.conf").write_text(config)
-    command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            end = time.monotonic() + 20
-            while time.monotonic() < end:
-                assert process.poll() is None, (folder / "log").read_text()
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                time.sleep(0.05)
-            yield replace(web, port=port)
-        finally:
-            process.terminate()
+    (folder / "server.d" / "behind.conf").write_text(config.replace("10.0.0.0/8", "127.0.0.7"))
+    with nginx(web.port, folder) as started:
+        yield replace(web, port=started.port)
 
 
 def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:
@@ -163,8 +125,8 @@ def test_slow_clients_end_at_the_proxy_and_pages_come_through_it(web: Any, proxy
 
 def test_where_the_app_is_away_a_visitor_is_told_when_to_ask_again(web: Any, tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
-    with nginx(replace(web, port=nobody), tmp_path) as alone:
-        reply = alone.request("GET", "/")
+    with nginx(nobody, tmp_path) as alone:
+        reply = replace(web, port=alone.port).request("GET", "/")
         assert (reply.status, reply.headers["retry-after"]) == (503, "2")
 
 
@@ -180,8 +142,8 @@ def test_with_a_certificate_nothing_is_answered_without_tls(web: Any, tmp_path: 
     (tmp_path / "server.d" / "tls.conf").write_text(
         config.replace("listen 8443", f"listen 127.0.0.1:{place}")
     )
-    with nginx(web, tmp_path, f":{place}") as plain:
-        sent_on = plain.request("POST", "/predict?a=b", b"x")
+    with nginx(web.port, tmp_path, f":{place}") as plain:
+        sent_on = replace(web, port=plain.port).request("POST", "/predict?a=b", b"x")
         assert (sent_on.status, sent_on.headers["location"]) == (
             308,
             f"https://127.0.0.1:{place}/predict?a=b",
