@@ -67,14 +67,6 @@ def test_without_a_triton_the_answer_is_503_at_once_and_says_when_to_try_again(
     assert web.predict(b"text").status == 400
 
 
-def test_the_second_of_two_addresses_answers_while_nobody_is_at_the_first(
-    start: Callable[..., Any], own_triton: TritonServer, sample: bytes
-) -> None:
-    addresses = f"127.0.0.1:{free_ports(1)[0]},{own_triton.options.http_url}"
-    reply = start(addresses, FOOD11_MODEL_NAME=MODEL).predict(sample)
-    assert reply.status == 200, reply
-
-
 def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwards(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:

@@ -176,8 +176,10 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
     against = None
     if options.against:
         against = ServedClassifier(server.triton.describe(options.against), served.contract)
-        if against.labels != served.labels:
-            raise UsageError(f"{options.against} has other labels than {model.name}: name one of the same")
+        if (against.info.system, against.labels) != (model.system, served.labels):
+            raise UsageError(
+                f"{options.against} has other labels than {model.name}: name one of {model.system}"
+            )
     found = PictureCheck(server, served, pictures, options, parts, against)
     sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
     found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))

@@ -253,6 +253,8 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
             usual = server.triton.describe(parts.generator.default_model)
             whole = None if usual.decoupled else usual
     against = server.triton.describe(options.against) if options.against else None
+    if against and against.system != model.system:
+        raise UsageError(f"{options.against} is not a model of {model.system}: name one that is")
     return TextCheck(model, whole, _questions(options, parts), options, parts, against)
 
 
