@@ -85,7 +85,7 @@ def test_the_services_are_the_three_and_the_cpu_file_replaces_only_triton() -> N
     assert set(CPU) == {"triton"}
     assert isinstance(CPU["triton"]["deploy"], Reset), "a machine without a GPU must not be asked for one"
     [devices] = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
-    assert devices == {"driver": "nvidia", "count": "${GPU_COUNT:-all}", "capabilities": ["gpu"]}
+    assert devices == {"driver": "nvidia", "count": "${GPU_COUNT:-1}", "capabilities": ["gpu"]}
 
 
 @pytest.mark.parametrize("service", [*SERVICES.values(), *CPU.values()], ids=[*SERVICES, "triton (cpu)"])
@@ -120,7 +120,7 @@ def test_dockerignore_lets_nothing_through_that_no_dockerfile_copies() -> None:
             "Dockerfile.triton",
             [
                 "ask_models",
-                "gourmet.serving.api_keys",
+                "gourmet.serving.nvidia_image",
                 "gourmet.runtime.onnx_signature",
                 "gourmet.runtime.manifest",
             ],
@@ -232,6 +232,19 @@ def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -
         name = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], image.split()[0])
         assert re.search(r":\d+\.\d+", name), f"{path.name} starts from {name}"
     assert instructions(path, "USER")[-1] == "1000:1000"
+
+
+def test_what_is_pulled_is_named_in_one_place_and_the_same_everywhere() -> None:
+    pulled = BASE["x-pulled"]
+    assert {pulled[name] for name in ("prometheus", "grafana")} == {
+        each["image"] for each in OBSERVERS.values()
+    }
+    assert f"image: {pulled['proxy']}\n" in (ROOT / "deploy/kubernetes/base/proxy.yaml").read_text()
+    for path in DOCKERFILES:
+        defaults = dict(argument.partition("=")[::2] for argument in instructions(path, "ARG"))
+        image = instructions(path, "FROM")[0].split()[0]
+        named = re.sub(r"\$\{(\w+)\}", lambda found, them=defaults: them[found[1]], image)
+        assert named == pulled["triton" if path.name == "Dockerfile.triton" else "python"], path.name
 
 
 @pytest.mark.parametrize("path", SLIM, ids=lambda path: path.name)
@@ -397,14 +410,12 @@ def test_nvidias_triton_is_started_like_the_launchers() -> None:
     finally:
         with_wheel.close()
     command = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
-    *locked, program = command[:4]
-    flags = command[4:]
-    assert locked == ["python3", "-m", "gourmet.serving.api_keys"]
-    assert program == "tritonserver"
-    assert set(flags) <= launched, "a flag that `gourmet up` does not give"
+    starter, flags = command[:3], {flag for flag in command[3:] if "--backend-config=" not in flag}
+    assert starter == ["python3", "-m", "gourmet.serving.nvidia_image"]  # which adds models, profile and key
+    assert flags <= launched, "a flag that `gourmet up` does not give"
     # The rest says where things are on this machine.
-    local = re.compile(r"--(backend-|http-|grpc-|metrics-|log-verbose)")
-    assert {flag for flag in launched - set(flags) if not local.match(flag)} == set()
+    local = re.compile(r"--(backend-|http-|grpc-|metrics-|log-verbose|load-model)")
+    assert {flag for flag in launched - flags if not local.match(flag)} == set()
 
 
 def test_health_checks_ask_the_model_and_the_rest_waits_for_them() -> None:
@@ -426,15 +437,15 @@ def test_every_service_is_restrained() -> None:
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
-    assert SERVICES["flask"]["read_only"] is True
-    assert CPU["triton"]["read_only"] is True
+    for name in ("triton", "flask"):
+        assert SERVICES[name]["read_only"] is True, name
     assert "shm_size" in SERVICES["triton"]
 
 
 def test_every_service_has_an_end_of_its_memory_its_processes_and_its_log() -> None:
     for name, service in (SERVICES | OBSERVERS | {"proxy": PROXY}).items():
         assert re.fullmatch(r"\d+[mg]|\$\{\w+_MEMORY:-\d+g\}", service["mem_limit"]), name
-        assert service["pids_limit"] >= 100, name
+        assert re.fullmatch(r"\d{3,}|\$\{TRITON_PIDS:-\d{4,}\}", str(service["pids_limit"])), name
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
     for name in ("triton", "flask"):
         assert default_of(SERVICES[name]["cpus"]) == "0", "as many as there are, unless somebody says so"

@@ -17,6 +17,7 @@ from gourmet.client.transport import Call, Reply
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
+from gourmet.runtime.instances import CONFIG_NAME_ENV
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
 from gourmet.serving.connect import connect
@@ -112,14 +113,33 @@ def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: 
         assert not elsewhere.exists()
 
 
-def test_a_command_becomes_a_locked_one() -> None:
-    command = [sys.executable, "-m", "gourmet.serving.api_keys", "echo", "--here"]
-    env = {**os.environ, api_keys.ADMIN_ENV: KEY}
-    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
-    assert said == ["--here", *arguments(KEY)]
+def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_key(tmp_path: Path) -> None:
+    for name, asked in (("usual", ""), ("study", "asked")):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        load = f'parameters {{ key: "load" value: {{ string_value: "{asked}" }} }}'
+        (tmp_path / "models" / name / "config.pbtxt").write_text(f'name: "{name}" {load}')
+    # Stands for Triton: says what it was started with, and logs while the key is in its command line.
+    program = tmp_path / "tritonserver"
+    program.write_text(
+        "#!/bin/sh\nfor each; do echo $each; done\n"
+        f"while grep -q {KEY} /proc/$$/cmdline; do echo 'I1121 02:32:03 1 a.cc:1] a line'; sleep 0.1; done\n"
+        "exit 3\n"
+    )
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "gourmet.serving.nvidia_image", f"--model-repository={tmp_path}/models"]
+    env = {
+        **os.environ,
+        api_keys.ADMIN_ENV: KEY,
+        CONFIG_NAME_ENV: "gpu",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    said = [line for line in ran.stdout.splitlines() if line.startswith("--")]
+    assert said == [command[-1], "--load-model=usual", "--model-config-name=gpu", *arguments(KEY)]
     for option in ("http-restricted-api", "grpc-restricted-protocol"):
         locked = f"--{option}=model-repository,logging,trace,shared-memory"
         assert f"{locked}:gourmet-admin-key={KEY}" in said
+    assert ran.returncode == 3
 
 
 def test_perf_analyzer_is_given_the_key_for_shared_memory_only() -> None:

@@ -37,7 +37,7 @@ _HOLES: Final = (
 )
 # The tag of Dockerfile.triton and its compute capabilities: NVIDIA's release notes of Triton 25.08, the first
 # on CUDA 13, and later. Within a major version what is built for one minor runs on the later ones.
-IMAGE: Final = "26.09-py3"
+IMAGE: Final = "26.11-py3"
 _LOWEST: Final = (7, 5)
 _HIGHEST_MAJOR: Final = 12
 # 0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0

@@ -7,8 +7,6 @@ with a header `gourmet-admin-key` that has the right value.
 Everything else (inference, metadata, configs, health, statistics) stays open to anyone who reaches the
 ports, which are those of loopback. Each start makes a new key. The verbs of this project find it in the
 environment or in the stack's run file, and `connect` sends it.
-
-    python3 -m gourmet.serving.api_keys tritonserver …       # the same for a Triton that we do not start
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ import contextlib
 import os
 import re
 import secrets
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +24,8 @@ from gourmet.errors import GourmetError
 from gourmet.serving import run_file
 
 _LOCKED: Final = "model-repository,logging,trace,shared-memory"
+# A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
+_LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
 
 
@@ -67,6 +66,19 @@ def hide(pid: int, key: str) -> None:
             memory.write(line.replace(key.encode(), b"*" * len(key)))
 
 
+class Hiding:
+    """Hides the key of the Triton `pid` at the first line of its log, when it has read its arguments."""
+
+    def __init__(self, key: str) -> None:
+        self.pid = 0
+        self._key = key
+
+    def see(self, line: str) -> None:
+        if self._key and self.pid and _LOG_LINE.match(line):
+            hide(self.pid, self._key)
+            self._key = ""
+
+
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     """What to send along to the Triton at `url` (host:port); nothing where no key is known for it."""
     key = os.environ.get(ADMIN_ENV, "")
@@ -80,14 +92,3 @@ def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
             if port in map(str, content["ports"]):
                 key = content.get("admin", key)
     return headers(key, grpc=grpc) if key else {}
-
-
-def _start_locked(command: Sequence[str]) -> None:
-    """Become `command` with the locks on, leaving the key in the folder; for a container's start."""
-    key = make_key(os.environ)
-    with run_file.kept((8000, 8001), {"admin": key}):
-        os.execvp(command[0], [*command, *arguments(key)])
-
-
-if __name__ == "__main__":
-    _start_locked(sys.argv[1:])

@@ -50,8 +50,6 @@ def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
     number, unfinished = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(number, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        # A container's start becomes the server itself, which then holds the lock.
-        os.set_inheritable(number, True)
         json.dump({"ports": ports, **content}, file)
         file.flush()
         Path(unfinished).replace(path)  # in place only once it is locked: what is not locked gets removed

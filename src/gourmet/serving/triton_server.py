@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,6 @@ from gourmet.serving.wheel import find_wheel
 
 ModelControl = Literal["explicit", "poll", "none"]
 
-# A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
-_LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "gourmet-triton-"
 ALL: Final = ("*",)
@@ -72,7 +69,7 @@ class TritonServer:
         # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
         self._memory = RunFolder(_PREFIX, _SHARED_MEMORY, token)
         self._child: Child | None = None
-        self._key_to_hide = ""
+        self._hiding = api_keys.Hiding("")
         self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
 
     def __enter__(self) -> TritonServer:
@@ -91,7 +88,7 @@ class TritonServer:
 
         `models` are those to begin with, where models are loaded by command.
         """
-        self._key_to_hide = self.options.key
+        self._hiding = api_keys.Hiding(self.options.key)
         self._child = Child(
             self.command(models),
             env=self._wheel.environment(),
@@ -99,13 +96,11 @@ class TritonServer:
             on_line=self._line,
             keeps=(self._folder.lock, self._memory.lock),
         )
+        self._hiding.pid = self._child.pid
         return self._child
 
     def _line(self, line: str) -> None:
-        """Pass a line on; at the first one of Triton's log, when it has read its arguments, hide the key."""
-        if self._key_to_hide and self._child and _LOG_LINE.match(line):
-            api_keys.hide(self._child.pid, self._key_to_hide)
-            self._key_to_hide = ""
+        self._hiding.see(line)
         self._on_line(line)
 
     def live(self) -> bool:

@@ -1,0 +1,73 @@
+"""Start NVIDIA's own Triton in its image, as `gourmet up` starts that of the wheel.
+
+    python3 -m gourmet.serving.nvidia_image ARGUMENT…        # the arguments are tritonserver's
+
+What changes the server takes a key. Models for study are left for later, unless GOURMET_LOAD_ALL is 1.
+This process stays, as the first of the container: only a parent can take the key out of a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from gourmet.runtime.instances import CONFIG_NAME_ENV
+from gourmet.runtime.signals import stops_set
+from gourmet.serving import api_keys, run_file
+from gourmet.serving.processes import Child
+
+_REPOSITORY: Final = "--model-repository="
+# Loaded when a verb first asks (gourmet.serving.preflight.held_back); the image has no parser of configs.
+_FOR_STUDY: Final = re.compile(r'key:\s*"load"\s+value:?\s*{\s*string_value:\s*"asked"')
+_DRAIN_TIMEOUT_S: Final = 12  # of the 15 s that a container is given
+
+
+def models(repositories: Sequence[Path], *, load_all: bool) -> Iterator[str]:
+    """The models to begin with."""
+    for config in sorted(config for each in repositories for config in each.glob("*/config.pbtxt")):
+        if load_all or not _FOR_STUDY.search(config.read_text()):
+            yield config.parent.name
+
+
+def command(arguments: Sequence[str], key: str) -> list[str]:
+    """The command line of Triton."""
+    folders = [Path(each.removeprefix(_REPOSITORY)) for each in arguments if each.startswith(_REPOSITORY)]
+    names = models(folders, load_all=os.environ.get("GOURMET_LOAD_ALL", "") == "1")
+    profile = os.environ.get(CONFIG_NAME_ENV)
+    return [
+        "tritonserver",
+        *arguments,
+        *(f"--load-model={name}" for name in names),
+        *([f"--model-config-name={profile}"] if profile else []),
+        *api_keys.arguments(key),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run Triton until it ends or this process is told to; its exit status."""
+    key, asked = api_keys.make_key(os.environ), threading.Event()
+    hiding = api_keys.Hiding(key)
+
+    def show(line: str) -> None:
+        hiding.see(line)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    with run_file.kept((8000, 8001), {"admin": key}), stops_set(asked):
+        triton = Child(command(arguments, key), env=os.environ, cwd=Path.cwd(), on_line=show)
+        hiding.pid = triton.pid
+        try:
+            while (status := triton.exit_status()) is None and not asked.wait(0.2):
+                pass
+        finally:
+            triton.stop(_DRAIN_TIMEOUT_S)
+    return 0 if status is None else abs(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
