@@ -346,3 +346,18 @@ def test_who_left_is_found_by_asking_seldom_and_then_each_until_one_waits(
     left.check(CancellableRequest(False))
     left.check(CancellableRequest(True))  # computed, like all within the next tenth of a second
     assert len(asked) == 52
+
+
+def test_padded_runs_have_all_rows_and_answers_are_those_of_the_given() -> None:
+    sizes = []
+
+    def run(feeds: batches.Feeds, _wanted: Sequence[str]) -> list[np.ndarray]:
+        sizes.append(len(feeds["x"]))
+        return [2 * feeds["x"]]
+
+    padded = batches.padded(run, 4)
+    for rows in (3, 1, 4):
+        given = np.random.default_rng(rows).random((rows, 2), np.float32)
+        (answer,) = padded({"x": given}, ["y"])
+        np.testing.assert_array_equal(answer, 2 * given)
+    assert sizes == [4, 4, 4]

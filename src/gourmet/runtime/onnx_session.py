@@ -5,7 +5,7 @@ The ONNX Runtime backend and the food classifier import it inside Triton.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,12 +70,19 @@ def open_engine(
     """Open the file for one instance."""
     cpu_engine.engine(config, (cpu_engine.ONNX_RUNTIME,))
     session = opened_on(device, partial(_open_on, path=path, config=config), warn, config["name"])
-    options = _run_options(config)
-    return FileEngine(
-        session.get_providers()[0],
-        signatures.OnnxSignature.of(session),
-        lambda feeds, requested: session.run(requested, feeds, options),
-    )
+    options, signature = _run_options(config), signatures.OnnxSignature.of(session)
+
+    def run(feeds: batches.Feeds, requested: Sequence[str]) -> Sequence[batches.Array]:
+        found: Sequence[batches.Array] = session.run(requested, feeds, options)
+        return found
+
+    name, rows = session.get_providers()[0], config.get("max_batch_size", 0)
+    # CUDA's provider prepares each convolution anew, for a second in all, when the number of rows is not the
+    # one before (github.com/microsoft/onnxruntime/issues/23006), as where Triton puts requests together.
+    numbers = all(tensor.triton_type != "TYPE_STRING" for tensor in signature.inputs)
+    if name == CUDA and rows > 1 and "dynamic_batching" in config and numbers:
+        return FileEngine(name, signature, batches.padded(run, rows))
+    return FileEngine(name, signature, run)
 
 
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:

@@ -13,10 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from gourmet.errors import GourmetError
 from gourmet.runtime import cpu_engine, manifest
 from gourmet.runtime.batches import Run
 from gourmet.runtime.instances import CPU, Device, cpu_threads, opened_on
+from gourmet.systems.food11.contract import SYSTEM
 
 TORCHSCRIPT_FILE: Final = "model.pt"
 
@@ -55,7 +58,12 @@ def _on_gpu(
         if not find_spec("torch"):
             raise GourmetError(f"neither onnxruntime-gpu nor torch is installed for {device}")
         return _torch(version, config, device)
-    return _onnx(version / cpu_engine.FILES[cpu_engine.FP32], config, replace(device, required=True), warn)
+    engine = _onnx(version / cpu_engine.FILES[cpu_engine.FP32], config, replace(device, required=True), warn)
+    blank = np.zeros((1, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
+    engine.run(
+        {engine.input: SYSTEM.tensor(blank, engine.datatype)}, [engine.output]
+    )  # the first takes seconds
+    return engine
 
 
 def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> FoodEngine:
