@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
     """The app, set up from the environment and asking a real Triton unless given others."""
-    from app.admission import auth, rate_limit, uploads
+    from app.admission import auth, queue, rate_limit, uploads
     from app.api.services import Services, add_navigation
     from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
     from app.core.settings import Settings
@@ -23,7 +23,10 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     app = http.FlaskApp(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     # What every request passes: before a view in this order, and after it in reverse.
-    middleware = (metrics, logs, http, tracing, hosts_and_cors, uploads, auth, rate_limit, messages, errors)
+    middleware = (
+        *(metrics, logs, http, tracing, hosts_and_cors),
+        *(queue, uploads, auth, rate_limit, messages, errors),
+    )
     for each in middleware:
         each.init_app(app, settings)
     services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)

@@ -14,7 +14,6 @@ from typing import Final
 from flask import Flask, Request, Response, g, request
 from itsdangerous import BadData, TimestampSigner
 
-from app.admission.uploads import discard
 from app.core.errors import RefusedRequest
 from app.core.http import API, marks
 from app.core.settings import Settings
@@ -41,7 +40,6 @@ def init_app(app: Flask, settings: Settings) -> None:
         if sum(hmac.compare_digest(digest, known) for known in digests):
             g.client = digest.hex()
         elif key is not None or not _passes(signer, request):
-            discard(settings)
             raise RefusedRequest(
                 "key_needed",
                 "this API key is not known here"

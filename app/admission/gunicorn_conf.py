@@ -14,12 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gunicorn.glogging import Logger
+
 from app.core.settings import Settings, SettingsError
 from gourmet.runtime import malloc
 from gourmet.runtime.run_folder import RunFolder
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
-worker_class = "app.admission.gunicorn_worker.Worker"
+worker_class = "gthread"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
 _refused = ""
 try:
@@ -27,8 +29,9 @@ try:
 except SettingsError as exc:
     threads, _refused = 1, str(exc)
 timeout = 60
-graceful_timeout = 5
-# Until the head of a connection's first or next request has to be there.
+# As long as an answer may take whose request has its place (REQUEST_DEADLINE_S); `gourmet up` waits less.
+graceful_timeout = 10
+# Longer than nginx keeps a connection that it does not use (proxy/nginx.conf).
 keepalive = 10
 # As many as there are files for, beside a thread's connection to Triton, logs, metrics and libraries.
 _files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -40,9 +43,30 @@ accesslog: str | None = "-"
 # TRUSTED_PROXIES alone says who is believed: gunicorn would take a scheme, and SCRIPT_NAME, which changes the
 # path that is asked for, from anyone on loopback.
 forwarder_headers, forwarded_allow_ips, secure_scheme_headers = "", "", dict[str, str]()
-logger_class = "app.admission.gunicorn_worker.LogWithoutQueries"
 # Address, request, status, bytes, milliseconds, id.
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
+
+
+class LogWithoutQueries(Logger):  # type: ignore[misc]
+    """A query may have a key in it, and so may a line that is not HTTP."""
+
+    def atoms(self, resp: Any, req: Any, environ: Any, request_time: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().atoms(resp, req, environ, request_time)
+        path = environ["RAW_URI"].partition("?")[0]
+        return found | {"r": f"{environ['REQUEST_METHOD']} {path} {environ['SERVER_PROTOCOL']}"}
+
+    def warning(self, msg: str, *args: Any, **options: Any) -> None:
+        """Of "Invalid request from ip=…: what is wrong: the line" without the line."""
+        if msg.startswith("Invalid request from ip="):
+            msg = ": ".join(msg.split(": ")[:2])
+        super().warning(msg, *args, **options)
+
+    def exception(self, msg: str, *args: Any, **options: Any) -> None:
+        """Of "Error handling request %s" without the query."""
+        super().exception(msg, *(str(each).partition("?")[0] for each in args), **options)
+
+
+logger_class = LogWithoutQueries
 
 if os.environ.get("LOG_FORMAT", "").strip() == "json":
     from app.core.logs import gunicorn_config

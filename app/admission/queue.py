@@ -1,12 +1,14 @@
-"""Slots for uploads, and the lines for a turn at the work; how both are shared is gourmet.runtime.turns'.
+"""Who asks, and the queue for a place at the work.
 
-    connection ─ head ─ a thread of gunicorn ─ upload slot ─ upload ─ queue ─ turn ─ answer
-                                               │                      └ MAX_AT_WORK at work, MAX_WAITING wait
-                                               └ MAX_UPLOADS are being received
+    connection ─ head ─ a thread of gunicorn ─ queue ─ place ─ upload ─ answer
+                                               │       └ MAX_AT_WORK have one
+                                               └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-A client is an address, or of IPv6 the /64 that a subscriber is given; at a turn, a known key that it sent.
-Photos, texts, heat maps and pages have a queue each. gunicorn has more threads than all of these together, so
-that one is always free to refuse, which is cheap before anything of a body was read.
+Photos, texts and heat maps have such a queue each; how the places are shared is gourmet.runtime.turns'. A
+request waits before its body is read, so that a worker holds no more bodies than it has places. gunicorn has
+threads for all of them and some more, so that one is always free to refuse.
+
+A client is an API key, or else an address, of IPv6 the /64 that a subscriber is given.
 """
 
 from __future__ import annotations
@@ -16,31 +18,26 @@ import hashlib
 import ipaddress
 import re
 import select
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
-from flask import g, request
+from flask import Flask, current_app, g, request
 
-from app.core.errors import Overloaded, Stopping
+from app.core.errors import Overloaded
+from app.core.http import marks
+from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.pictures import decoders
 from gourmet.pictures.decode import from_base64, identify, is_harmless
-from gourmet.runtime.turns import Lines, Shares, is_fair
+from gourmet.runtime.turns import QueueFull, Turns
 
-# For so long an admitted upload counts as queued; most are here sooner.
-_COMING_S: Final = 0.25
 # A client that only says that it sends no more looks like one that left.
 _HALF_CLOSED_S: Final = 1.0
-# Of the places for photos, beside others: two workers' are about as many as Triton works on at a time.
-_OF_PHOTOS_BESIDE: Final = 4
 # Some proxies say the port too, which is another for each connection.
 _PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
-# The weight of the newest turn in the recent pace.
-_SMOOTHING: Final = 0.1
 
 
 @functools.lru_cache(4096)
@@ -87,190 +84,55 @@ def _client_left() -> Callable[[], bool]:
     return left
 
 
-class UploadSlots:
-    """Uploads that are being received: so many, and so many bytes in memory with those that wait.
+class Admission:
+    """The queues of one process. The place of a request is kept in `g` until the request has ended."""
 
-    What counts is what has arrived, and not what a client says will come.
-    """
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._waiting, self._working = map(metrics.in_flight.labels, ("waiting", "work"))
+        self._queues = {
+            kind: Turns(places, settings.waiting[kind]) for kind, places in settings.at_work.items()
+        }
+        self._max_wait_s = dict.fromkeys(self._queues, settings.max_wait_s)
+        self._max_wait_s["heat maps"] = settings.explain_deadline_s
 
-    def __init__(self, uploads: int, held_bytes: int) -> None:
-        self.lock = threading.Lock()
-        self.most_bytes = held_bytes
-        self.uploads, self.bytes = Shares(uploads), Shares(held_bytes)
+    def acquire(self) -> None:
+        """Wait for a place; raise Overloaded."""
+        kind, client = marks().admitted or "photos", client_of_request()
+        queue, end = self._queues[kind], time.monotonic() + self._max_wait_s[kind]
+        self._waiting.inc()
+        try:
+            g.line_ms = queue.acquire(client, lambda: time.monotonic() >= end) * 1000
+        except QueueFull:
+            raise Overloaded("line") from None
+        except TimeoutError:
+            raise Overloaded("wait") from None
+        finally:
+            self._waiting.dec()
+        self._working.inc()
+        g.place = queue, client
 
+    def keep_place(self) -> Callable[[], None]:
+        """Have the place outlast the request, as of an answer in pieces; call what is returned to end it."""
+        place: tuple[Turns, str] | None = g.pop("place", None)
 
-class Upload:
-    """What one request has of the slots, from before anything of its body is read."""
+        def end() -> None:
+            if place is not None:
+                queue, client = place
+                queue.release(client)
+                self._working.dec()
 
-    def __init__(self, slots: UploadSlots, client: str, said: int, floor: int = 0) -> None:
-        """Of an upload that is said to have so many bytes, `floor` are held at once. Raise Overloaded."""
-        self._slots, self._client = slots, client
-        self._held = 0
-        self.is_coming = True
-        with slots.lock:
-            if not slots.uploads.allows(client):
-                raise Overloaded("uploads")
-            self._check(max(said, floor))
-            slots.uploads.take(client)
-            slots.bytes.take(client, floor)
-        self._held = floor
-
-    def hold(self, nbytes: int) -> None:
-        """`nbytes` more have arrived."""
-        with self._slots.lock:
-            self._check(nbytes)
-            self._slots.bytes.take(self._client, nbytes)
-        self._held += nbytes
-
-    def _check(self, nbytes: int) -> None:
-        free = self._slots.bytes
-        is_alone = free.free + self._held == self._slots.most_bytes
-        if not (is_alone or free.allows(self._client, nbytes)):
-            raise Overloaded("memory")
-
-    def received(self) -> None:
-        self.is_coming = False
-        with self._slots.lock:
-            self._slots.uploads.give_back(self._client)
-
-    def forget(self) -> None:
-        with self._slots.lock:
-            self._slots.bytes.give_back(self._client, self._held)
+        return end
 
 
-class AdmissionQueue:
-    """At most so many at work; the others wait, a line for each client, and the lines are served in turn.
-
-    It is full for a client while its share of `waiting` wait, or are about to. Once it was, and
-    until none of its requests waits, it is full for it with its share of as many as are `at_work`, which is
-    enough for those never to be idle. It is full as well while a new request would wait for longer than
-    `wait_s` at the recent pace: better refused at once than then. Of those at work a client that is not alone
-    has at most so many `beside` others, if that is given.
-    """
-
-    def __init__(
-        self,
-        at_work: int,
-        waiting: int,
-        wait_s: float,
-        beside: int | None = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._lock = threading.RLock()
-        self._now = now
-        self._turns = Shares(at_work, beside=beside, now=now)
-        self._most_waiting = waiting
-        self._most_when_crowded = min(waiting, at_work)
-        self._crowded: set[str] = set()
-        self._wait_s = wait_s
-        # Seconds between turns that end while others wait, and when the last of them ended.
-        self._pace_s = 0.0
-        self._last_end = 0.0
-        # Each is set once it is its turn, which takes it out of here, or it never will be.
-        self._waiting = Lines[threading.Event]()
-        # Who was let in and is not here yet, and until when they count as waiting.
-        self._coming: dict[object, tuple[str, float]] = {}
-        self._closed = False
-
-    def expect(self, client: str) -> object:
-        """Count somebody as waiting who is about to: their upload is still to be received. Raise Overloaded.
-
-        What is returned stands for them in `acquire` and `forget`.
-        """
-        coming = object()
-        with self._lock:
-            if self.is_full(client):
-                raise Overloaded("line")
-            if not self._turns.allows(client):
-                self._coming[coming] = client, self._now() + _COMING_S
-        return coming
-
-    def forget(self, coming: object) -> None:
-        with self._lock:
-            self._coming.pop(coming, None)
-
-    def is_full(self, client: str) -> bool:
-        with self._lock:
-            if self._turns.allows(client):
-                return False
-            now = self._now()
-            self._coming = {who: each for who, each in self._coming.items() if each[1] > now}
-            if not self._has_room(client, [who for who, _ in self._coming.values()]):
-                return True
-            stalled_s = now - self._last_end if self._waiting else 0.0
-            return stalled_s + self._waiting.before(client) * self._pace_s > self._wait_s
-
-    def _has_room(self, client: str, coming: Sequence[str] = ()) -> bool:
-        most = self._most_when_crowded if client in self._crowded else self._most_waiting
-        free = most - len(self._waiting) - len(coming)
-        return is_fair(self._waiting.of(client) + coming.count(client), free)
-
-    def acquire(self, client: str, coming: object = None) -> float:
-        """Wait for a turn; how many seconds that took. Raise Overloaded or Stopping."""
-        with self._lock:
-            self._coming.pop(coming, None)
-            if self._turns.allows(client):
-                self._turns.take(client)
-                return 0.0
-            if self._closed:
-                raise Stopping
-            if self.is_full(client):
-                raise Overloaded("line")
-            turn = threading.Event()
-            started = self._now()
-            if not self._waiting:
-                self._last_end = started
-            self._waiting.add(client, turn)
-            if not self._has_room(client):
-                self._crowded.add(client)
-        turn.wait(self._wait_s)
-        with self._lock:
-            if self._waiting.remove(client, turn):
-                self._uncrowd(client)
-                raise Stopping() if self._closed else Overloaded("wait")
-        return self._now() - started
-
-    def release(self, client: str) -> None:
-        with self._lock:
-            if self._waiting:
-                now = self._now()
-                self._pace_s += _SMOOTHING * (now - self._last_end - self._pace_s)
-                self._last_end = now
-            self._turns.give_back(client)
-            while found := self._waiting.next(self._turns.allows):
-                whose, turn = found
-                self._turns.take(whose)
-                self._uncrowd(whose)
-                turn.set()
-
-    def is_pressed_by(self, client: str) -> bool:
-        """Whether it has another waiting, and is not alone."""
-        return self._waiting.of(client) > 0 and not self._turns.is_alone(client)
-
-    def _uncrowd(self, client: str) -> None:
-        if not self._waiting.of(client):
-            self._crowded.discard(client)
-
-    def close(self) -> None:
-        """Send everybody away who still waits; those whose turn it is go on."""
-        with self._lock:
-            self._closed = True
-            for turn in self._waiting:
-                turn.set()
+def init_app(app: Flask, settings: Settings) -> None:
+    app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
+    app.teardown_request(lambda _: admission().keep_place()())
 
 
-def queues(settings: Settings) -> Mapping[str, AdmissionQueue]:
-    """One for each kind of work."""
-    at_work, waiting, wait_s = settings.at_work, settings.max_waiting, settings.max_wait_s
-    photos = at_work["photos"]
-    return {
-        "photos": AdmissionQueue(photos, waiting, wait_s, max(1, photos // _OF_PHOTOS_BESIDE)),
-        "texts": AdmissionQueue(at_work["texts"], waiting, wait_s),
-        "heat maps": AdmissionQueue(
-            at_work["heat maps"], settings.max_heat_maps_waiting, settings.explain_deadline_s
-        ),
-        "pages": AdmissionQueue(at_work["pages"], waiting, wait_s, 1),
-    }
+def admission() -> Admission:
+    """That of the app that answers this request."""
+    found: Admission = current_app.extensions["admission"]
+    return found
 
 
 class Decoding:

@@ -17,7 +17,6 @@ from flask_limiter import Limiter, RateLimitExceeded
 from limits.errors import ConfigurationError, StorageError
 
 from app.admission.queue import client_of_request
-from app.admission.uploads import discard
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
 from app.core.settings import Rate, Settings, SettingsError
@@ -52,11 +51,7 @@ def init_app(app: Flask, settings: Settings) -> None:
         view = marks()
         is_counted = view.charged or (request.path.startswith(API) and not view.open)
         if is_counted and request.method != "OPTIONS":
-            try:
-                take(1)
-            except TooManyRequests:
-                discard(settings)
-                raise
+            take(1)
 
     @app.after_request
     def add_headers(response: Response) -> Response:

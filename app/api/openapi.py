@@ -21,13 +21,13 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photo, Base64Photos, Error, Schema
 from app.core.errors import BadPicture, RefusedRequest, ServingError
-from app.core.http import JSON, View, marks_of
+from app.core.http import JSON, View, marks
 from app.core.messages import starting_with
 from app.core.settings import Settings
 
 _EXAMPLES: Final = Path(__file__).parent / "examples"
 # What may go wrong where photos are answered, and what of it with a single one.
-ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
+ERRORS: Final = (400, 404, 413, 415, 500, 502, 503, 504)
 _PHOTO_ERRORS: Final = (400, 413, 415, 500, 502, 503, 504)
 # By `format`, which is older than 3.1, generated clients know that it is a file and no text.
 _BINARY: Final = {
@@ -126,7 +126,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             paths.setdefault(rule.rule, {})[method.lower()] = {
                 "summary": summary.rstrip("."),
                 "description": " ".join(description.split()),
-                **_described(operation, operation_id(rule.endpoint), not marks_of(view).open, settings),
+                **_described(operation, operation_id(rule.endpoint), not marks(view).open, settings),
             }
     components = {**_BEGUN["components"], "schemas": _schemas(shapes, taken)}
     return {**_BEGUN, "paths": dict(sorted(paths.items())), "components": components}
@@ -206,8 +206,8 @@ def codes() -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for kind in ServingError.__subclasses__():
         found.setdefault(kind.status, []).append(kind.code)
-    for code, about in (RefusedRequest.KINDS | BadPicture.KINDS).items():
-        found.setdefault(about["status"], []).append(code)
+    for code, status in (RefusedRequest.STATUSES | BadPicture.STATUSES).items():
+        found.setdefault(status, []).append(code)
     found[500] = [ServingError.code]
     found.setdefault(415, []).append("unsupported_media_type")
     return {status: sorted(set(names)) for status, names in found.items()}

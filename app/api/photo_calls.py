@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import wait
-from functools import partial
+from concurrent.futures import Executor, wait
 from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
@@ -39,7 +38,6 @@ from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
-from gourmet.runtime.turns import ThreadsInTurn
 
 MODEL_PARAMETER: Final = {
     "model": "One of the models that are ready; the default unless given",
@@ -107,12 +105,12 @@ def answer_each(
     ask: Callable[[bytes], tuple[Found, TimingsMs]],
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
     deadline: Deadline,
-    threads: ThreadsInTurn,
+    threads: Executor,
     is_settled: Callable[[Outcomes[Found]], bool] = lambda outcomes: True,
 ) -> Response:
     """What `ask` finds of each photo, and in which phases; it is put by `tell`.
 
-    Several are asked about by `threads`, those of each client in turn. Where the outcomes are not settled, as
+    Several are asked about by `threads`. Where the outcomes are not settled, as
     when a version took the place of another meanwhile, all are asked again, once.
     """
 
@@ -131,7 +129,7 @@ def answer_each(
 
     def together() -> Outcomes[Found]:
         within, now = carried(outcome), time.perf_counter()
-        futures = [threads.submit(deadline.client, partial(within, photo, now)) for photo in photos]
+        futures = [threads.submit(within, photo, now) for photo in photos]
         # A call ends by itself at the deadline; a little later is for those that wait for a thread.
         late = wait(futures, deadline.left_s() + 0.2).not_done
         for future in late:
@@ -172,8 +170,8 @@ def _results(
 
 
 def form_photo(settings: Settings) -> bytes:
-    """The photo in the form field `file`; raise RefusedRequest or UploadTooSlow."""
-    with receiving(settings, photo_too_large(settings)):
+    """The photo in the form field `file`; raise RefusedRequest or Overloaded."""
+    with receiving(photo_too_large(settings)):
         upload = request.files.get(FIELD)
         in_form = FIELD in request.form
     if upload is None:

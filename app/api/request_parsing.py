@@ -13,7 +13,6 @@ from app.admission.uploads import (
     FIELD,
     MAX_OTHER_PARTS,
     WRAPPING_BYTES,
-    discard,
     photo_too_large,
     receiving,
 )
@@ -55,7 +54,7 @@ def photos_and_more(
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
     limits = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    with receiving(settings, f"the call is too large: {limits}"):
+    with receiving(f"the call is too large: {limits}"):
         received = _receive(settings)
     asked = None
     if isinstance(received, bytes):
@@ -119,12 +118,11 @@ def from_json(shape: type[S], body: bytes, expected: str) -> S:
 def text_body(settings: Settings, max_bytes: int) -> bytes:
     """The body of a request, which is JSON of a few texts."""
     if request.mimetype != JSON:
-        discard(settings)
         raise UnsupportedMediaType(
             f"a body of type {request.mimetype or 'none'!r} is not read here: send {JSON}"
         )
     request.max_content_length = max_bytes
-    with receiving(settings, f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
+    with receiving(f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
         return request.get_data(cache=False)
 
 

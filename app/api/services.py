@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -23,7 +24,6 @@ from gourmet.client.deadline import Deadline
 from gourmet.contracts import Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy
-from gourmet.runtime.turns import ThreadsInTurn
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ _TOLD_S: Final = 60.0
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
-# Threads of a process for a client's calls of several photos together, so that one such call leaves those who
-# send one photo their share of Triton.
+# Threads of a process for all calls of several photos together, which leaves those who send one photo their
+# share of Triton.
 PHOTO_THREADS: Final = 4
 
 
@@ -207,7 +207,7 @@ class Services:
             for_texts, texts, settings.models, settings.served_models, settings.max_sandboxed
         )
         # For all calls of several photos together.
-        self.photos = ThreadsInTurn(PHOTO_THREADS, "photo")
+        self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
         self.readiness = {

@@ -18,8 +18,7 @@ from typing import Final
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
-from app.admission.queue import Decoding
-from app.admission.uploads import admission
+from app.admission.queue import Decoding, admission
 from app.api import schemas
 from app.api.generated import generated
 from app.api.openapi import EVENTS
@@ -52,7 +51,7 @@ from gourmet.contracts import (
 LINES: Final = "application/x-ndjson"
 # Examples of one request: while a model reads it, the requests of others wait.
 _AT_ONCE: Final = 8
-ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
+ERRORS: Final = (400, 404, 413, 415, 500, 502, 503, 504)
 
 # A part, or None where there was none for a while.
 Parts = Iterator[schemas.Schema | None]
@@ -251,7 +250,7 @@ def in_pieces(
     """Server-sent events, each as soon as it is there."""
     g.model = model.info.name
     with contextlib.ExitStack() as held:
-        held.callback(admission().keep_turn())
+        held.callback(admission().keep_place())
         inner = dict(held.enter_context(generator.guarded(model, example, deadline)))
         started = time.perf_counter()
         pieces = generator.pieces(model, example, options, deadline, request_id())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from flask import Flask, Response, current_app, g
 from werkzeug.exceptions import HTTPException
@@ -32,94 +32,100 @@ class ServingError(Exception):
     status = 500
     code = "internal"
     retry_after_s: int | None = None
-    closes_connection = False
 
-    def __init__(self, message: str, **said: Any) -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, code: str = "", retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
-        vars(self).update(said)
-
-    def __init_subclass__(cls, **said: Any) -> None:
-        for name, value in said.items():
-            setattr(cls, name, value)
+        self.status, self.code = status or self.status, code or self.code
+        self.retry_after_s = retry_after_s or self.retry_after_s
 
 
 class RefusedRequest(ServingError):
     """For a reason that nobody here tells apart from others; its code says which."""
 
-    KINDS: ClassVar[dict[str, dict[str, Any]]] = {
-        "no_file": {"status": 400},
-        "wrong_host": {"status": 400, "closes_connection": True},
-        "cross_site": {"status": 403, "closes_connection": True},
-        "key_needed": {"status": 401, "closes_connection": True},
-        "too_many_photos": {"status": 413},
-        "too_many_sentences": {"status": 413},
-        "upload_too_large": {"status": 413, "closes_connection": True},
-        "corrections_full": {"status": 507},
-        "corrections_unavailable": {"status": 503, "retry_after_s": RETRY_AFTER_S},
+    STATUSES: ClassVar[dict[str, int]] = {
+        "no_file": 400,
+        "wrong_host": 400,
+        "cross_site": 403,
+        "key_needed": 401,
+        "too_many_photos": 413,
+        "too_many_sentences": 413,
+        "upload_too_large": 413,
+        "corrections_full": 507,
+        "corrections_unavailable": 503,
     }
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message, code=code, **self.KINDS[code])
+        status = self.STATUSES[code]
+        super().__init__(
+            message, status=status, code=code, retry_after_s=RETRY_AFTER_S if status == 503 else None
+        )
 
 
 class BadPicture(RefusedRequest):
     """The upload cannot be used as a picture; the code is that of gourmet.pictures.errors."""
 
-    KINDS: ClassVar[dict[str, dict[str, Any]]] = {
-        "empty": {"status": 400},
-        "not_a_picture": {"status": 400},
-        "broken_picture": {"status": 400},
-        "blank": {"status": 400},
-        "several_digits": {"status": 400},
-        "too_many_pixels": {"status": 413},
-        "too_complex": {"status": 413},
-        "unsupported_format": {"status": 415},
-        "mixed_file": {"status": 415},
-        "animated": {"status": 415},
-        "too_slow": {"status": 504},
+    STATUSES: ClassVar[dict[str, int]] = {
+        "empty": 400,
+        "not_a_picture": 400,
+        "broken_picture": 400,
+        "blank": 400,
+        "several_digits": 400,
+        "too_many_pixels": 413,
+        "too_complex": 413,
+        "unsupported_format": 415,
+        "mixed_file": 415,
+        "animated": 415,
+        "too_slow": 504,
     }
 
 
-class BadRequest(ServingError, status=400, code="bad_request"):
+class BadRequest(ServingError):
     """What came cannot be read as what it says it is."""
 
+    status = 400
+    code = "bad_request"
 
-class BrokenBody(BadRequest, closes_connection=True):
+
+class BrokenBody(BadRequest):
     """The body's chunks are not valid, or the connection was lost."""
 
 
-class UnknownModel(ServingError, status=404, code="unknown_model"):
+class UnknownModel(ServingError):
+    status = 404
+    code = "unknown_model"
+
     def __init__(self, model: str, served: Sequence[str]) -> None:
         super().__init__(
             f"{model!r} is not one of the models that are ready for this: {', '.join(served) or 'none'}"
         )
 
 
-class TooManyRequests(ServingError, status=429, code="too_many_requests", closes_connection=True):
+class TooManyRequests(ServingError):
     """More than the rate limit lets through."""
 
+    status = 429
+    code = "too_many_requests"
 
-class UploadTooSlow(ServingError, status=408, code="upload_too_slow", closes_connection=True):
-    pass
 
-
-class Overloaded(ServingError, status=503, code="overloaded", retry_after_s=RETRY_AFTER_S):
+class Overloaded(ServingError):
     """`at` says what there is too much of, for the counts of refusals."""
+
+    status = 503
+    code = "overloaded"
+    retry_after_s = RETRY_AFTER_S
 
     def __init__(self, at: str) -> None:
         super().__init__("the server is overloaded at the moment: try again in a few seconds")
         self.at = at
 
 
-class Stopping(
-    ServingError, status=503, code="stopping", retry_after_s=RETRY_AFTER_S, closes_connection=True
-):
-    def __init__(self) -> None:
-        super().__init__("this server is being stopped: try again in a few seconds")
-
-
-class InferenceFailed(ServingError, status=502, code="inference_failed"):
+class InferenceFailed(ServingError):
     """Triton answered, with an error or nonsense."""
+
+    status = 502
+    code = "inference_failed"
 
 
 class RefusedByModel(InferenceFailed):
@@ -129,7 +135,7 @@ class RefusedByModel(InferenceFailed):
 def refused_picture(error: RefusedByModel) -> BadPicture | None:
     """What a model that decodes said of a picture, where it said so."""
     said = _DECODING_FAILED.search(str(error))
-    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.KINDS else None
+    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.STATUSES else None
 
 
 @contextmanager
@@ -141,12 +147,20 @@ def refusals_explained() -> Iterator[None]:
         raise refused_picture(exc) or BadRequest(str(exc)) from exc
 
 
-class TritonUnavailable(ServingError, status=503, code="triton_unavailable", retry_after_s=RETRY_AFTER_S):
+class TritonUnavailable(ServingError):
     """Nobody answers at Triton's address."""
 
+    status = 503
+    code = "triton_unavailable"
+    retry_after_s = RETRY_AFTER_S
 
-class ModelNotReady(ServingError, status=503, code="model_not_ready", retry_after_s=RETRY_AFTER_S):
+
+class ModelNotReady(ServingError):
     """Triton is there, the model is not, or not yet."""
+
+    status = 503
+    code = "model_not_ready"
+    retry_after_s = RETRY_AFTER_S
 
     def __init__(self, model: str, served: Sequence[str], *, loading: bool = False) -> None:
         self.loading = loading
@@ -156,16 +170,26 @@ class ModelNotReady(ServingError, status=503, code="model_not_ready", retry_afte
         )
 
 
-class TritonBusy(ServingError, status=503, code="triton_busy", retry_after_s=RETRY_AFTER_S):
+class TritonBusy(ServingError):
     """Its queue is full."""
 
+    status = 503
+    code = "triton_busy"
+    retry_after_s = RETRY_AFTER_S
 
-class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
+
+class TritonTooSlow(ServingError):
     """No answer before the deadline."""
 
+    status = 504
+    code = "triton_too_slow"
 
-class VisitorLeft(ServingError, status=499, code="client_left"):
+
+class VisitorLeft(ServingError):
     """Nobody reads it; the number is the one that nginx made known."""
+
+    status = 499
+    code = "client_left"
 
 
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
@@ -184,7 +208,7 @@ def for_visitor(exc: BaseException) -> ServingError:
         error = Overloaded("decoders")
     elif isinstance(exc, HTTPException):
         code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
-        error = ServingError(exc.description or exc.name, status=exc.code, code=code)
+        error = ServingError(exc.description or exc.name, status=exc.code or 500, code=code)
     else:
         current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
         error = ServingError("something went wrong on our side; the log says what, under this request id")
@@ -208,8 +232,6 @@ def _answer(exc: Exception) -> Response:
         made.headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
         made.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
-    if error.closes_connection:
-        made.headers["Connection"] = "close"
     if isinstance(exc, HTTPException):
         own = ("Content-Type", "Content-Length")
         made.headers.update({name: value for name, value in exc.get_headers() if name not in own})

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from flask import Flask, Response, request
@@ -35,52 +34,50 @@ def init_app(app: Flask, settings: Settings) -> None:
     if settings.trusted_proxies:
         hops = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
-    is_own_host = app.extensions["is_own_host"] = _own_host(settings.trusted_hosts)
     origins = settings.cors_origins
+    is_own_host = lru_cache(64)(partial(_is_own_host, settings.trusted_hosts))
 
-    @lru_cache(64)  # of what is let in: most requests are alike
-    def check_sender(
-        host: str | None, bound: str, site: str | None = None, origin: str = "", is_api: bool = False
-    ) -> None:
-        if not is_own_host(host, bound):
+    @app.before_request
+    def check_sender() -> None:
+        environ = request.environ
+        host = environ.get("HTTP_HOST")
+        if not is_own_host(host, environ["SERVER_NAME"]):
             raise RefusedRequest("wrong_host", _wrong_host(host or ""))
-        if _is_of_another_site(host, site, origin) and not (is_api and _is_allowed(origin, origins)):
+        if request.method in ("GET", "HEAD", "OPTIONS"):
+            return
+        origin = environ.get("HTTP_ORIGIN", "")
+        may_share = request.path.startswith(API) and _is_allowed(origin, origins)
+        if _is_of_another_site(host, environ.get("HTTP_SEC_FETCH_SITE"), origin) and not may_share:
             raise RefusedRequest(
                 "cross_site",
                 "a page of another site sent this: use this app's own page, or name that site's origin in "
                 "CORS_ORIGINS for the API",
             )
 
-    app.extensions["check_sender"] = check_sender
     if origins:
         app.after_request(lambda response: _share(response, origins))
 
 
-def _own_host(names: tuple[str, ...]) -> Callable[[str | None, str], bool]:
-    """What tells whether a request is for one of `names`, for localhost, or for an address of the app.
+def _is_own_host(names: tuple[str, ...], host: str | None, bound: str) -> bool:
+    """Whether a request is for one of `names`, for localhost, or for an address of the app.
 
     `.b.c` stands for b.c and all below it. werkzeug's own check knows neither capitals nor addresses of IPv6.
     Nobody can have an address lead here as they can their name: where the app listens at all, any will do.
     A request without the header, as in HTTP/1.0, comes from no browser.
     """
-    allowed = [name.lower() for name in ("localhost", *names)]
-
-    @lru_cache(64)
-    def is_own_host(host: str | None, bound: str) -> bool:
-        if host is None:
+    if host is None:
+        return True
+    match = _HOST.fullmatch(host.lower())
+    if match is None:
+        return False
+    name = match[1]
+    for own in map(str.lower, ("localhost", *names)):
+        if name == own.lstrip(".") or (own[0] == "." and name.endswith(own)):
             return True
-        match = _HOST.fullmatch(host.lower())
-        if match is None:
-            return False
-        name = match[1]
-        if any(name == each.lstrip(".") or (each[0] == "." and name.endswith(each)) for each in allowed):
-            return True
-        asked, listens = _address(name), _address(bound)
-        return asked is not None and (
-            asked.is_loopback or (listens is not None and (listens.is_unspecified or listens == asked))
-        )
-
-    return is_own_host
+    asked, listens = _address(name), _address(bound)
+    return asked is not None and (
+        asked.is_loopback or (listens is not None and (listens.is_unspecified or listens == asked))
+    )
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 API: Final = "/api/v1/"
 JSON: Final = "application/json"
-# Status, headers and body.
-WsgiAnswer = tuple[str, dict[str, str], bytes]
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
@@ -77,21 +75,21 @@ class Marks:
     probe: bool = False  # asked again and again: logged only where something is wrong
 
 
-def marked(**said: Any) -> Callable[[View], View]:
+_UNMARKED: Final = Marks()
+
+
+def marked(**about: Any) -> Callable[[View], View]:
     def mark(view: View) -> View:
-        view.marks = Marks(**said)  # type: ignore[attr-defined]
+        view.marks = Marks(**about)  # type: ignore[attr-defined]
         return view
 
     return mark
 
 
-def marks_of(view: object) -> Marks:
-    return cast(Marks, getattr(view, "marks", Marks()))
-
-
-def marks() -> Marks:
-    """Those of the view that answers this request; of none where no route matches."""
-    return cast(Marks, g.marks)
+def marks(view: object = None) -> Marks:
+    """Those of `view`, or else of the view that answers this request, if a route matches."""
+    view = view or current_app.view_functions.get(request.endpoint or "")
+    return cast(Marks, getattr(view, "marks", _UNMARKED))
 
 
 def request_id() -> str:
@@ -212,11 +210,6 @@ class FlaskApp(Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        # By method, what may answer a request without what Flask does for every one.
-        self.before_flask: dict[str, Callable[[WSGIEnvironment], WsgiAnswer | None]] = {}
-
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
             given = {name for name, _ in headers}
@@ -224,11 +217,6 @@ class FlaskApp(Flask):
                 status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
             )
 
-        answer = self.before_flask.get(environ["REQUEST_METHOD"])
-        if answer and (found := answer(environ)):
-            status, about, body = found
-            start(status, [*about.items(), ("Content-Length", str(len(body)))])
-            return [body]
         return super().wsgi_app(environ, start)
 
 
@@ -247,9 +235,6 @@ def init_app(app: Flask, _: Settings) -> None:
 
     def finish(response: Response) -> Response:
         response.headers["X-Request-ID"] = request_id()
-        # A body where none is looked for would be read to its end, however long, before the next request.
-        if (request.content_length or "Transfer-Encoding" in request.headers) and not marks().admitted:
-            response.headers["Connection"] = "close"
         if request.endpoint == "static" and response.status_code in (200, 304):
             name = (request.view_args or {}).get("filename", "")
             by_hash = name in hashes and request.args.get("v") == hashes[name]
@@ -257,25 +242,22 @@ def init_app(app: Flask, _: Settings) -> None:
         return _compressed(response)
 
     app.before_request(_begin)
+    app.before_request(_check_parameters)
     app.after_request(finish)
-
-
-def given_or_new_id(given: str) -> str:
-    return given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _begin() -> None:
     g.started = time.perf_counter()
-    g.request_id = given_or_new_id(request.headers.get("X-Request-ID", ""))
+    given = request.headers.get("X-Request-ID", "")
+    g.request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+
+
+def _check_parameters() -> None:
+    if not request.query_string:
+        return
     view = current_app.view_functions.get(request.endpoint or "")
-    g.marks = marks_of(view)
-    said = request.environ
-    who: tuple[Any, ...] = said.get("HTTP_HOST"), said["SERVER_NAME"]
-    if request.method not in ("GET", "HEAD", "OPTIONS"):
-        who += said.get("HTTP_SEC_FETCH_SITE"), said.get("HTTP_ORIGIN", ""), request.path.startswith(API)
-    current_app.extensions["check_sender"](*who)  # app/core/hosts_and_cors.py
     allowed: Collection[str] = getattr(view, "parameters", request.args)
-    for name in request.args if request.query_string else ():
+    for name in request.args:
         if name not in allowed:
             known = ", ".join(allowed) or "none"
             raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -21,13 +22,10 @@ from pydantic_core import PydanticCustomError
 
 from gourmet.client.address import FORMS, Address
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.object_store import check_object_name, is_object
 from gourmet.systems.registry import load_all
 
 # For refusals, health and metrics, whatever else there is to do.
 _SPARE_THREADS: Final = 8
-# At work at a time. A page takes milliseconds, all of them in Python.
-_PAGES: Final = 8
 _HOST: Final = r"^(\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\])$"
 _ORIGIN: Final = r"^(\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?)$"
 _KEY: Final = r"^[!-~]{16,}$"
@@ -72,14 +70,10 @@ def _redis(value: str) -> str:
     return value
 
 
-def _place(value: Any) -> str:
-    place = "" if value is None else str(value)
-    if is_object(place):
-        try:
-            check_object_name(place)
-        except UsageError as exc:
-            raise UsageError(f"KEEP_CORRECTIONS: {exc}") from None  # pydantic wraps a ValueError
-    return place
+def _folder(value: Any) -> Any:
+    if "://" in str(value):
+        raise ValueError("is not a folder")
+    return value
 
 
 def _split(value: Any) -> Any:
@@ -109,7 +103,6 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     max_upload_mb: float = Field(10.0, ge=0.01, le=100)
     max_photos: int = Field(16, ge=1, le=100)
     max_call_mb: float = Field(32.0, ge=0.01, le=500)
-    upload_deadline_s: float = Field(30.0, ge=0.1, le=600)
     request_deadline_s: float = Field(10.0, ge=0.1, le=300)
     explain_deadline_s: float = Field(30.0, ge=0.1, le=300)
     generate_deadline_s: float = Field(60.0, ge=0.1, le=600)
@@ -117,7 +110,6 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     max_at_work: int = Field(8, ge=1, le=256)
     max_waiting: int = Field(32, ge=0, le=1024)
     max_wait_s: float = Field(10.0, ge=0.05, le=60)
-    max_uploads: int = Field(32, ge=1, le=1024)
     api_keys: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=_KEY)], ...], BeforeValidator(_split)
     ] = Field(
@@ -144,8 +136,9 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     trusted_proxies: int = Field(0, ge=0, le=10)
     log_format: Literal["text", "json"] = "text"
     lab_page: Literal["on", "off"] = "on"
-    # A folder, or s3://BUCKET/PREFIX, which a Path would spoil.
-    keep_corrections: Annotated[str, BeforeValidator(_place)] = ""
+    keep_corrections: Annotated[Path | None, BeforeValidator(_folder)] = Field(
+        None, description="a folder; a bucket has to be mounted"
+    )
 
     @field_validator("triton_grpc_url")
     @classmethod
@@ -176,19 +169,17 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     def at_work(self) -> Mapping[str, int]:
         """By kind; a heat map is many photos."""
         heat_maps = max(1, self.max_at_work // 2)
-        photos = texts = self.max_at_work
-        return {"photos": photos, "texts": texts, "heat maps": heat_maps, "pages": _PAGES}
+        return {"photos": self.max_at_work, "texts": self.max_at_work, "heat maps": heat_maps}
 
     @property
-    def max_heat_maps_waiting(self) -> int:
-        """Fewer than of what is answered sooner."""
-        return self.max_waiting // 4
+    def waiting(self) -> Mapping[str, int]:
+        """By kind; of heat maps, which take long, fewer."""
+        return {"photos": self.max_waiting, "texts": self.max_waiting, "heat maps": self.max_waiting // 4}
 
     @property
     def threads(self) -> int:
         """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
-        waiting = 3 * self.max_waiting + self.max_heat_maps_waiting
-        return self.max_uploads + sum(self.at_work.values()) + waiting + _SPARE_THREADS
+        return sum(self.at_work.values()) + sum(self.waiting.values()) + _SPARE_THREADS
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:

@@ -7,6 +7,7 @@ who has a photo classified should wait.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, g, request, url_for
@@ -26,7 +27,6 @@ from app.core.errors import BadRequest
 from app.core.http import JSON, marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.contracts import GeneratedText
-from gourmet.runtime.turns import ThreadsInTurn
 from gourmet.systems.captioner.contract import OPTIONS, STREAMING_MODEL, SYSTEM
 
 ABOUT: Final = SYSTEM.name
@@ -64,7 +64,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)
     # As many as photos have, which several captions do not keep waiting.
-    threads = ThreadsInTurn(PHOTO_THREADS, "caption")
+    threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="caption")
     # What scripts say in other words on the page, and where a card of another page has its photo described.
     own_texts = starting_with("caption.js.")
     app.jinja_env.globals["caption_urls"] = lambda: {

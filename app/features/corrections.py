@@ -1,16 +1,25 @@
 """Visitors' corrections, kept where the operator wants to learn from them by `gourmet learn-more`.
 
-A picture is kept as the models see it, a small square, without its name or anything else that its file said.
+They lie in a folder as `SYSTEM/LABEL/PICTURE.jpg`. A picture is kept as the models see it, a small square,
+without its name or anything else that its file said. A photo has one label, the last one that was given; its
+name is the digest of its pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 from flask import Flask, Response
+from PIL import Image
 
-from app.admission.queue import deadline_of_request
-from app.admission.uploads import admission
+from app.admission.queue import admission, deadline_of_request
 from app.api.openapi import Operation, Parameter, documented, photos
 from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
@@ -18,17 +27,18 @@ from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, request_id, unstored
-from app.features.correction_stores import store_at
-from gourmet.errors import GourmetError
+from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER, folder_of
+from gourmet.runtime.files import written_aside
+
+MAX_CORRECTIONS: Final = 10_000  # of a system
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, systems = services.settings, services.pictures
     app.jinja_env.globals["keeps_corrections"] = bool(settings.keep_corrections)
-    if not settings.keep_corrections:
+    if not (kept := settings.keep_corrections):
         return ()
-    store = store_at(settings.keep_corrections)
 
     @services.api.post("/corrections")
     @marked(admitted="photos")
@@ -61,12 +71,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise sent[0].fault
         deadline = deadline_of_request(settings.request_deadline_s)
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
-        is_other = label not in system.labels
-        # Others' photos do not wait for a store that hangs.
-        admission().keep_turn()()
+        folder = folder_of(label, system.labels) if label in system.labels else OTHER
+        # Others' photos do not wait for a disk that hangs.
+        admission().keep_place()()
         try:
-            store.keep(system.name, OTHER if is_other else folder_of(label, system.labels), pixels, deadline)
-        except (OSError, GourmetError) as exc:
+            keep(kept / system.name, folder, pixels)
+        except OSError as exc:
             app.logger.warning("request %s: a correction may not have been kept: %s", request_id(), exc)
             raise RefusedRequest(
                 "corrections_unavailable",
@@ -75,3 +85,38 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return unstored(Kept(label=label))
 
     return ()
+
+
+def keep(folder: Path, label: str, pixels: Pixels) -> None:
+    """Put a picture into the folder of its label, and nowhere else; raise OSError or RefusedRequest."""
+    name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
+    picture = io.BytesIO()
+    Image.fromarray(pixels).save(picture, "JPEG", quality=92)
+    with _alone_in(folder):
+        before = list(folder.glob(f"*/{name}"))
+        if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MAX_CORRECTIONS:
+            raise RefusedRequest(
+                "corrections_full",
+                f"{MAX_CORRECTIONS:,} corrections are kept already, which is all that this site takes",
+            )
+        place = folder / label
+        place.mkdir(exist_ok=True, mode=0o700)
+        with written_aside(place / name) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(picture.getvalue())
+        for path in before:
+            if path.parent != place:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other thread or worker keeps a correction meanwhile, where the file system has locks of folders."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from flask import Flask, Response, current_app
 
-from app.admission.queue import deadline_of_request
+from app.admission.queue import admission, deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import admission
 from app.api import openapi, schemas
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
@@ -80,7 +79,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
         colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it
         is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map
-        with `final` true, or the `Error` that ended it. Clients take turns, and none has all places.
+        with `final` true, or the `Error` that ended it.
         """
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
@@ -94,7 +93,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         image = classifier.pixels(served.system, photos[0].data, deadline)
         with contextlib.ExitStack() as held:
             # For Flask the request is over before the first line is made.
-            held.callback(admission().keep_turn())
+            held.callback(admission().keep_place())
             if settings.rate_limit:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
             before = ask(image[None])[0]
@@ -118,7 +117,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def in_turn(ask: AskRows, turns: Turns, deadline: Deadline) -> AskRows:
-    """One batch of all heat maps at a time, of each client in turn, so that photos get their share too."""
+    """One batch of all heat maps at a time, so that photos get their share too."""
 
     def asked(images: Pixels) -> Floats:
         try:

@@ -7,7 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Flask, Response
 
-from app.admission.uploads import admission
+from app.admission.queue import admission
 from app.api.openapi import Operation, documented, form
 from app.api.photo_calls import MODEL_PARAMETER, form_answer
 from app.api.schemas import Predicted

@@ -156,7 +156,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         system = systems.get(name) or abort(404)
         request.max_content_length = _MOST_BYTES
         too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
-        with receiving(settings, too_large):
+        with receiving(too_large):
             text = request.form.get("text", "")
         try:
             if why := problem(text):

@@ -10,7 +10,6 @@ COUNTS is a file for what became of them (`Counts`).
 
 from __future__ import annotations
 
-import contextlib
 import io
 import mmap
 import resource
@@ -25,12 +24,8 @@ import atheris
 
 # Not Pillow, whose mistakes become a refusal. `multipart` reads for app.admission.uploads.
 with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
-    from gunicorn.config import Config
-    from gunicorn.http import get_parser
-    from gunicorn.http.errors import ParseException
     from werkzeug.exceptions import RequestEntityTooLarge
 
-    from app.admission.gunicorn_worker import is_complete
     from app.admission.uploads import MAX_OTHER_PARTS
     from app.core.http import FormParser
     from gourmet.pictures import header
@@ -40,7 +35,6 @@ MOST_KB: Final = 300_000
 OPTIONS: Final = ("-timeout=2", f"-rss_limit_mb={MOST_KB // 1000 * 3}", "-max_len=16384")
 _LARGEST_UPLOAD: Final = 10_000_000
 _form: Final = FormParser(max_form_memory_size=500_000, max_form_parts=MAX_OTHER_PARTS)
-_CONFIG: Final = Config()
 
 
 def headers(data: bytes) -> bool:
@@ -114,24 +108,6 @@ def _form_read(stream: io.BytesIO, data: bytes) -> list[tuple[str, str | bytes]]
     return [*fields.items(multi=True), *contents]
 
 
-class _UnreadConnection:
-    """A connection that must not be read from."""
-
-    def recv(self, size: int) -> bytes:
-        raise AssertionError("more is read than is there")
-
-
-def head(data: bytes) -> bool:
-    """The first bytes of a request: where they are complete, gunicorn's parser answers without reading on."""
-    if not is_complete(data):
-        return False
-    parser = get_parser(_CONFIG, _UnreadConnection(), ("192.0.2.1", 1))
-    parser.unreader.unread(data)
-    with contextlib.suppress(ParseException):
-        next(parser)
-    return True
-
-
 @atheris.instrument_func
 def planted(data: bytes) -> bool:
     """Three mistakes that must be found, so that it is known that others would be."""
@@ -142,7 +118,7 @@ def planted(data: bytes) -> bool:
     return len(bytes(400_000_000 if data == b"\xff\xd8huge" else 1)) == 1
 
 
-TARGETS: Final = {one.__name__: one for one in (headers, opened, repeated, form, head, planted)}
+TARGETS: Final = {one.__name__: one for one in (headers, opened, repeated, form, planted)}
 
 
 class Counts:

@@ -89,10 +89,6 @@ def with_ends_to_repeat() -> list[bytes]:
     return [data + bytes([length]) for data in hostile.seeds().values() for length in (0, 3, 13, 255)]
 
 
-def requests() -> list[bytes]:
-    return [hostile.request(number)[1][:8192] for number in range(300)]
-
-
 def forms() -> list[bytes]:
     bodies = (hostile.request(number)[1].partition(b"\r\n\r\n")[2] for number in range(600))
     return [body for body in bodies if body.startswith(b"--")]
@@ -106,7 +102,6 @@ def forms() -> list[bytes]:
         ("opened", pictures, "what is asked of a picture's header"),
         ("repeated", with_ends_to_repeat, "both, in files of 10 MB whose end is repeated"),
         ("form", forms, "the reader of forms"),
-        ("head", requests, "whether the head of a request is complete"),
     ],
 )
 def test_coverage_guided_inputs(

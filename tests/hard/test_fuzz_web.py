@@ -18,7 +18,7 @@ REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "4000"))
 
 @pytest.mark.timeout(3600)
 def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Keep) -> None:
-    web = start(triton.http_url, UPLOAD_DEADLINE_S="20")
+    web = start(triton.http_url)
     workers = {child.pid for child in psutil.Process(web.process.pid).children()}
     results, examples = attack(web.url, range(REQUESTS))
     broken = bad(results)

@@ -21,7 +21,7 @@ from app.core.settings import Settings
 TIMES = 5
 SECONDS = 120
 WORKERS = 2
-# One worker may happen to accept all of them, and one address has three quarters of its 40 places.
+# One worker may happen to accept all of them: one address has 8 places and half of the 32 waiting places.
 AT_ONCE = 24
 MODELS = ["food_classifier", "food_classifier_onnx"]
 

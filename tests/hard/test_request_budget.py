@@ -140,7 +140,7 @@ class Meter:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
 def test_the_most_expensive_requests(start: Callable[..., Any], triton: Any, table: Keep, model: str) -> None:
-    web = start(triton.http_url, FOOD11_MODEL_NAME=model, WEB_CONCURRENCY="1", UPLOAD_DEADLINE_S="30")
+    web = start(triton.http_url, FOOD11_MODEL_NAME=model, WEB_CONCURRENCY="1")
     meter = Meter(web, MeasuredProcesses(web.process.pid, hostile_rows.server(triton.http_url).pid))
     for request in of_photo(DIGITS.sample()):
         request.send(web)  # what is started when it is first needed is there from here on

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import brotli
@@ -12,8 +13,8 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, code, form, knowing
 
-from app.admission.queue import AdmissionQueue
 from app.core.settings import Rate, Settings, SettingsError
+from gourmet.runtime.turns import Turns
 from gourmet.systems.food11 import contract
 
 KEYS = ("k" * 20, "another-key-of-the-tests")
@@ -65,13 +66,13 @@ def test_a_known_key_has_a_line_of_its_own_and_any_other_word_that_of_its_addres
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    acquire = AdmissionQueue.acquire
+    acquire = Turns.acquire
 
-    def told(queue: AdmissionQueue, client: str, coming: object = None) -> float:
+    def observed(turns: Turns, client: str, gave_up: Callable[[], bool]) -> float:
         asked.append(client)
-        return acquire(queue, client, coming)
+        return acquire(turns, client, gave_up)
 
-    monkeypatch.setattr(AdmissionQueue, "acquire", told)
+    monkeypatch.setattr(Turns, "acquire", observed)
     browser = client(api_keys=KEYS)
     for key in (*KEYS, "a-key-that-nobody-knows"):
         classify(browser, headers={"X-API-Key": key})
@@ -345,13 +346,6 @@ def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
     for path in (MODELS, "/api/v1/health"):
         assert browser.get(path).headers["Cache-Control"] == "no-store"
     assert classify(browser).headers["Cache-Control"] == "no-store"
-
-
-def test_a_body_where_none_is_looked_for_ends_the_connection() -> None:
-    browser = client()
-    assert browser.get("/", data=b"x" * 1000).headers["Connection"] == "close"
-    assert "Connection" not in browser.get("/").headers
-    assert "Connection" not in classify(browser).headers
 
 
 def test_the_page_may_take_a_photo() -> None:

@@ -8,13 +8,11 @@ import re
 import threading
 import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from support.eventually import eventually
 from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
 from app.api.services import PHOTO_THREADS
@@ -217,24 +215,6 @@ def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -
     assert 1 < slow.most <= PHOTO_THREADS
     assert results[-1]["timings_ms"]["wait"] > results[0]["timings_ms"]["wait"]
     assert results[-1]["timings_ms"]["total"] > results[0]["timings_ms"]["total"]
-
-
-def test_a_call_of_several_photos_does_not_wait_for_all_of_another_clients() -> None:
-    slow = SlowClassifier(0.1)
-    app = client(slow).application
-
-    def call(address: str, photos: int) -> float:
-        browser, began = app.test_client(), time.monotonic()
-        browser.environ_base["REMOTE_ADDR"] = address
-        assert send(browser, *[b"x"] * photos).status_code == 200
-        return time.monotonic() - began
-
-    with ThreadPoolExecutor(2) as pool:
-        greedy = [pool.submit(call, "192.0.2.2", 16) for _ in range(2)]
-        eventually(lambda: slow.now == PHOTO_THREADS)
-        honest_s = call("192.0.2.1", 2)
-        assert not any(each.done() for each in greedy)
-        assert honest_s < 0.35 < min(each.result() for each in greedy)
 
 
 def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_others_answered() -> None:

@@ -18,7 +18,7 @@ from support.fake_classifier import form, knowing
 from support.listener import Listen, Listener, http, listen
 
 from app import create_app
-from app.core.http import marks_of
+from app.core.http import marks
 from app.core.settings import Rate, Settings
 from app.features.caption import Captioned, Captions
 from gourmet.contracts import ModelInfo, TensorSpec
@@ -232,7 +232,7 @@ def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: 
     assert browser.post("/caption", data=form(PHOTO)).status_code == 200
     assert browser.post("/caption", data=form(PHOTO)).status_code == 429
     for endpoint in ("api.caption", "caption.form"):
-        assert marks_of(app.view_functions[endpoint]).admitted == "texts"
+        assert marks(app.view_functions[endpoint]).admitted == "texts"
 
 
 def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_gets_wrong() -> None:

@@ -19,9 +19,8 @@ from werkzeug.test import TestResponse
 from app.classifier import Prediction
 from app.core.errors import InferenceFailed, ServingError
 from app.core.settings import Rate
-from app.features import compare, correction_stores
+from app.features import compare, corrections
 from app.features.compare import verdict
-from app.features.correction_stores import InFolder
 from app.features.model_cards import as_html
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
@@ -177,7 +176,7 @@ def correct(browser: Any, label: str, photo: bytes = SYSTEM.sample()) -> TestRes
 
 
 def keep(folder: Path, label_folder: str, pixels: Pixels) -> None:
-    InFolder(folder).keep("food11", label_folder, pixels, Deadline(10))
+    corrections.keep(folder / "food11", label_folder, pixels)
 
 
 def kept(folder: Path) -> list[Path]:
@@ -298,8 +297,17 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, label: str, phot
     assert kept(tmp_path) == []
 
 
+def test_a_folder_that_cannot_be_written_to_costs_the_correction_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    browser = client(keep_corrections=tmp_path / "file")
+    refused = correct(browser, "Egg")
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, "corrections_unavailable")
+    assert refused.headers["Retry-After"]
+    assert browser.post("/predict", data=form(), headers=JSON).status_code == 200
+
+
 def test_a_full_folder_takes_no_more_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correction_stores, "MOST", 1)
+    monkeypatch.setattr(corrections, "MAX_CORRECTIONS", 1)
     browser = client(keep_corrections=tmp_path)
     assert correct(browser, "Egg").status_code == 200
     assert correct(browser, "Soup").status_code == 200, "the same photo takes no further place"

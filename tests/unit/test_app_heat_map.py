@@ -208,12 +208,11 @@ def test_heat_maps_wait_for_each_other_and_photos_for_none_of_them() -> None:
     def ask(path: str = EXPLAIN) -> Any:
         return app.test_client().post(path, data=PHOTO, content_type="image/jpeg", buffered=True)
 
-    queue = app.extensions["admission"].queues["heat maps"]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: lines(send(app.test_client())))
         assert held.reached.wait(30)
         second = pool.submit(ask)
-        eventually(lambda: queue.is_full("127.0.0.1"))
+        eventually(lambda: 'stage="waiting"} 1.0' in app.test_client().get("/metrics").text)
         refused = ask()
         assert ask("/api/v1/classify").status_code == 200
         assert not second.done()

@@ -128,7 +128,7 @@ def test_every_code_of_an_error_is_documented_for_the_addresses_that_have_it() -
     ]
     away = ["triton_busy", "triton_unavailable"]
     assert known[429] == ["too_many_requests"]
-    assert known[503] == ["corrections_unavailable", "model_not_ready", "overloaded", "stopping", *away]
+    assert known[503] == ["corrections_unavailable", "model_not_ready", "overloaded", *away]
     described = document()["paths"][CLASSIFY]["post"]["responses"]["400"]["description"]
     assert "`broken_picture`" in described
 

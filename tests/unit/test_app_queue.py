@@ -1,234 +1,127 @@
-"""The admission queue, the upload slots and the shares of each client, without an app around them."""
+"""Places and who waits for them, and who is a client, without an app around them."""
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.eventually import eventually
 
-from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of
-from app.core.errors import Overloaded, Stopping
-from gourmet.runtime.turns import Lines, Shares
+from app.admission.queue import client_of
+from gourmet.runtime.turns import QueueFull, Turns
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 
-def test_who_comes_once_waits_for_one_turn_of_who_came_often() -> None:
-    line, order = AdmissionQueue(1, 12, 20), []
-    line.acquire(ME)
-
-    def wait(client: str) -> None:
-        line.acquire(client)
-        order.append(client)
-        line.release(client)
-
-    with ThreadPoolExecutor(7) as pool:
-        for number, client in enumerate([ME, ME, ME, ME, YOU, YOU, SHE]):
-            pool.submit(wait, client)
-            eventually(lambda many=number + 1: len(line._waiting) == many)
-        line.release(ME)
-    assert order == [ME, YOU, SHE, ME, YOU, ME, ME]
+def never() -> bool:
+    return False
 
 
-def test_nobody_has_all_turns_or_all_places_in_the_line() -> None:
-    line = AdmissionQueue(8, 8, 20)
-    for _ in range(6):
-        assert line.acquire(ME) == 0
-    with ThreadPoolExecutor(6) as pool:
-        for number in range(6):
-            assert not line.is_full(ME)
-            pool.submit(line.acquire, ME)
-            eventually(lambda many=number + 1: len(line._waiting) == many)
-        assert line.is_full(ME)
-        assert line.acquire(YOU) == 0
-        assert not line.is_full(YOU)
-        line.close()
-        for _ in range(6):
-            line.release(ME)
+class Queued:
+    """Turns with clients that wait for them, in threads of their own."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns, self.began = turns, list[str]()
+
+    def come(self, *clients: str) -> None:
+        for client in clients:
+            waiting = len(self.turns._waiting)
+            threading.Thread(target=self._wait, args=(client,), daemon=True).start()
+            eventually(lambda before=waiting: len(self.turns._waiting) == before + 1)
+
+    def _wait(self, client: str) -> None:
+        self.turns.acquire(client, never)
+        self.began.append(client)
+
+    def release(self, client: str) -> None:
+        before = len(self.began)
+        self.turns.release(client)
+        eventually(lambda: len(self.began) == before + 1)
 
 
-def test_beyond_the_line_nobody_waits() -> None:
-    line = AdmissionQueue(1, 0, 20)
-    assert not line.is_full(ME)
-    line.acquire(ME)
-    assert line.is_full(YOU)
-    with pytest.raises(Overloaded):
-        line.acquire(YOU)
-    line.release(ME)
-    assert not line.is_full(YOU)
+def test_a_client_alone_has_all_places() -> None:
+    turns = Turns(4, 0)
+    assert [turns.acquire(ME, never) for _ in range(4)] == [0.0] * 4
+    with pytest.raises(QueueFull):
+        turns.acquire(YOU, never)
+    turns.release(ME)
+    assert turns.acquire(YOU, never) == 0.0
 
 
-def test_who_waited_too_long_is_sent_away_and_leaves_no_gap() -> None:
-    line = AdmissionQueue(1, 2, 0.05)
-    line.acquire(ME)
-    with pytest.raises(Overloaded):
-        line.acquire(ME)
-    line.release(ME)
-    assert line.acquire(ME) == 0
+def test_first_come_is_first_served() -> None:
+    queued = Queued(Turns(1))
+    queued.turns.acquire(ME, never)
+    queued.come(YOU, SHE, YOU)
+    for client in (ME, YOU, SHE):
+        queued.release(client)
+    assert queued.began == [YOU, SHE, YOU]
 
 
-def test_a_slow_pace_makes_the_line_short() -> None:
-    """At a turn a second, ten seconds are ten places, however many there are."""
-    clock = [0.0]
-    line = AdmissionQueue(1, 100, 10, now=lambda: clock[0])
-    line.acquire(ME)
-    with ThreadPoolExecutor(60) as pool:
+def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
+    queued = Queued(Turns(4))
+    for _ in range(4):
+        queued.turns.acquire(ME, never)
+    queued.come(ME, ME, ME, YOU, YOU)
+    for _ in range(2):
+        queued.release(ME)
+    assert queued.began == [YOU, YOU]
+    queued.release(YOU)  # nobody but the greedy one waits any more: no place stays idle
+    assert queued.began == [YOU, YOU, ME]
+
+
+def test_one_client_has_at_most_half_of_the_waiting_places() -> None:
+    queued = Queued(Turns(1, max_waiting=4))
+    queued.turns.acquire(ME, never)
+    queued.come(ME, ME)
+    with pytest.raises(QueueFull):
+        queued.turns.acquire(ME, never)
+    queued.come(YOU, SHE)
+    with pytest.raises(QueueFull):
+        queued.turns.acquire("192.0.2.4", never)
+    for client in (ME, ME, ME, YOU):
+        queued.release(client)
+    assert queued.began == [ME, ME, YOU, SHE]
+
+
+def test_where_the_most_is_given_a_client_never_has_more_and_the_machine_itself_may_have_all() -> None:
+    queued = Queued(Turns(4, max_per_client=2))
+    for client in (ME, ME):
+        assert queued.turns.acquire(client, never) == 0.0
+    queued.come(ME)
+    assert [queued.turns.acquire("", never) for _ in range(2)] == [0.0, 0.0]
+    queued.turns.release("")
+    assert queued.began == []
+    queued.release(ME)
+    assert queued.began == [ME]
+
+
+def test_a_request_that_gave_up_leaves_no_gap() -> None:
+    turns = Turns(1)
+    turns.acquire(ME, never)
+    with pytest.raises(TimeoutError):
+        turns.acquire(YOU, lambda: True)
+    turns.release(ME)
+    assert turns.acquire(ME, never) == 0.0
+
+
+def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
+    turns, at_work, most = Turns(3), [0], [0]
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
         for _ in range(50):
-            pool.submit(line.acquire, ME)
-        eventually(lambda: len(line._waiting) == 50)
-        assert not line.is_full(ME)
-        for left in range(49, 20, -1):
-            clock[0] += 1
-            line.release(ME)
-            assert len(line._waiting) == left
-        assert line.is_full(ME)
-        assert not line.is_full(YOU)  # whose turn is the next but one
-        while len(line._waiting) > 5:
-            clock[0] += 1
-            line.release(ME)
-        assert not line.is_full(ME)
-        clock[0] += 30  # nothing has ended for long
-        assert line.is_full(ME)
-        assert line.is_full(YOU)
-        line.close()
-
-
-def test_a_line_that_was_full_is_kept_short_until_it_was_empty() -> None:
-    line = AdmissionQueue(4, 8, 20)
-
-    def come(many: int) -> None:
-        for _ in range(many):
-            assert not line.is_full(ME)
-            now_waiting = len(line._waiting) + 1
-            pool.submit(line.acquire, ME)
-            eventually(lambda so_many=now_waiting: len(line._waiting) == so_many)
+            with turns.turn(str(number % 4), never):
+                with lock:
+                    at_work[0] += 1
+                    most[0] = max(most[0], at_work[0])
+                with lock:
+                    at_work[0] -= 1
 
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(3):
-            line.acquire(ME)
-        come(6)
-        for _ in range(4):
-            assert line.is_full(ME)
-            line.release(ME)
-        come(1)  # its share of four, who may wait now
-        assert line.is_full(ME)
-        for _ in range(3):
-            line.release(ME)
-        come(6)
-        assert line.is_full(ME)
-        line.close()
-
-
-def test_who_is_about_to_wait_counts_for_a_moment() -> None:
-    clock = [0.0]
-    line = AdmissionQueue(1, 2, 10, now=lambda: clock[0])
-    line.acquire(ME)
-    coming = line.expect(ME)
-    assert not line.is_full(YOU)
-    other = line.expect(YOU)
-    assert line.is_full(SHE)
-    line.forget(other)
-    assert not line.is_full(SHE)
-    line.expect(SHE)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(line.acquire, ME, coming)  # no longer about to
-        eventually(lambda: len(line._waiting) == 1)
-        assert line.is_full(YOU)
-        clock[0] += 1  # that upload is a slow one, and holds no place in the line
-        assert not line.is_full(YOU)
-        line.close()
-
-
-def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on() -> None:
-    line = AdmissionQueue(1, 5, 20)
-    line.acquire(ME)
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(line.acquire, ME) for _ in range(2)]
-        eventually(lambda: len(line._waiting) == 2)
-        line.close()
-        assert {type(each.exception()) for each in waiting} == {Stopping}
-    with pytest.raises(Stopping):
-        line.acquire(ME)
-    line.release(ME)
-
-
-def test_the_slots_count_uploads_and_the_bytes_that_came() -> None:
-    slots = UploadSlots(uploads=4, held_bytes=100)
-    mine = Upload(slots, ME, 500)  # larger than all that is allowed, but alone
-    mine.hold(60)
-    mine.hold(60)
-    with pytest.raises(Overloaded):
-        Upload(slots, YOU, 1)
-    mine.received()
-    mine.forget()
-    mine = Upload(slots, ME, 0)
-    mine.hold(40)
-    with pytest.raises(Overloaded):
-        Upload(slots, YOU, 70)
-    yours = Upload(slots, YOU, 0)  # does not say how much will come
-    yours.hold(40)
-    with pytest.raises(Overloaded):
-        yours.hold(30)
-    for each in (yours, mine):
-        each.forget()
-    mine.received()
-    for _ in range(2):
-        Upload(slots, YOU, 100)  # of which nothing has come
-    with pytest.raises(Overloaded):
-        Upload(slots, YOU, 0)  # three of four are under way
-    Upload(slots, ME, 0)
-
-
-ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
-
-
-def fill(shares: Shares, client: str) -> int:
-    taken = 0
-    while shares.allows(client):
-        shares.take(client)
-        taken += 1
-    return taken
-
-
-@pytest.mark.parametrize(("places", "mine"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (32, 24)])
-def test_one_client_alone_has_three_quarters_and_not_the_last(places: int, mine: int) -> None:
-    assert fill(Shares(places), ME) == mine
-
-
-def test_there_is_room_for_the_next_client() -> None:
-    shares = Shares(64)
-    assert [fill(shares, f"192.0.2.{number}") for number in range(4)] == [48, 12, 3, 1]
-    shares = Shares(64)
-    fill(shares, ME)
-    shares.give_back(ME, 10)
-    assert shares.allows(ME, 10)
-    assert not shares.allows(ME, 11)
-    assert shares.allows(YOU, 20)
-
-
-def test_beside_others_a_client_has_fewer_places_than_alone() -> None:
-    clock = [0.0]
-    shares = Shares(8, beside=2, now=lambda: clock[0])
-    assert fill(shares, ME) == 6
-    shares.give_back(ME, 6)
-    shares.take(YOU)
-    assert fill(shares, ME) == 2
-    clock[0] += 60  # it is still there
-    assert fill(shares, ME) == 0
-    shares.give_back(YOU)
-    assert fill(shares, ME) == 0
-    clock[0] += 6
-    assert fill(shares, ME) == 4
-
-
-def test_places_beside_others_are_enough_for_all_to_be_used() -> None:
-    shares, clients = Shares(8, beside=2), [f"198.51.100.{number}" for number in range(6)]
-    for client in clients * 2:
-        if shares.allows(client):
-            shares.take(client)
-    assert shares.free == 1  # which is for who has none
-    assert shares.allows(YOU)
+        list(pool.map(work, range(8)))
+    assert most[0] <= 3
+    assert [turns.acquire(ME, never) for _ in range(3)] == [0.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -250,31 +143,3 @@ def test_a_client_is_an_address(address: str, client: str) -> None:
 
 def test_a_subscriber_of_ipv6_has_many_addresses_and_is_one_client() -> None:
     assert client_of("2001:db8::1") == client_of("2001:db8::ffff:1:2") != client_of("2001:db8:0:1::1")
-
-
-def test_lines_are_served_in_turn_and_who_may_not_is_passed_over() -> None:
-    lines = Lines[int]()
-    for number, client in enumerate([ME, ME, ME, YOU, SHE]):
-        lines.add(client, number)
-    assert [lines.before(client) for client in (ME, YOU, SHE)] == [5, 4, 4]
-    assert lines.next(lambda client: client != ME) == (YOU, 3)
-    assert lines.remove(ME, 1)
-    assert not lines.remove(ME, 1)
-    assert not lines.remove(YOU, 3)
-    served = []
-    while found := lines.next(lambda client: True):
-        served.append(found[1])
-    assert served == [0, 4, 2]
-    assert not lines
-
-
-def test_who_was_served_the_least_is_next_by_what_each_costs() -> None:
-    lines = Lines[str]()
-    for cost, client in ((90, ME), (10, YOU)):
-        for _ in range(10):
-            lines.add(client, client, cost)
-    first = [(lines.next() or ("", ""))[0] for _ in range(10)]
-    assert first == [ME, *[YOU] * 9]
-    lines.add(SHE, SHE, 1000)  # who comes anew has no advance, and none is behind
-    after = [(lines.next() or ("", ""))[0] for _ in range(3)]
-    assert sorted(after) == sorted([ME, YOU, SHE])

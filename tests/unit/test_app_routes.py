@@ -181,18 +181,6 @@ def test_a_bad_request_id_is_replaced(given: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{32}", reply.headers["X-Request-ID"])
 
 
-def test_health_is_answered_and_counted_alike_before_flask_and_by_it() -> None:
-    browser = client()
-    # A question that is not plain is left to Flask.
-    plain, by_flask = browser.get("/healthz"), browser.get("/healthz", data=b"x")
-    assert (plain.status, plain.data) == (by_flask.status, by_flask.data)
-    drop = {"X-Request-ID", "Connection"}
-    assert {h for h in plain.headers if h[0] not in drop} == {h for h in by_flask.headers if h[0] not in drop}
-    assert len(plain.headers["X-Request-ID"]) == 32
-    counted = 'web_requests_total{method="GET",route="/healthz",status="200"} 2.0'
-    assert counted in browser.get("/metrics").text
-
-
 @pytest.mark.parametrize("path", ["/", "/test", "/healthz", "/nothing", "/static/style.css"])
 def test_every_answer_carries_the_security_headers(path: str) -> None:
     with client().get(path) as reply:

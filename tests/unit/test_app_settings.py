@@ -56,7 +56,8 @@ def test_addresses_of_host_and_port_are_taken(url: str) -> None:
         ("MAX_CALL_MB", "nan"),
         ("REQUEST_DEADLINE_S", "0"),
         ("REQUEST_DEADLINE_S", "inf"),
-        ("UPLOAD_DEADLINE_S", "1e9"),
+        ("REQUEST_DEADLINE_S", "1e9"),
+        ("KEEP_CORRECTIONS", "s3://bucket/corrections"),
         ("CONNECT_TIMEOUT_S", "x"),
     ],
 )

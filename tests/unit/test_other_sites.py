@@ -57,7 +57,6 @@ def test_what_a_page_of_another_site_sends_is_refused(
     browser = client(keep_corrections=tmp_path)
     reply = post(browser, path, headers)
     assert code(reply) == (403, "cross_site")
-    assert reply.headers["Connection"] == "close"  # nothing of the body was read
     assert not list(tmp_path.iterdir())
     for method in ("PUT", "DELETE", "STRANGE"):
         assert browser.open("/predict", method=method, headers=JSON | headers).status_code == 403

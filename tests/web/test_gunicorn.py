@@ -1,4 +1,4 @@
-"""The app as a process: slow and oversized uploads over a socket, its workers, its end, refusals to start."""
+"""The app as a process: oversized uploads over a socket, its workers, its end, refusals to start."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from support.eventually import eventually
-from support.web_app import StartWeb, post_head
+from support.web_app import post_head
 
 from gourmet.serving.preflight import free_ports
 
@@ -26,7 +24,7 @@ AWAY = "127.0.0.1:9"
 @pytest.fixture(scope="module")
 def web(start: Callable[..., Any]) -> Any:
     """An app that needs no Triton for what is asked of it here."""
-    return start(AWAY, MAX_UPLOAD_MB="1", UPLOAD_DEADLINE_S="2")
+    return start(AWAY, MAX_UPLOAD_MB="1")
 
 
 PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
@@ -57,21 +55,6 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
     assert b"upload_too_large" in reply
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
-def test_a_client_that_sends_too_slowly_is_told_so_and_frees_its_thread(web: Any, chunked: bool) -> None:
-    started = time.monotonic()
-    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
-        connection.sendall(post_head(None if chunked else 100_000))
-        connection.settimeout(0.2)
-        reply = b""
-        while time.monotonic() - started < 10 and not reply:
-            with contextlib.suppress(TimeoutError):
-                connection.sendall(b"1\r\nx\r\n" if chunked else b"x")
-                reply = connection.recv(65536)
-    assert reply.startswith(b"HTTP/1.1 408")
-    assert 1.5 < time.monotonic() - started < 5
-
-
 @pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
 def test_a_kept_connection_is_answered_on_however_soon_the_next_request_comes(
     web: Any, pause_s: float
@@ -97,13 +80,11 @@ def test_a_client_that_goes_away_leaves_no_trace_but_a_line(web: Any, sent: byte
     assert "Traceback" not in web.log.read_text()
 
 
-def test_it_stops_within_five_seconds_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_it_stops_when_it_is_asked_to_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
     web = start(AWAY, TMPDIR=str(tmp_path))
     web.request("GET", "/test")
     assert list(tmp_path.glob("web-metrics-*/*.db"))
-    started = time.monotonic()
     assert web.stop() == 0
-    assert time.monotonic() - started < 6
     assert not list(tmp_path.iterdir())
     log = web.log.read_text()
     assert "Traceback" not in log
@@ -143,29 +124,3 @@ def test_without_its_config_file_gunicorn_serves_the_app_too(tmp_path: Path) -> 
     finally:
         process.terminate()
         process.wait(20)
-
-
-def connections(worker: psutil.Process, port: int) -> int:
-    return sum(
-        each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port
-        for each in worker.net_connections("tcp")
-    )
-
-
-def test_no_worker_takes_all_that_come_at_once(start: StartWeb) -> None:
-    web = start("127.0.0.1:9", WEB_CONCURRENCY="2")
-    # The first answers before the second is there.
-    eventually(lambda: len(psutil.Process(web.process.pid).children()) == 2)
-    workers = psutil.Process(web.process.pid).children()
-    taken = [0, 0]
-    for _ in range(3):
-        with contextlib.ExitStack() as held:
-            for _ in range(6):
-                held.enter_context(socket.create_connection(("127.0.0.1", web.port)))
-            deadline = time.monotonic() + 5
-            while sum(now := [connections(worker, web.port) for worker in workers]) < 6:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            taken = [before + more for before, more in zip(taken, now, strict=True)]
-        time.sleep(0.5)  # until the workers know that these have gone
-    assert min(taken) >= 3, taken

@@ -20,7 +20,7 @@ const failure = (problem, status) => new Failure(problem.code, problem.message,
 
 const RECONNECT_MS = 400;
 const PASSING = new Set([
-  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping",
+  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded",
 ]);
 // What is sent is at fault.
 const FINAL = new Set([400, 413, 415]);

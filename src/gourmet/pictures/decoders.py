@@ -58,8 +58,8 @@ def decoding_for(
 
 
 def turns(places: int) -> Turns:
-    """Places of which a client alone has half: the most expensive pictures hold theirs for seconds."""
-    return Turns(places, times=1)
+    """Places of which a client never has more than half, since some pictures hold theirs for seconds."""
+    return Turns(places, max_per_client=(places + 1) // 2)
 
 
 @contextlib.contextmanager

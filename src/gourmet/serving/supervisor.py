@@ -22,7 +22,6 @@ from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
 from gourmet.client.triton import BadSample
 from gourmet.errors import GourmetError
 from gourmet.runtime.home import HOME_ENV, home
-from gourmet.runtime.object_store import is_object
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child
@@ -224,8 +223,7 @@ class Supervisor:
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         if corrections := env.get(_CORRECTIONS, "").strip():
-            if not is_object(corrections):
-                env[_CORRECTIONS] = str(Path(corrections).resolve())
+            env[_CORRECTIONS] = str(Path(corrections).resolve())
             self._say(f"corrected photos are kept in {env[_CORRECTIONS]}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
