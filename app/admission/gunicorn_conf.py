@@ -18,7 +18,7 @@ from gunicorn.glogging import Logger
 
 from app.core.settings import Settings, SettingsError
 from gourmet.runtime import malloc
-from gourmet.runtime.run_folder import RunFolder
+from gourmet.runtime.files import RunFolder
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
 worker_class = "gthread"

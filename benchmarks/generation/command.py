@@ -12,7 +12,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import HEADINGS
 from gourmet.measure.task import MeasureOptions
-from gourmet.tasks.generation.packages import needed
+from gourmet.runtime.optional import needed
 
 _weights = click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
 _data = click.option(

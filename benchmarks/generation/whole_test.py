@@ -10,7 +10,7 @@ from gourmet import repository
 from gourmet.measure.results import Requirement
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.serving import SERVING
-from gourmet.tasks.generation.scoring import score
+from gourmet.tasks.generation.evaluation import score
 from gourmet.tasks.generation.served import whole_answers
 from gourmet.training.task import Tick
 

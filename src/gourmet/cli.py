@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from gourmet.errors import GourmetError, printable
-from gourmet.runtime.run_folder import new_token
+from gourmet.runtime.files import new_token
 from gourmet.runtime.signals import sigterm_unwinds
 
 # verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.

@@ -7,6 +7,7 @@ protocols and no system by name. A system's folder has a `contract.py` whose `SY
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,8 @@ NO_OPTIONS: Final[Options] = MappingProxyType({})
 
 # Parameters of a model's config.pbtxt that tell whose model it is and how to read it.
 SYSTEM_PARAMETER: Final = "system"
+# The parameter of a request to Triton in which our app names the client that it asks for.
+CLIENT_PARAMETER: Final = "client"
 # Where it says anything, the web app answers by the model only where its settings name it.
 WEB_PARAMETER: Final = "web"
 LABELS_PARAMETER: Final = "labels"
@@ -37,6 +40,11 @@ THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
 # What evaluating a network finds, and a config says with a version.
 CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
+
+
+def client_of_request(parameters: str) -> str:
+    """The client in a request's parameters, as Triton's Python backend has them; empty if none is named."""
+    return str(json.loads(parameters or "{}").get(CLIENT_PARAMETER, ""))
 
 
 class BadModel(GourmetError):

@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from gourmet.client.errors import ModelUnavailable
-from gourmet.deploying.deploy import load
-from gourmet.deploying.rollback import rollback
+from gourmet.deploying.deploy import load, rollback
 from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.connect import ask_sample, connect
 

@@ -12,7 +12,7 @@ from gourmet.client.model_config import as_pbtxt, parse
 from gourmet.errors import UsageError
 from gourmet.repository import read_config
 from gourmet.repository.config_change import VARIANTS, Change, changed
-from gourmet.repository.model_config import model_config, tensor
+from gourmet.repository.config_file import model_config, tensor
 
 SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
 
@@ -73,7 +73,7 @@ def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> Non
 
 
 def test_no_model_that_is_served_has_a_queue_policy_and_one_instance() -> None:
-    for folder in SHIPPED.parent.iterdir():
+    for folder in (config.parent for config in SHIPPED.parent.glob("*/config.pbtxt")):
         served = read_config(folder)
         if served.instance_group[0].count < 2:
             assert not served.dynamic_batching.HasField("default_queue_policy"), folder.name

@@ -30,10 +30,9 @@ from gourmet.systems.translator.graphs import TranslatorStep
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
 from gourmet.systems.translator.train import Config, shape_of
+from gourmet.tasks.generation.graphs import Graph, step_graph
 from gourmet.tasks.generation.int8 import quantized, rounded
-from gourmet.tasks.generation.onnx_graph import Graph
-from gourmet.tasks.generation.step import step_graph
-from gourmet.tasks.generation.texts import padded
+from gourmet.tasks.generation.learning import padded
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30

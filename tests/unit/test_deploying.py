@@ -19,8 +19,7 @@ from PIL import Image
 from torch import nn
 
 from gourmet.client.model_config import parse
-from gourmet.deploying.deploy import deploy, staged
-from gourmet.deploying.rollback import rollback
+from gourmet.deploying.deploy import deploy, rollback, staged
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax

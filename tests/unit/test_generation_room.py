@@ -18,12 +18,11 @@ from support import caption_network
 from support.beam_search import search
 from support.eventually import eventually
 
-from gourmet.runtime.decoding import figures
+from gourmet.runtime.decoding import room as rooms
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
-from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import Row, TooManyRows
-from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.runtime.decoding.room import GenerationRoom, RoomFigures
 
 Pixels = npt.NDArray[np.float32]
 START, END, PROMPT = 0, caption_network.END, [2, 3, 4]
@@ -157,7 +156,7 @@ class FakeMetricFamilies:
 
 
 def test_a_room_s_figures_are_told_as_metrics(engine: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "_EVERY_S", 0.01)
+    monkeypatch.setattr(rooms, "_EVERY_S", 0.01)
     goes_on = threading.Event()
     engine.before_step = lambda: goes_on.wait(WITHIN_S)
     rows, triton = [Row(each, 20) for each in pictures(8)], FakeMetricFamilies()

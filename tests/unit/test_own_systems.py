@@ -23,7 +23,7 @@ from gourmet.doctor import stack
 from gourmet.doctor.findings import Examined
 from gourmet.import_guard import CHECKOUT
 from gourmet.repository import DEFAULT
-from gourmet.runtime.home import home
+from gourmet.runtime.files import home
 from gourmet.serving import preflight
 from gourmet.systems import registry
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.another_user import NOBODY
 
-from gourmet.runtime.run_folder import RunFolder
+from gourmet.runtime.files import RunFolder
 
 KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from gourmet.runtime.run_folder import RunFolder
+from gourmet.runtime.files import RunFolder
 made = RunFolder("own-", Path(sys.argv[1]))
 Path(f"{made.path}-region").touch()
 if sys.argv[2:]:
@@ -54,7 +54,7 @@ def test_what_a_killed_program_left_goes_with_the_next_start(tmp_path: Path) -> 
 def test_what_a_running_program_has_stays(tmp_path: Path) -> None:
     running = RunFolder("own-", tmp_path)
     Path(f"{running.path}-region").touch()
-    code = "import sys; from pathlib import Path; from gourmet.runtime.run_folder import RunFolder\n"
+    code = "import sys; from pathlib import Path; from gourmet.runtime.files import RunFolder\n"
     code += "RunFolder('own-', Path(sys.argv[1])).close()"
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
     assert {path.name for path in tmp_path.iterdir()} == {running.path.name, f"{running.path.name}-region"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from gourmet.tasks.generation.smoothed_loss import smoothed_loss
+from gourmet.tasks.generation.learning import smoothed_loss
 
 
 def test_loss_and_gradient_are_those_of_pytorch() -> None:

@@ -13,7 +13,7 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.client.model_config import as_json
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
-from gourmet.deploying.rollback import texts_of
+from gourmet.deploying.deploy import texts_of
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
 from gourmet.runtime.decoding import package

@@ -16,8 +16,7 @@ from support.stopping import everything
 from torch import nn
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import staged
-from gourmet.deploying.rollback import deployed_together, rollback
+from gourmet.deploying.deploy import deployed_together, rollback, staged
 from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import ManifestError, sha256

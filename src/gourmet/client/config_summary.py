@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gourmet.runtime.cpu_engine import ENGINE_PARAMETER, FP32, ONNX_RUNTIME, PRECISION_PARAMETER
-from gourmet.runtime.instances import THREADS_PARAMETER, parameter
+from gourmet.runtime.instances import (
+    ENGINE_PARAMETER,
+    FP32,
+    ONNX_RUNTIME,
+    PRECISION_PARAMETER,
+    THREADS_PARAMETER,
+    parameter,
+)
 
 Config = Mapping[str, Any]
 

@@ -22,8 +22,7 @@ from gourmet.client.errors import (
 )
 from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
 from gourmet.client.transport import Call, Operation, Reply
-from gourmet.contracts import Array
-from gourmet.runtime.turns import CLIENT_PARAMETER
+from gourmet.contracts import CLIENT_PARAMETER, Array
 
 # What each is called here, and which of its request's fields names the target.
 _METHODS: Final[dict[Operation, tuple[str, str]]] = {

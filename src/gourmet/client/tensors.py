@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import Array, Tensors
-from gourmet.runtime.turns import CLIENT_PARAMETER
+from gourmet.contracts import CLIENT_PARAMETER, Array, Tensors
 
 _EVENT: Final = b"data:"
 

@@ -36,7 +36,7 @@ def calibrate(
     gourmet calibrate translator --data pairs.tsv
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
-    from gourmet.deploying import calibrating
+    from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
     from gourmet.deploying.target import Calibrating
     from gourmet.tasks.system_parts import SystemParts
 
@@ -45,9 +45,9 @@ def calibrate(
     if not isinstance(export, Calibrating):
         raise UsageError(f"{system} is calibrated by `gourmet evaluate {system}`, before it is deployed")
     with alone_in(models):
-        chosen = calibrating.of_same_weights(models / parts.contract.default_model)
+        chosen = of_same_weights(models / parts.contract.default_model)
         with bar("answering") as tick:
-            found = export.calibrated(calibrating.newest(models / parts.contract.default_model), data, tick)
+            found = export.calibrated(newest(models / parts.contract.default_model), data, tick)
         if not dry_run:
             triton = url or serving_url(models)
 
@@ -56,7 +56,7 @@ def calibrate(
                     load_and_ask(triton, model, send=send)
 
             with served_as_before(triton, chosen, send=send):
-                calibrating.put(chosen, found.calibration, found.facts, served)
+                recalibrate(chosen, found.calibration, found.facts, served)
     if as_json:
         click.echo(json.dumps(dict(found.facts), indent=2))
         return

@@ -16,8 +16,8 @@ from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
-from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS
 from gourmet.runtime.files import write_whole
+from gourmet.runtime.instances import ENGINES, PRECISIONS
 from gourmet.serving import instance_budget
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 

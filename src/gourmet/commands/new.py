@@ -19,12 +19,12 @@ from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
-from gourmet.runtime.home import own_models
+from gourmet.runtime.files import own_models
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import check_weights
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import described, folders, registry
-from gourmet.tasks.classification.preparing import AskedFor, prepared
+from gourmet.tasks.classification.new_system import AskedFor, prepared
 
 
 @click.command()

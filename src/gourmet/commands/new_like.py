@@ -16,7 +16,7 @@ from gourmet.commands.deploy import deploy
 from gourmet.commands.options import asked_stack, serving_url
 from gourmet.commands.running import tell_web, unload
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.home import HOME_ENV
+from gourmet.runtime.files import HOME_ENV
 from gourmet.runtime.reading import in_short, read_text
 from gourmet.systems import described, folders, registry
 

@@ -25,8 +25,8 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     nothing changes. The withdrawn version is deleted.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
-    from gourmet.deploying.rollback import deployed_together
-    from gourmet.deploying.rollback import rollback as withdraw
+    from gourmet.deploying.deploy import deployed_together
+    from gourmet.deploying.deploy import rollback as withdraw
 
     with alone_in(models):
         chosen, triton = deployed_together(models, name), url or serving_url(models)

@@ -1,4 +1,6 @@
-"""Versions of a served model: built aside, through the gate, and into place."""
+"""Versions of a served model: built aside, through the gate and into place; back to the one before; and
+how sure a deployed one has to be.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,22 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.model_config import as_json, as_pbtxt
+from gourmet.client.model_config import as_json, as_pbtxt, parse
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
-from gourmet.repository import CONFIG, read_config, repository_text, versions
-from gourmet.repository.config_file import ConfigFile
-from gourmet.repository.model_config import LABELS_FILE
+from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
+from gourmet.repository.config_file import LABELS_FILE, ConfigFile
+from gourmet.runtime import manifest
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.runtime.reading import in_short, what_it_says
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -206,3 +210,119 @@ def load(url: str, model: str, sent: Path | None = None) -> bool:
         files = {str(each.relative_to(sent)): each.read_bytes() for each in found if each.is_file()}
     with connect(url, LOADS_WITHIN_S) as triton:
         return triton.load(model, config, files)
+
+
+def deployed_together(repository: Path, name: str) -> list[Path]:
+    """What the last deployment of the system `name` made versions of; else the model of that name."""
+    names, when = model_names(repository), {}
+    for model in (repository / each for each in names):
+        numbers = versions(model)
+        about = manifest.facts(model / str(max(numbers, default=0)))
+        if about.get("network", {}).get("system") == name:
+            # One with a single version has nothing to go back to.
+            when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
+    if not when and name not in names:
+        raise RepositoryError(
+            f"{repository} has no model and no models of a system {name!r}: "
+            f"it has {', '.join(names) or 'none at all'}"
+        )
+    return [model for model, at in when.items() if at == max(when.values())] or [repository / name]
+
+
+def rollback(
+    models: Sequence[Path], served: Callable[[Mapping[Path, int]], None] = lambda _versions: None
+) -> dict[Path, tuple[int, int]]:
+    """Remove the latest version of each of `models`, with its config; its number and that of the one before.
+
+    `served` is called with those before in place, and may still refuse them: then all is as it was.
+    """
+    steps = {model: tidied(model)[-2:] for model in models}
+    texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
+    with ExitStack() as undo:
+        withdrawn = []
+        for model, (_, latest) in steps.items():
+            folder, aside = model / str(latest), model / f".withdrawn-{latest}"
+            folder.rename(aside)
+            undo.callback(aside.rename, folder)
+            withdrawn.append(aside)
+            for name, text in texts[model].items():
+                replace_text(model / name, text, undo)
+        served({model: before for model, (before, _) in steps.items()})
+        undo.pop_all()
+        for aside in withdrawn:
+            shutil.rmtree(aside, ignore_errors=True)
+    return {model: (latest, before) for model, (before, latest) in steps.items()}
+
+
+def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
+    """The config and the labels of the first of two versions, whose file is the one that was deployed."""
+    if len(numbers) < 2:
+        raise RepositoryError(f"{model} has no version before {numbers[0] if numbers else 'the first'}")
+    config, version = ConfigFile.read(model), model / str(numbers[0])
+    texts, labels = config.texts(), ""
+    if (version / MANIFEST).exists():
+        try:
+            with what_it_says():
+                about = manifest.read(version)
+                texts = config.of_manifest(about).texts()
+                labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
+        except ValueError as exc:
+            raise RepositoryError(
+                f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
+                "the model again with `gourmet deploy`"
+            ) from exc
+    manifest.check(None, as_json(parse(texts[CONFIG])), version)
+    return {**texts, **({LABELS_FILE: labels} if labels else {})}
+
+
+def of_same_weights(model: Path) -> list[Path]:
+    """The models beside it, itself included, whose newest version was made of the same weights."""
+    if not (weights := _weights(model)):
+        raise RepositoryError(f"{model} has no version that says what weights it is of: deploy it first")
+    beside = [model.parent / name for name in model_names(model.parent)]
+    return [each for each in beside if _weights(each) == weights]
+
+
+def newest(model: Path) -> Path:
+    return model / str(max(versions(model), default=0))
+
+
+def recalibrate(
+    models: Sequence[Path],
+    calibration: Mapping[str, float],
+    facts: Mapping[str, Any],
+    served: Callable[[Path], None] = lambda _model: None,
+) -> None:
+    """Give the newest versions of `models` these numbers, or raise and leave everything as it was.
+
+    `served` is called with each in place, and may still refuse it.
+    """
+    with contextlib.ExitStack() as undo:
+        for model in models:
+            version = newest(model)
+            before, config = manifest.read(version), ConfigFile.read(model)
+            try:
+                with what_it_says():
+                    config = config.with_version(calibration, before.get("dims", {}))
+            except ValueError as exc:
+                raise RepositoryError(
+                    f"{version / MANIFEST} has no shapes that can be used ({in_short(exc)}): deploy the "
+                    "model again with `gourmet deploy`"
+                ) from exc
+            about = {
+                **before,
+                "calibration": dict(calibration),
+                **facts,
+                "config": config.generated,
+            }
+            replace_text(version / MANIFEST, json.dumps(about, indent=2) + "\n", undo)
+            for name, text in config.texts().items():
+                replace_text(model / name, text, undo)
+            served(model)
+        undo.pop_all()
+
+
+def _weights(model: Path) -> str:
+    with contextlib.suppress(OSError, ValueError), what_it_says():
+        return str(manifest.facts(newest(model))["training"]["weights_sha256"])
+    return ""

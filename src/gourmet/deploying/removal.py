@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
-from gourmet.repository.model_config import LABELS_FILE
+from gourmet.repository.config_file import LABELS_FILE
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.serving.overview import owner_of
 from gourmet.systems import described, folders, registry

@@ -9,7 +9,7 @@ from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
 from gourmet.runtime.decoding import package
-from gourmet.runtime.home import own_models
+from gourmet.runtime.files import own_models
 from gourmet.runtime.reading import in_short, read_text
 
 # triton/models/ lies beside src/ in a checkout.

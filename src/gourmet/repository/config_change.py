@@ -12,8 +12,14 @@ from typing import Final
 from gourmet.client.config_summary import merges, summary
 from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
-from gourmet.runtime.cpu_engine import ENGINE_PARAMETER, FP32, PRECISION_PARAMETER, TORCH
-from gourmet.runtime.instances import THREADS_PARAMETER, parameter
+from gourmet.runtime.instances import (
+    ENGINE_PARAMETER,
+    FP32,
+    PRECISION_PARAMETER,
+    THREADS_PARAMETER,
+    TORCH,
+    parameter,
+)
 
 
 @dataclass(frozen=True)

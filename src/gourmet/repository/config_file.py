@@ -12,11 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
 from gourmet.contracts import CALIBRATION_PARAMETERS
 from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
+from gourmet.runtime.manifest import PARAMETER, REQUIRED
 
 # The digest tells a part that was changed by hand, which would be lost.
 _LINE: Final = "# Generated with each version, and replaced with the next; write what is yours above. sha256 "
@@ -103,3 +104,53 @@ def _said(config: Config) -> set[str]:
 
 def _digest(generated: str) -> str:
     return hashlib.sha256(generated.encode()).hexdigest()[:16]
+
+
+LABELS_FILE: Final = "labels.txt"
+
+
+def tensor(
+    name: str,
+    data_type: str,
+    dims: Sequence[int],
+    *,
+    layout: str = "",
+    has_labels: bool = False,
+) -> Config:
+    """An input or an output; its dims are those of one row where the model batches.
+
+    Pictures have a `layout`, NCHW or NHWC.
+    """
+    return {
+        "name": name,
+        "data_type": f"TYPE_{data_type}",
+        "dims": list(dims),
+        **({"format": f"FORMAT_{layout}"} if layout else {}),
+        **({"label_filename": LABELS_FILE} if has_labels else {}),
+    }
+
+
+def model_config(
+    name: str,
+    backend: str,
+    max_batch_size: int,
+    given: Config,
+    answer: Config,
+    *,
+    kind: Literal["AUTO", "CPU"] = "AUTO",
+    instances: int,
+    parameters: Mapping[str, str],
+) -> Config:
+    """How Triton serves a model; `max_batch_size` 0 is a model whose tensors have all their dims."""
+    # Without the manifest.json that is written with it, no version of it is loaded.
+    parameters = {PARAMETER: REQUIRED, **parameters}
+    return {
+        "name": name,
+        "backend": backend,
+        "max_batch_size": max_batch_size,
+        "input": [given],
+        "output": [answer],
+        # AUTO is the GPU where Triton has one, and the CPU elsewhere.
+        "instance_group": [{"kind": f"KIND_{kind}", "count": instances}],
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+    }

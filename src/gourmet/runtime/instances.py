@@ -1,4 +1,4 @@
-"""How many CPU threads, and which device, one Triton instance of a model may take.
+"""What one Triton instance of a model takes: CPU threads, a device, and on a CPU an engine and a precision.
 
 Standard library only: the served models and the ONNX Runtime backend import it inside Triton.
 `model_config` is the parsed `args["model_config"]` that Triton hands to `initialize`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -19,6 +19,17 @@ from gourmet.errors import GourmetError
 T = TypeVar("T")
 # The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
+# Which engine runs a model on the CPU, and in which precision. Other Tritons pass over our own parameters.
+ENGINE_PARAMETER: Final = "cpu_engine"
+ONNX_RUNTIME: Final = "onnxruntime"
+TORCH: Final = "torch"
+ENGINES: Final = (ONNX_RUNTIME, TORCH)
+PRECISION_PARAMETER: Final = "cpu_precision"
+FP32: Final = "fp32"
+INT8: Final = "int8"
+PRECISIONS: Final = (FP32, INT8)
+# Of a version that has its network in several.
+CPU_FILES: Final = {FP32: "model.onnx", INT8: "model_int8.onnx"}
 # Of version 2 and 1: what a process's group is in its list, where groups are mounted, and quota and period.
 _CGROUPS: Final = (
     (r"^0::/(.*)$", "sys/fs/cgroup", ("cpu.max",)),
@@ -134,3 +145,20 @@ def wanted_device(args: Mapping[str, str]) -> Device:
     text = next((path.read_text() for path in configs if path.is_file()), "")
     insists = re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
     return Device("cuda", int(args["model_instance_device_id"]), required=insists)
+
+
+def cpu_engine(config: Mapping[str, Any], among: Sequence[str] = ENGINES) -> str:
+    """What runs the model on the CPU; ONNX Runtime unless the config names another."""
+    return _one_of(config, ENGINE_PARAMETER, among)
+
+
+def cpu_precision(config: Mapping[str, Any]) -> str:
+    """In which precision a model that has several runs on the CPU; fp32 unless the config names another."""
+    return _one_of(config, PRECISION_PARAMETER, PRECISIONS)
+
+
+def _one_of(config: Mapping[str, Any], name: str, among: Sequence[str]) -> str:
+    value = parameter(config, name) or among[0]
+    if value not in among:
+        raise GourmetError(f'parameter "{name}" is {value!r}; it must be one of {", ".join(among)}')
+    return value

@@ -15,11 +15,13 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, cpu_engine
+from gourmet.runtime import batches
 from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import (
+    ONNX_RUNTIME,
     Device,
     available_cpus,
+    cpu_engine,
     cpu_threads,
     instance_count,
     integer_parameter,
@@ -68,7 +70,7 @@ def open_engine(
     path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> FileEngine:
     """Open the file for one instance."""
-    cpu_engine.engine(config, (cpu_engine.ONNX_RUNTIME,))
+    cpu_engine(config, (ONNX_RUNTIME,))
     session = opened_on(device, partial(_open_on, path=path, config=config), warn, config["name"])
     options, signature = _run_options(config), signatures.OnnxSignature.of(session)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 import time
@@ -13,13 +12,6 @@ from typing import Final
 
 # How often a waiting request checks whether it gave up.
 _LOOK_S: Final = 0.1
-# The parameter of a request to Triton in which our app names the client that it asks for.
-CLIENT_PARAMETER: Final = "client"
-
-
-def client_of_request(parameters: str) -> str:
-    """From what Triton's Python backend has for a request's parameters; empty where none is named."""
-    return str(json.loads(parameters or "{}").get(CLIENT_PARAMETER, ""))
 
 
 class QueueFull(Exception):

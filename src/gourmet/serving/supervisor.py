@@ -21,7 +21,7 @@ from typing import Final
 from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
 from gourmet.client.triton import BadSample
 from gourmet.errors import GourmetError
-from gourmet.runtime.home import HOME_ENV, home
+from gourmet.runtime.files import HOME_ENV, home
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child

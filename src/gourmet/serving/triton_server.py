@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from gourmet.runtime.run_folder import RunFolder, new_token
+from gourmet.runtime.files import RunFolder, new_token
 from gourmet.serving import api_keys
 from gourmet.serving.processes import Child, LineSink
 from gourmet.serving.waiting import wait_until

@@ -15,7 +15,7 @@ from typing import Final
 
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
-from gourmet.runtime.home import HOME_ENV, home
+from gourmet.runtime.files import HOME_ENV, home
 from gourmet.systems import FOLDERS_ENV, folders
 
 # triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.home import own_systems
+from gourmet.runtime.files import own_systems
 
 FOLDERS_ENV: Final = "GOURMET_SYSTEMS"
 

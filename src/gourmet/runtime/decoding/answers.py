@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from gourmet.contracts import Array, GeneratedText, ScoredSentence, Tensors
 from gourmet.errors import GourmetError
+from gourmet.runtime import malloc
+from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
 # What is kept as it is, and what a row answers, in the order of the answer.
 Parts = Sequence[str | Row]
@@ -202,3 +206,23 @@ def output_tensors(answers: Sequence[GeneratedText], network: ServedNetwork, *, 
         else:
             found[name] = np.array(values).reshape(shape)
     return found
+
+
+# Rows that go through a step together, unless the config says otherwise.
+_ROWS: Final = 16
+_ROWS_PARAMETER: Final = "rows_at_once"
+
+
+def opened(
+    serving: GenerationServing, version: Path, config: Mapping[str, Any]
+) -> tuple[ServedNetwork, GenerationRoom]:
+    """Raise GourmetError where its files are not those of its manifest, or cannot be used."""
+    network = serving.open(package.open_version(version, config), cpu_threads(config))
+    rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
+    malloc.give_back()  # of the files, half of what it has
+    words = network.vocabulary
+    continuous = parameter(config, CONTINUOUS_PARAMETER) != "off"
+    room = GenerationRoom(
+        network.engine, start=words.start, end=words.end, max_rows=rows, continuous=continuous
+    )
+    return network, room

@@ -22,21 +22,20 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
-from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
+from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText, client_of_request
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.answers import (
     AnswerJob,
     ClientLeft,
     GenerationServing,
     ServedNetwork,
+    opened,
     output_tensors,
     submit,
 )
-from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import TooManyRows
-from gourmet.runtime.decoding.opening import opened
+from gourmet.runtime.decoding.room import RoomFigures
 from gourmet.runtime.instances import parameter
-from gourmet.runtime.turns import client_of_request
 
 # Where the client set no limit: longer than any of ours waits.
 _LONGEST_S: Final = 60.0

@@ -18,6 +18,7 @@ from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
+from gourmet.runtime.optional import needed
 from gourmet.systems.captioner.cider import TOKENIZER, Cider, scored_words
 from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
 from gourmet.systems.captioner.export import TrainedCaptioner
@@ -26,7 +27,6 @@ from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.generation.certainty import chosen
-from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Evaluation, Stage
 from gourmet.training.task import Tick
 

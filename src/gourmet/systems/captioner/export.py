@@ -34,8 +34,8 @@ from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation import served
+from gourmet.tasks.generation.graphs import OPSET, Graph
 from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.generation.onnx_graph import OPSET, Graph
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200

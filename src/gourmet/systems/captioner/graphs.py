@@ -1,7 +1,7 @@
 """The network cut into what is called once for a picture and what is called once for a word.
 
     Vision     pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
-    BlipStep   see gourmet.tasks.generation.step
+    BlipStep   see gourmet.tasks.generation.graphs
 
 A picture is seen as P places, each a hidden state of W numbers.
 """
@@ -15,8 +15,7 @@ from torch import nn
 
 from gourmet.systems.captioner.network import CaptionNetwork
 from gourmet.systems.captioner.vision import GRID
-from gourmet.tasks.generation.onnx_graph import Graph
-from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork, step_graph
+from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
 
 
 def _attention(of: Any) -> Attention:

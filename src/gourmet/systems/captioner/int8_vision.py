@@ -14,7 +14,7 @@ from torch import nn
 
 from gourmet.systems.captioner.vision import MEAN, STD, GridVision
 from gourmet.tasks import static_int8
-from gourmet.tasks.generation.onnx_graph import Graph
+from gourmet.tasks.generation.graphs import Graph
 
 GRID: Final = "grid"
 # The file beside the weights that learned from what it sees.

@@ -17,7 +17,7 @@ from gourmet.systems.captioner.network import CaptionNetwork
 from gourmet.systems.captioner.seen import Seen
 from gourmet.systems.captioner.tokenizer import WordPieces, settings_of
 from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.texts import padded
+from gourmet.tasks.generation.learning import padded
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase
 

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from gourmet.errors import GourmetError
+from gourmet.runtime.optional import needed
 from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.captioner import vision
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, known_to
-from gourmet.tasks.generation.packages import needed
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 

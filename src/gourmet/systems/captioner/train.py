@@ -22,7 +22,7 @@ from gourmet.systems.captioner.seen import pixels, seen
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
 from gourmet.systems.captioner.vision import folded
 from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.configuring import changed
+from gourmet.tasks.generation.learning import changed
 from gourmet.training.files import load_tensors
 from gourmet.training.task import Phase, Recipe, Tick, Training
 

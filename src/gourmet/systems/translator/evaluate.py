@@ -16,7 +16,7 @@ from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
-from gourmet.tasks.generation.texts import padded
+from gourmet.tasks.generation.learning import padded
 from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 

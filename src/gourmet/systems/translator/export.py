@@ -33,9 +33,8 @@ from gourmet.systems.translator.serving import DECODER, ENCODER, TranslatorNetwo
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
+from gourmet.tasks.generation.graphs import OPSET, Graph, step_graph
 from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.generation.onnx_graph import OPSET, Graph
-from gourmet.tasks.generation.step import step_graph
 from gourmet.tasks.system_parts import BadData, EmptyPart, TextData
 from gourmet.training.task import Tick
 

@@ -1,7 +1,7 @@
 """Marian's network cut into what is called once for a sentence and what is called once for a word.
 
 Encoder         ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
-TranslatorStep  see gourmet.tasks.generation.step
+TranslatorStep  see gourmet.tasks.generation.graphs
 Whole           source [B, 50], target [B, 50]                -> output [B, 50, V]
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork
+from gourmet.tasks.generation.graphs import NEVER, Attention, Memory, StepNetwork
 
 
 def _attention(of: Any) -> Attention:

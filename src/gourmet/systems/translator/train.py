@@ -14,16 +14,14 @@ from torch import nn
 from torch.func import functional_call
 
 from gourmet.errors import UsageError
+from gourmet.runtime.optional import needed
 from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.configuring import changed
 from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.packages import needed
-from gourmet.tasks.generation.smoothed_loss import smoothed_loss
-from gourmet.tasks.generation.texts import padded
+from gourmet.tasks.generation.learning import changed, padded, smoothed_loss
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Recipe, Tick, Training

@@ -21,7 +21,7 @@ from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
-from gourmet.repository.model_config import model_config, tensor
+from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation

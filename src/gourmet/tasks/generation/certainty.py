@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.reports.table import columns
-from gourmet.tasks.generation.packages import needed
+from gourmet.runtime.optional import needed
 from gourmet.tasks.system_parts import Reference
 
 # An answer with a chrF of at least this says about what people said.

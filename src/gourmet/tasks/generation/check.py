@@ -17,8 +17,7 @@ from gourmet.reports.page import render
 from gourmet.runtime.reading import in_short, read_text
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.certainty import NEAR, judged
-from gourmet.tasks.generation.evaluation import TextEvaluation
-from gourmet.tasks.generation.scoring import TextScores, score
+from gourmet.tasks.generation.evaluation import TextEvaluation, TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
 
 _EXAMPLES: Final = 64

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.tasks.generation.packages import needed
+from gourmet.runtime.optional import needed
 from gourmet.training.loop import BEST, LAST
 
 CONFIG: Final = "config.json"

@@ -14,8 +14,8 @@ from gourmet.runtime.decoding.answers import AnswerJob, Parts, ServedNetwork, Vo
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.generation.onnx_graph import OPSET
-from gourmet.tasks.generation.packages import needed
+from gourmet.runtime.optional import needed
+from gourmet.tasks.generation.graphs import OPSET
 from gourmet.training.task import Tick
 
 # Of the answers, the share whose words need not be those of the network; of a few, one.

@@ -16,9 +16,19 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import cpu_engine, manifest
+from gourmet.runtime import manifest
 from gourmet.runtime.batches import Run
-from gourmet.runtime.instances import CPU, Device, cpu_threads, opened_on
+from gourmet.runtime.instances import (
+    CPU,
+    CPU_FILES,
+    FP32,
+    TORCH,
+    Device,
+    cpu_engine,
+    cpu_precision,
+    cpu_threads,
+    opened_on,
+)
 from gourmet.systems.food11.contract import SYSTEM
 
 TORCHSCRIPT_FILE: Final = "model.pt"
@@ -40,7 +50,7 @@ def open_engine(
     """The engine of one instance; raises GourmetError where there is none."""
 
     def open_on(device: Device) -> FoodEngine:
-        if cpu_engine.engine(config) == cpu_engine.TORCH:
+        if cpu_engine(config) == TORCH:
             return _torch(version, config, device)
         if device.kind == "cpu":
             return _on_cpu(version, config, warn)
@@ -58,7 +68,7 @@ def _on_gpu(
         if not find_spec("torch"):
             raise GourmetError(f"neither onnxruntime-gpu nor torch is installed for {device}")
         return _torch(version, config, device)
-    engine = _onnx(version / cpu_engine.FILES[cpu_engine.FP32], config, replace(device, required=True), warn)
+    engine = _onnx(version / CPU_FILES[FP32], config, replace(device, required=True), warn)
     blank = np.zeros((1, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
     engine.run(
         {engine.input: SYSTEM.tensor(blank, engine.datatype)}, [engine.output]
@@ -67,12 +77,12 @@ def _on_gpu(
 
 
 def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> FoodEngine:
-    precision = cpu_engine.precision(config)
-    path = version / cpu_engine.FILES[precision]
+    precision = cpu_precision(config)
+    path = version / CPU_FILES[precision]
     if not path.exists():
         # Weights that `gourmet train` did not make are deployed without a form in eight bits.
-        path = version / cpu_engine.FILES[cpu_engine.FP32]
-        warn(f"{config['name']} runs in {cpu_engine.FP32}: version {version.name} has no {precision}")
+        path = version / CPU_FILES[FP32]
+        warn(f"{config['name']} runs in {FP32}: version {version.name} has no {precision}")
     return _onnx(path, config, CPU, warn)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from engines import FoodEngine, open_engine
 
+from gourmet.contracts import client_of_request
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
@@ -26,7 +27,6 @@ from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
 from gourmet.runtime import malloc
 from gourmet.runtime.instances import available_cpus, parameter, wanted_device
-from gourmet.runtime.turns import client_of_request
 from gourmet.systems.food11 import contract
 
 if TYPE_CHECKING:

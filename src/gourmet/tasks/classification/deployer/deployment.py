@@ -20,7 +20,7 @@ from gourmet.contracts import LABELS_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import versions
-from gourmet.repository.model_config import model_config, tensor
+from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import facts as facts_of
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
