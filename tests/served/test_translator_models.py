@@ -124,8 +124,8 @@ def test_pieces_join_to_the_whole_answer_and_come_one_by_one(
         ((begin, end, score),) = json.loads(pieces[-1]["SENTENCES"])
         assert (begin, end, score) == (0, len(whole), pytest.approx(pieces[-1]["SCORE"], abs=1e-4))
         assert not any("SENTENCES" in piece for piece in pieces[:-1])
-    # Those that wait for their turn to be sent go together, of which a busy machine has some.
-    assert sum(map(len, told)) > sum(len(whole.split()) for whole, *_ in alone[:6]) / 3
+    # Pieces that wait to be sent go together, of which a busy machine has some.
+    assert max(map(len, told)) > 1
 
 
 def test_no_word_is_lost_while_many_are_told_at_once(triton: RunningTriton, alone: list[Translated]) -> None:
@@ -233,14 +233,14 @@ def said(triton: RunningTriton, words: str) -> Callable[[], bool]:
 
 def test_who_goes_away_ends_the_work_at_the_next_step(triton: RunningTriton) -> None:
     stopped = said(triton, "its client left")
-    # Of clients of their own, which are served in turn: all begin, and none is near its end.
+    # Of clients of their own, which are served in turn.
     text = (LONG + " ") * 8
     several = [
         streamed(triton, text[:MOST_CHARACTERS], parameters={"client": f"client {number}"})
         for number in range(8)
     ]
-    for pieces in several:
-        next(pieces)
+    with ThreadPoolExecutor(len(several)) as pool:  # together, so that none is near its end
+        list(pool.map(next, several))
     for pieces in several:
         pieces.close()  # and the connection with it
     wait_until(stopped, 30, "the model went on for nobody")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gourmet.commands.generating import system_for
 from support.fake_classifier import FakeClassifier
 from support.small_translator import GERMAN, saved_translator
 from support.stopping import everything, files
@@ -15,6 +14,7 @@ from support.stopping import everything, files
 from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
+from gourmet.commands.bulk import system_for
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.deploying import deploy as deploying
 from gourmet.errors import GourmetError, UsageError

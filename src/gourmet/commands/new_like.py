@@ -80,9 +80,6 @@ def new_like(
             fp32=fp32,
             number=None,
             architecture="",
-            of_requests=None,
-            shadowed=None,
-            tolerance=1.0,
             url=url,
             send=send,
         )
