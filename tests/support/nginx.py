@@ -27,9 +27,23 @@ class Nginx:
     process: subprocess.Popen[bytes]
 
 
+def connect(port: int, source: str, *, receive_buffer: int = 0) -> socket.socket:
+    """A connection from an address of loopback."""
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(20)
+    connection.bind((source, 0))
+    connection.connect(("127.0.0.1", port))
+    return connection
+
+
 @contextlib.contextmanager
-def nginx(app_port: int, folder: Path, tls_port: str = "") -> Iterator[Nginx]:
-    """Debian's nginx with the containers' configuration, and what lies in `server.d` of the folder."""
+def nginx(app_port: int, folder: Path, tls_port: str = "", timeout: str = "10s") -> Iterator[Nginx]:
+    """Debian's nginx with the containers' configuration, and what lies in `server.d` of the folder.
+
+    `timeout` stands in place of the ten seconds that heads, bodies and readers have.
+    """
     if not NGINX:
         pytest.skip("no nginx here: `apt-get install nginx-light`")
     port, of_observers = free_ports(2)
@@ -41,6 +55,7 @@ def nginx(app_port: int, folder: Path, tls_port: str = "") -> Iterator[Nginx]:
         ("listen 8081", f"listen 127.0.0.1:{of_observers}"),
         ("/tmp/", f"{folder}/"),
         ("/etc/nginx/", f"{folder}/"),
+        ("_timeout 10s", f"_timeout {timeout}"),
     ):
         assert theirs in config
         config = config.replace(theirs, ours)

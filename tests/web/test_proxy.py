@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import shutil
+import socket
 import ssl
 import time
 import urllib.request
@@ -13,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import one_client
 from support.eventually import eventually
-from support.nginx import nginx
+from support.nginx import connect, nginx
 from support.tls import Certificates
 
 from gourmet.serving.preflight import free_ports
@@ -48,7 +49,7 @@ def in_a_cluster(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:
-    with one_client.connect(proxy.port, "127.0.0.7") as connection:
+    with connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(
             b"GET /test HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: who\r\n"
             b"Connection: close\r\n\r\n"
@@ -67,7 +68,7 @@ def test_behind_an_ingress_controller_that_one_is_believed_who_asks_and_nobody_e
     in_a_cluster: Any, source: str, visitor: str, scheme: str
 ) -> None:
     name = f"by-{source}"
-    with one_client.connect(in_a_cluster.port, source) as connection:
+    with connect(in_a_cluster.port, source) as connection:
         connection.sendall(
             b"GET /api/docs HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 5.5.5.5, 6.6.6.6\r\n"
             b"X-Forwarded-Proto: https\r\nX-Request-ID: " + name.encode() + b"\r\nConnection: close\r\n\r\n"
@@ -84,7 +85,7 @@ def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> Non
         b"POST /api/v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
         b"Connection: close\r\nContent-Length: 2000000\r\n\r\n"
     )
-    with one_client.connect(proxy.port, "127.0.0.7") as connection:
+    with connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(head + b"x" * 1_500_000)
         time.sleep(0.5)
         assert web.measured("web_photos_in_flight").get("upload", 0) == 0
@@ -93,32 +94,143 @@ def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> Non
     assert b'"request_id"' in reply  # from the app, which has no Triton
 
 
-def test_one_address_has_some_large_uploads_and_not_all(proxy: Any) -> None:
-    head = (
-        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n"
-    )
+def post(length: int | None) -> bytes:
+    sized = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return (
+        f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n{sized}\r\n\r\n"
+    ).encode()
 
-    def status(source: str) -> bytes:
-        with one_client.connect(proxy.port, source) as connection:
-            connection.sendall(head + b"1\r\nx\r\n0\r\n\r\n")
-            return connection.recv(100).split()[1]
+
+def status(port: int, source: str, request: bytes) -> int:
+    with connect(port, source) as connection:
+        connection.sendall(request)
+        return int(connection.recv(100).split()[1])
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Whether nginx closed the connection, or refused its request."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    if poll.poll(0):
+        return True
+    try:
+        received = connection.recv(100, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    return received == b"" or received.startswith(b"HTTP/1.1 4")
+
+
+@pytest.fixture(scope="module")
+def impatient(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The same with two seconds in place of ten."""
+    with nginx(web.port, tmp_path_factory.mktemp("impatient"), timeout="2s") as started:
+        yield replace(web, port=started.port)
+
+
+ATTACKER, VISITOR = "127.0.0.7", "127.0.0.8"
+GET = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PAGE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip", "connections"),
+    [
+        (b"", b"", 300),
+        (b"GET / HTTP/1.1\r\nHost", b"", 300),
+        (b"GET / HTTP/1.1\r\nHost", b"x", 300),
+        (post(100_000) + b"x", b"", 60),
+        (post(None) + b"1\r\nx\r\n", b"", 8),
+        (PAGE * 3 + GET[:20], b"", 60),
+    ],
+    ids=["silent", "half a head", "dripping heads", "half a body", "body without end", "half a next head"],
+)
+def test_slow_and_silent_clients_are_ended_and_others_answered(
+    impatient: Any, begin: bytes, drip: bytes, connections: int
+) -> None:
+    with contextlib.ExitStack() as held:
+        attack = [held.enter_context(connect(impatient.port, ATTACKER)) for _ in range(connections)]
+        for connection in attack:
+            connection.sendall(begin)
+        for _ in range(4):
+            assert status(impatient.port, VISITOR, PAGE) == 200
+
+        def all_ended() -> bool:
+            for connection in attack:
+                with contextlib.suppress(OSError):
+                    if (
+                        connection.recv(1_000_000, socket.MSG_DONTWAIT | socket.MSG_PEEK)[:12]
+                        == b"HTTP/1.1 200"
+                    ):
+                        connection.recv(1_000_000)
+                with contextlib.suppress(OSError):
+                    connection.sendall(drip)
+            return all(map(is_ended, attack))
+
+        eventually(all_ended)
+    assert status(impatient.port, VISITOR, PAGE) == 200
+
+
+def test_pages_that_nobody_reads_are_given_up_and_others_answered(impatient: Any) -> None:
+    with contextlib.ExitStack() as held:
+        attack = [
+            held.enter_context(connect(impatient.port, ATTACKER, receive_buffer=4096)) for _ in range(40)
+        ]
+        for connection in attack:
+            connection.sendall(PAGE * 200)
+        for _ in range(4):
+            assert status(impatient.port, VISITOR, PAGE) == 200
+        eventually(lambda: all(map(is_reset, attack)), 60)
+    assert status(impatient.port, VISITOR, PAGE) == 200
+
+
+def is_reset(connection: socket.socket) -> bool:
+    """Whether nginx reset the connection, from which nothing was read."""
+    poll = select.poll()
+    poll.register(connection, select.POLLERR | select.POLLHUP)
+    return bool(poll.poll(0))
+
+
+def test_one_address_has_64_requests_under_way_and_others_are_answered(proxy: Any) -> None:
+    def refused() -> bool:
+        with contextlib.ExitStack() as held:
+            for _ in range(64):
+                held.enter_context(connect(proxy.port, ATTACKER)).sendall(post(1000) + b"x")
+            return status(proxy.port, ATTACKER, PAGE) == 429 and status(proxy.port, VISITOR, PAGE) == 200
+
+    # Held again each time: nginx may see the last request before all that are held, and refuse one of them.
+    eventually(refused)
+
+
+@pytest.mark.parametrize("length", [None, 2_000_000], ids=["without a length", "large"])
+def test_one_address_has_8_large_uploads_under_way_and_others_are_answered(
+    proxy: Any, length: int | None
+) -> None:
+    begun = post(length) + (b"1\r\nx\r\n" if length is None else b"x")
+    whole = post(None) + b"1\r\nx\r\n0\r\n\r\n"
 
     def refused() -> bool:
         with contextlib.ExitStack() as held:
             for _ in range(8):
-                held.enter_context(one_client.connect(proxy.port, "127.0.0.7")).sendall(head + b"1\r\nx\r\n")
-            return status("127.0.0.7") == b"503" and status("127.0.0.8") == b"400"
+                held.enter_context(connect(proxy.port, ATTACKER)).sendall(begun)
+            return status(proxy.port, ATTACKER, whole) == 429 and status(proxy.port, VISITOR, whole) == 400
 
-    # Held again each time: nginx may see who asks before the last that is held, and refuse that one.
     eventually(refused)
 
 
-def test_slow_clients_end_at_the_proxy_and_pages_come_through_it(web: Any, proxy: Any) -> None:
-    with attack_of_heads(proxy.port):
-        for _ in range(4):
-            assert proxy.request("GET", "/").status == 200
-        assert proxy.request("GET", "/healthz").seconds < 1
+def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(proxy: Any) -> None:
+    assert status(proxy.port, ATTACKER, post(40_000_000)) == 413
+    with connect(proxy.port, ATTACKER) as connection:
+        connection.sendall(post(None))
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                connection.sendall(b"f4240\r\n" + b"x" * 1_000_000 + b"\r\n")
+        assert connection.recv(100).split()[1] == b"413"
+    assert status(proxy.port, VISITOR, PAGE) == 200
+
+
+def test_metrics_are_not_for_visitors(web: Any, proxy: Any) -> None:
     assert proxy.request("GET", "/metrics").status == 404
     assert web.request("GET", "/metrics").status == 200
 
@@ -151,12 +263,3 @@ def test_with_a_certificate_nothing_is_answered_without_tls(web: Any, tmp_path: 
         trusted = ssl.create_default_context(cafile=certificates.ca)
         with urllib.request.urlopen(f"https://127.0.0.1:{place}/healthz", context=trusted) as answer:
             assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
-
-
-@contextlib.contextmanager
-def attack_of_heads(port: int) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
-        for _ in range(170):
-            connection = held.enter_context(one_client.connect(port, "127.0.0.7"))
-            connection.sendall(b"GET / HTTP/1.1\r\nHost")
-        yield
