@@ -116,12 +116,6 @@ class Evaluation(Protocol):
     ) -> EvaluationReport: ...
 
 
-class FindPart(Protocol):
-    """Finds the object in a module of a system's folder, as `gourmet.systems.registry.piece` does."""
-
-    def __call__(self, system: str, module: str, name: str, protocol: type[Part], /) -> Part: ...
-
-
 @dataclass(frozen=True)
 class SystemParts:
     """The parts of one system, each imported when it is first asked for.
@@ -130,39 +124,43 @@ class SystemParts:
     """
 
     system: str
-    find: FindPart
+    find: Callable[..., Any]  # gourmet.systems.registry.piece
 
     @property
     def contract(self) -> System:
-        return self.find(self.system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
+        return self._part("contract", "SYSTEM", System)  # type: ignore[type-abstract]
 
     @property
     def classifier(self) -> PictureClassifier:
-        return self.find(self.system, "contract", "SYSTEM", PictureClassifier)
+        return self._part("contract", "SYSTEM", PictureClassifier)
 
     @property
     def generator(self) -> Generation:
-        return self.find(self.system, "contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
+        return self._part("contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
 
     @property
     def data(self) -> Data:
-        return self.find(self.system, "data", "DATA", Data)  # type: ignore[type-abstract]
+        return self._part("data", "DATA", Data)  # type: ignore[type-abstract]
 
     @property
     def text_data(self) -> TextData:
-        return self.find(self.system, "data", "DATA", TextData)  # type: ignore[type-abstract]
+        return self._part("data", "DATA", TextData)  # type: ignore[type-abstract]
 
     @property
     def training(self) -> Training:
-        return self.find(self.system, "train", "TRAINING", Training)  # type: ignore[type-abstract]
+        return self._part("train", "TRAINING", Training)  # type: ignore[type-abstract]
 
     @property
     def evaluation(self) -> Evaluation:
-        return self.find(self.system, "evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
+        return self._part("evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
 
     @property
     def export(self) -> Export:
-        return self.find(self.system, "export", "EXPORT", Export)  # type: ignore[type-abstract]
+        return self._part("export", "EXPORT", Export)  # type: ignore[type-abstract]
+
+    def _part(self, module: str, name: str, protocol: type[Part]) -> Part:
+        found: Part = self.find(self.system, module, name, protocol)
+        return found
 
 
 def check_part(part: str, known: Collection[str]) -> None:
