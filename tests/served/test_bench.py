@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
-from gourmet.measure import scenario, storage
+from gourmet.measure import report, scenario
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, read
 from gourmet.measure.scenario import Arm, Scenario
@@ -135,7 +135,7 @@ def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path)
         "fails_now_and_then", "--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path)
     )
     assert result.exit_code == 0, result.output
-    (point,) = storage.load(tmp_path).points
+    (point,) = report.load(tmp_path).points
     ((reason, failed),) = point.errors.items()
     assert "not today" in reason
     assert 0 < failed < 0.2 * point.requests

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
-from gourmet.measure import comparison, scenario, scenarios, stats, storage, sweep, tables, validity
+from gourmet.measure import comparison, report, scenario, scenarios, stats, sweep, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenario import Arm
 from gourmet.measure.scenarios import serving_lab
@@ -215,11 +215,11 @@ def test_the_page_tells_two_runs_apart_and_marks_each_claim() -> None:
         findings,
         about="<b>",
     )
-    html = storage.as_page(bench)
+    html = report.as_page(bench)
     assert "<title>m, c=1 to 8 · 2026-11-22 10:04</title>" in html
     assert "<li>m c=8: Rejected: too noisy (the windows &lt;b&gt;differ)" in html
     assert "<b>" not in html
     best = r"\S+ rows/s at &lt;b&gt;m c=8, p95 \S+ ms"
     assert re.search(rf"name='description' content='{best} · Rejected: too noisy \(1\) · Points", html)
     assert [each.mark for each in findings] == ["✓", "✗", "·"]
-    assert tables.figures(bench.points)[0][0] == "point"
+    assert report.figures(bench.points)[0][0] == "point"

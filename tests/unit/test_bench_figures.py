@@ -17,11 +17,10 @@ from gourmet.errors import GourmetError
 from gourmet.measure import (
     async_client,
     comparison,
+    report,
     results,
     server_probe,
     stats,
-    storage,
-    tables,
     validity,
 )
 from gourmet.measure.results import (
@@ -146,7 +145,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
     (pair,) = comparison.compare(before, now)
     assert pair.verdict == verdict
-    assert storage.comparison(before, now, [pair], comparison.NOISE).count("<circle") == 1
+    assert report.comparison(before, now, [pair], comparison.NOISE).count("<circle") == 1
     if verdict == "slower":
         with pytest.raises(GourmetError, match=r"1 of 1 points .* throughput × 0.8"):
             comparison.refuse_slower([pair])
@@ -178,7 +177,7 @@ def test_turns_become_one_point_whose_interval_is_theirs() -> None:
 
 
 def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
-    head, row = tables.as_csv(a_bench(a_point())).splitlines()
+    head, row = report.as_csv(a_bench(a_point())).splitlines()
     got = dict(zip(head.split(","), row.split(","), strict=True))
     assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("8", "100.000", "8000")
     assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
@@ -188,19 +187,19 @@ def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_other
     seen = replace(
         a_bench(a_point()), findings=(Statement("it is so", True), Statement("Not reproduced", False))
     )
-    storage.write_docs(seen, "food", tmp_path, "labs.md")
+    report.write_docs(seen, "food", tmp_path, "labs.md")
     labs = tmp_path / "labs.md"
     labs.write_text(labs.read_text() + "\nRead on.\n")
     first = labs.read_text()
     assert "- ✓ it is so\n- ✗ Not reproduced\n" in first
     assert "![Throughput of every point](labs-food.svg)" in first
-    storage.write_docs(
+    report.write_docs(
         replace(seen, findings=(Statement("it is still so", True),)), "food", tmp_path, "labs.md"
     )
     assert labs.read_text() == first.replace("it is so\n- ✗ Not reproduced", "it is still so")
     assert "<svg" in (tmp_path / "labs-food.svg").read_text()
     with pytest.raises(GourmetError, match="bench scenario digits"):
-        storage.write_docs(seen, "digits", tmp_path, "labs.md")
+        report.write_docs(seen, "digits", tmp_path, "labs.md")
 
 
 class StallingServer(TritonHttp):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.measure import deployer_report, scenario, storage, sweep
+from gourmet.measure import report, scenario, sweep
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import BatchSize, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.measure.scenario import ArmResult, Points
@@ -77,7 +77,7 @@ def test_each_format_has_its_batches_and_its_requests_by_engines_and_delays() ->
 
 
 def test_the_tables_are_the_example_s() -> None:
-    static, dynamic, _ = deployer_report.tables(POINTS)
+    static, dynamic, _ = deployer.tables(POINTS)
     assert static[0] == "onnx static"
     assert static[1][0][0] == "Batch size"
     assert dynamic[1][0] == (
@@ -92,12 +92,12 @@ def test_the_tables_are_the_example_s() -> None:
 
 
 def test_for_each_latency_it_says_the_fastest_within() -> None:
-    _, rows = deployer_report.choices(POINTS)
+    _, rows = deployer.choices(POINTS)
     assert [row[:2] for row in rows] == [
         ("10 ms", "onnx static c=1 gRPC"),
         ("50 ms", "onnx dynamic, 2 engines c=8 gRPC"),
     ]
-    _, ranked = deployer_report.ranking(POINTS)
+    _, ranked = deployer.ranking(POINTS)
     assert [row[1] for row in ranked] == ["170.0", "160.0", "120.0"]
 
 
@@ -156,8 +156,8 @@ def test_a_benchmark_whose_arms_are_all_there_needs_no_server(tmp_path: Path) ->
     assert [goal.met for goal in done.goals] == [True]
     assert not done.refused
     assert [found.seen for found in done.findings] == [True] * 2
-    folder = deployer_report.save(done, asked.log)
-    assert storage.load(folder).points == done.points
+    folder = deployer.save(done, asked.log)
+    assert report.load(folder).points == done.points
     page, text = (folder / "index.html").read_text(), (folder / "tables.md").read_text()
     for words in ("95 % of requests within", "99% Latency (ms)", "onnx dynamic, 1 engine, delay 0.5 ms"):
         assert words in page

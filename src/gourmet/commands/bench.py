@@ -12,16 +12,16 @@ from typing import Any, Final
 import click
 
 from gourmet.commands import values
-from gourmet.commands.bench_deployer import deployer
 from gourmet.commands.bench_options import command_line, finish, measuring, table
-from gourmet.commands.options import json_option
+from gourmet.commands.options import json_option, serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.errors import UsageError
-from gourmet.measure import comparison, scenarios, storage, sweep, tables
+from gourmet.measure import comparison, report, results, scenarios, sweep, validity
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
+from gourmet.measure.scenarios import deployer as deploying
 from gourmet.measure.task import Addresses, MeasureOptions
 
 PROGRAMS: Final = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -36,9 +36,6 @@ def bench() -> None:
     A figure is reported only if every answer was the right one, Triton counted the rows that were sent,
     Little's law holds, the windows agree, nothing failed and the client had time to spare.
     """
-
-
-bench.add_command(deployer)
 
 
 @bench.command()
@@ -166,7 +163,7 @@ def scenario(
             chosen, target, options, rows, turns=turns, command=command_line(), resume=resume, on_step=tick
         )
     if write and result.points:
-        for path in storage.write_docs(result, name, write, chosen.page):
+        for path in report.write_docs(result, name, write, chosen.page):
             click.echo(f"wrote {path}", err=True)
     finish(result, **output)
 
@@ -213,9 +210,9 @@ _beside("generation", "Measure a loop of words: its engines, and the alternative
 @json_option
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
-    first, second = storage.load(before), storage.load(now)
+    first, second = report.load(before), report.load(now)
     pairs = comparison.compare(first, second, noise / 100)
-    headings, rows = tables.pairs(pairs)
+    headings, rows = report.pairs(pairs)
     if as_json:
         _print_json(("point", "before", "now", "throughput", "latency", "p95", "verdict"), rows)
     else:
@@ -223,18 +220,18 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
             click.echo(f"differs in {words}")
         table(headings, rows)
     if save:
-        save.write_text(storage.comparison(first, second, pairs, noise / 100))
+        save.write_text(report.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)
     comparison.refuse_slower(pairs, noise / 100)
 
 
 @bench.command(name="list")
 @json_option
-@click.argument("folder", type=FOLDER, default=storage.DEFAULT)
+@click.argument("folder", type=FOLDER, default=report.DEFAULT)
 def list_(as_json: bool, folder: Path) -> None:
     """List the saved runs, the latest first."""
     headings = ("folder", "when", "title", "points")
-    rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in storage.saved(folder)]
+    rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in report.saved(folder)]
     if as_json:
         _print_json(headings, rows)
     elif rows:
@@ -245,3 +242,87 @@ def list_(as_json: bool, folder: Path) -> None:
 
 def _print_json(keys: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
+
+
+@bench.command()
+@click.argument("repository", metavar="MODEL_REPOSITORY", type=FOLDER)
+@click.argument("log", metavar="LOG_DIRECTORY", type=FOLDER)
+@click.argument("architecture", metavar="ARCHITECTURE")
+@click.argument("checkpoint", metavar="[CHECKPOINT]", type=FOUND_FILE, required=False)
+@click.option("--formats", default="ts-script,onnx", help=f"Formats, out of {', '.join(deploying.FORMATS)}.")
+@click.option("--fp16", "half", is_flag=True, help="Deploy in half precision, which makes few CPUs faster.")
+@click.option(
+    "--batches",
+    type=values.counts,
+    default="1,2,4,8,16,32,64",
+    help="Static batching: pictures per request.",
+)
+@click.option(
+    "--concurrency",
+    "levels",
+    type=values.counts,
+    default="1,2,4,8,16,32,64,128,256",
+    help="Dynamic batching: requests in flight.",
+)
+@click.option("--engines", type=values.counts, default="1,2", help="Dynamic batching: instances.")
+@click.option(
+    "--delays",
+    "delays_us",
+    type=values.durations,
+    default="0",
+    help="Dynamic batching: queue delays.",
+)
+@click.option("--rows", type=click.IntRange(2), default=16, help="Number of pictures to send.")
+@click.option("--write", type=FOUND_FOLDER, help="Folder in which to write a page in Markdown, such as docs.")
+@measuring
+def deployer(
+    repository: Path,
+    log: Path,
+    formats: str,
+    write: Path | None,
+    target: Addresses,
+    options: MeasureOptions,
+    save: Path | None,
+    as_json: bool,
+    **plan: Any,
+) -> None:
+    """Deploy ARCHITECTURE in every format and measure each, as NVIDIA's benchmark.sh does.
+
+    Static batching with several pictures a request, dynamic batching with single pictures and many requests
+    at a time. What was measured is kept in LOG_DIRECTORY: the same command goes on where it was stopped.
+    It asks the running stack if that serves MODEL_REPOSITORY, else a Triton of its own.
+
+    \b
+    gourmet bench deployer repository logs resnext101-32x4d model_checkpoint
+    gourmet bench deployer repository logs torchvision:resnet18 --batches 1,8 --concurrency 1,8 --engines 1
+    """
+    chosen = tuple(formats.split(","))
+    if unknown := [form for form in chosen if form not in deploying.FORMATS]:
+        raise UsageError(f"--formats has {unknown[0]!r}; there are {', '.join(deploying.FORMATS)}")
+    named = click.get_current_context().get_parameter_source("url") != click.core.ParameterSource.DEFAULT
+    running = target if named or serving_url(repository) else None
+    with bar(f"bench {plan['architecture']}") as tick:
+        result = deploying.run(
+            deploying.Plan(repository=repository, log=log, formats=chosen, **plan),
+            running,
+            options,
+            command=command_line(),
+            on_step=tick,
+        )
+    if not result.points:
+        raise validity.Untrusted("; ".join(map(str, result.refused)))
+    deploying.save(result, save or log)
+    if write:
+        page = write / f"deployer-{plan['architecture'].replace(':', '-')}.md"
+        deploying.write_markdown(result, page)
+        click.echo(f"wrote {page}", err=True)
+    if as_json:
+        click.echo(results.as_json(result), nl=False)
+    else:
+        for title, found in deploying.tables(result.points):
+            click.echo(title)
+            table(*found)
+        table(*deploying.choices(result.points))
+        click.echo(f"saved in {save or log}: open {save or log}/index.html")
+    for refused in result.refused:
+        click.echo(str(refused), err=True)

@@ -19,7 +19,7 @@ from gourmet.client.address import Address
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.values import FOLDER, POSITIVE
 from gourmet.errors import printable
-from gourmet.measure import results, storage, tables, validity
+from gourmet.measure import report, results, validity
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.run_file import stack_at
 
@@ -75,17 +75,17 @@ def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
     reasons = "; ".join(map(str, result.refused))
     if not result.points:
         raise validity.Untrusted(reasons)
-    folder = storage.save(result, save)
+    folder = report.save(result, save)
     if as_json:
         click.echo(results.as_json(result), nl=False)
     else:
-        table(*tables.figures(result.points))
+        table(*report.figures(result.points))
         if any(point.stream for point in result.points):
-            table(*tables.streamed(result.points))
+            table(*report.streamed(result.points))
         for finding in result.findings:
             click.echo(f"{finding.mark} {finding.says}")
         if result.goals:
-            table(*tables.goals(result))
+            table(*report.goals(result))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if result.refused:
         raise validity.Untrusted(reasons)

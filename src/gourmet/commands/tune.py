@@ -11,8 +11,8 @@ from gourmet.commands.bench_options import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
 from gourmet.errors import GourmetError
-from gourmet.measure import tables
 from gourmet.measure.inputs import DataSource
+from gourmet.measure.report import figures
 from gourmet.tuning import report, results
 from gourmet.tuning.search import tune as search
 
@@ -91,13 +91,13 @@ def tune(
     if as_json:
         click.echo(results.as_json(found), nl=False)
     else:
-        table(*tables.figures(report.tried(found)))
+        table(*figures(report.tried(found)))
         refused = [f"{trial.name}: {trial.refused}" for trial in found.trials if trial.refused]
         for words in (*found.searched, *refused):
             click.echo(f"· {words}")
         if found.sides:
             click.echo("In turns against the present config:")
-            table(*tables.figures(found.sides))
+            table(*figures(found.sides))
         click.echo(found.sentence)
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")

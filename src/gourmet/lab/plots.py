@@ -12,7 +12,7 @@ from IPython.display import Image as Picture
 from PIL import Image
 
 from gourmet.lab.server import Executions, Measurement
-from gourmet.measure.charts import PHASES, split_bar
+from gourmet.measure.report import PHASES, split_bar
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.reports.chart import Bar, Drawing, bars, columns, stacked
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from gourmet.client.config_summary import summary
 from gourmet.measure.comparison import below
+from gourmet.measure.report import folder_name, render
 from gourmet.measure.results import Point
-from gourmet.measure.storage import folder_name, render
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
 from gourmet.tuning.results import (

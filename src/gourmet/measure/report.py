@@ -1,0 +1,299 @@
+"""A benchmark as a page, tables, charts and CSV, and where it is kept: a folder a run; some in docs/."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.client.config_summary import summary
+from gourmet.client.model_config import as_pbtxt
+from gourmet.errors import GourmetError
+from gourmet.measure.comparison import Pair, differences
+from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Split, Usage, as_json, read
+from gourmet.reports import chart, page
+from gourmet.reports.chart import Bar, Series
+from gourmet.reports.table import markdown, write_section
+
+DEFAULT: Final = Path("runs") / "bench"
+_JSON: Final = "bench.json"
+# A page that has figures of benchmarks in it, or includes the templates that have.
+render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)
+_NUMBER: Final = re.compile(r"\d+(?: µs)?")
+PHASES: Final[Mapping[str, str]] = {
+    "queue": "#d55e00",
+    "input": "#b8860b",
+    "infer": "#1b5e9b",
+    "output": "#8c4a86",
+    "network": "#9aa0a6",
+}
+
+# Headings, and rows under them.
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def as_page(bench: Bench, template: str = "measure/bench.html", **more: Any) -> str:
+    return render(template, bench=bench, **vars(bench), **more)
+
+
+def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> Path:
+    """Write a run, by default into a new folder under runs/bench named by its time and title."""
+    folder = folder or DEFAULT / folder_name(bench.when, bench.title)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _JSON).write_text(as_json(bench))
+    (folder / "bench.csv").write_text(as_csv(bench))
+    (folder / "index.html").write_text(as_page(bench, *page, **more))
+    return folder
+
+
+def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
+    """Two runs side by side."""
+    shown = {"before": before, "now": now, "pairs": pairs, "noise": noise}
+    title, changed = f"{now.title}: now against before", differences(before, now)
+    return render("measure/comparison.html", title=title, changed=changed, **shown)
+
+
+def load(path: Path) -> Bench:
+    """A saved run, given by its folder or its JSON file."""
+    return read(path / _JSON if path.is_dir() else path)
+
+
+def saved(folder: Path = DEFAULT) -> list[tuple[Path, Bench]]:
+    """The runs under a folder, the latest first; what cannot be read is left out."""
+    found = []
+    for path in folder.glob(f"*/{_JSON}"):
+        try:
+            found.append((path.parent, read(path)))
+        except GourmetError:
+            continue
+    return sorted(found, key=lambda each: each[1].when, reverse=True)
+
+
+def folder_name(when: str, title: str) -> str:
+    moment = re.sub(r"[^0-9T]", "", when)[:15].replace("T", "-")
+    named = re.sub(r"[^a-z0-9_.]+", "-", title.lower()).strip("-")
+    return f"{moment}-{named}"[:80]
+
+
+def write_docs(bench: Bench, name: str, folder: Path, page_name: str) -> tuple[Path, Path]:
+    """Write the part of the scenario `name` of a page of docs/, and its picture."""
+    text, picture = folder / page_name, folder / f"labs-{name}.svg"
+    marks = f"<!-- from here on written by `gourmet bench scenario {name}` -->", f"<!-- to here: {name} -->"
+    words = render("measure/section.txt", bench=bench, picture=picture.name, markdown=markdown)
+    write_section(text, *marks, words, "The labs on this machine")
+    picture.write_text(throughput(bench.points))
+    return text, picture
+
+
+# Tables
+
+
+def figures(points: Sequence[Point]) -> Table:
+    split = "queue + input + infer + output + network ms"
+    headings = ("point", "rows/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms", split, "rows per batch")
+    return (*headings, "server CPU and memory"), [
+        (
+            point.name,
+            f"{point.rows_per_s:.1f}",
+            *(f"{ms:.2f}" for ms in (took.p50, took.p90, took.p95, took.p99)),
+            " + ".join(f"{ms:.2f}" for ms in vars(point.split_ms).values()),
+            f"{point.executed_rows:.2f}",
+            _server(point.usage),
+        )
+        for point in points
+        for took in [point.latency_ms]
+    ]
+
+
+def _server(usage: Usage) -> str:
+    if usage.server_cores is None or usage.server_memory_mib is None:
+        return "not on this machine"
+    return f"{usage.server_cores:.2f} cores {usage.server_memory_mib:.0f} MiB"
+
+
+def streamed(points: Sequence[Point]) -> Table:
+    """The points whose answers came in pieces."""
+    first, between = (f"{which} p50 ms" for which in ("first piece", "between pieces"))
+    higher = ("p95 ms", "p99 ms")
+    return ("point", first, *higher, between, *higher, "pieces/s", "pieces per answer"), [
+        (
+            point.name,
+            *_percentiles(point.stream.first_ms),
+            *_percentiles(point.stream.between_ms),
+            f"{point.stream.pieces_per_s:.1f}",
+            f"{point.stream.pieces_per_answer:.2f}",
+        )
+        for point in points
+        if point.stream
+    ]
+
+
+def _percentiles(took: Latency | None) -> tuple[str, ...]:
+    return tuple(f"{value:.2f}" for value in (took.p50, took.p95, took.p99)) if took else ("–",) * 3
+
+
+def goals(bench: Bench) -> Table:
+    return HEADINGS, [goal.as_row() for goal in bench.goals]
+
+
+def pairs(compared: Sequence[Pair]) -> Table:
+    headings = ("point", "before rows/s", "now rows/s", "throughput ×", "mean latency ×", "p95 ×", "")
+    return headings, [
+        (
+            pair.name,
+            *(f"{point.rows_per_s:.1f}" for point in (pair.before, pair.now)),
+            *(f"{ratio:.3f}" for ratio in (pair.rate, pair.latency, pair.p95)),
+            pair.verdict,
+        )
+        for pair in compared
+    ]
+
+
+def as_csv(bench: Bench) -> str:
+    """perf_analyzer's columns, in its units (microseconds), after ours that tell the points apart.
+
+    What our client cannot tell from the network is counted as network: its send and receive are empty.
+    """
+    rows = [_cells(point) for point in bench.points]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _cells(point: Point) -> dict[str, object]:
+    load, split, took = point.load, point.split_ms, point.latency_ms
+    level, closed = f"{load.level:g}", load.arrivals == "closed"
+
+    def microseconds(ms: float) -> int:
+        return round(1000 * ms)
+
+    return {
+        "Arm": point.arm,
+        "Model": load.model,
+        "Client": point.client,
+        "Protocol": load.protocol,
+        "Through": load.through,
+        "Batch": load.batch,
+        "Concurrency": level if closed else "",
+        "Request Rate": "" if closed else level,
+        "Inferences/Second": f"{point.rows_per_s.value:.3f}",
+        "Client Send": "",
+        "Network+Server Send/Recv": microseconds(split.network),
+        "Server Queue": microseconds(split.queue),
+        "Server Compute Input": microseconds(split.input),
+        "Server Compute Infer": microseconds(split.infer),
+        "Server Compute Output": microseconds(split.output),
+        "Client Recv": "",
+        **{f"p{share} latency": microseconds(getattr(took, f"p{share}")) for share in (50, 90, 95, 99)},
+        "Avg latency": microseconds(took.mean),
+    }
+
+
+# Charts
+
+
+def throughput(points: Sequence[Point]) -> chart.Drawing:
+    colours = _colours(lines := _lines(points))
+    shown = [
+        Bar(point.name, rate.value, rate.low, rate.high, colours[line], hint=f"{rate:.1f}")
+        for point, line in zip(points, lines, strict=True)
+        for rate in [point.rows_per_s]
+    ]
+    # An interval of two turns may be many times its figure; it ends with the picture.
+    end = 2 * max(bar.value for bar in shown)
+    counts = "rows per second, with 95 % interval"
+    end = min(end, max(max(bar.value, bar.high or 0.0) for bar in shown))
+    return chart.bars(shown, "throughput of every point", counts, end=end)
+
+
+def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
+    """One line for each variant: right is faster, down is sooner."""
+    lines, shown = _lines(points), []
+    for name, colour in _colours(lines).items():
+        mine = [point for point, line in zip(points, lines, strict=True) if line == name]
+        shown.append(
+            Series(
+                name,
+                [(point.rows_per_s.value, point.latency_ms.p95) for point in mine],
+                colour,
+                radii=[4] * len(mine),
+                hints=[f"{point.name}: p95 {point.latency_ms.p95:.2f} ms" for point in mine],
+                says=[
+                    " ".join(_NUMBER.findall(point.arm)) if "…" in name else point.load.at for point in mine
+                ],
+            )
+        )
+    furthest = 1.1 * max(point.rows_per_s.value for point in points)
+    return chart.lines(
+        shown,
+        "p95 latency against throughput",
+        ("rows per second", "p95 latency, ms"),
+        x_range=(0, furthest),
+        y_range=(0, max(point.latency_ms.p95 for point in points)),
+        size=(chart.WIDTH, 380),
+    )
+
+
+def stacked_latency(points: Sequence[Point]) -> chart.Drawing:
+    shown = [split_bar(point.name, point.split_ms, f"{point.latency_ms.mean:.3g}") for point in points]
+    title = "mean latency of every point by where it went"
+    return chart.bars(shown, title, "mean latency, ms", colours=PHASES)
+
+
+def split_bar(name: str, split_ms: Split, says: str) -> Bar:
+    """A mean latency by where it went."""
+    split = vars(split_ms)
+    parts = [(ms, PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
+    return Bar(name, sum(split.values()), parts=parts, says=says)
+
+
+def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
+    """For every point, the share of rows that went through the network in batches of each size."""
+    sizes = sorted({size.rows for point in points for size in point.batches})
+    colours = dict(zip(sizes, cycle(chart.COLOURS), strict=False))
+    shown = []
+    for point in points:
+        parts = [
+            (share, colours[size.rows], f"{share:.1%} of the rows in batches of {size.rows}")
+            for size, share in point.shares
+        ]
+        shown.append(Bar(point.name, 1.0, parts=parts, says=f"{point.executed_rows:.1f}"))
+    title = "share of rows by the size of the batch they were executed in"
+    named = {str(size): colour for size, colour in colours.items()} if len(sizes) > 1 else None
+    return chart.bars(shown, title, "share of the rows; the mean batch at the end", colours=named)
+
+
+def ratios(pairs: Sequence[Pair]) -> chart.Drawing:
+    """Every pair's ratio with its interval, around the line where nothing changed."""
+    colours = {"slower": chart.COLOURS[6], "faster": chart.COLOURS[2], "same": chart.FAINT}
+    shown = [
+        Bar(
+            pair.name, speed.value, speed.low, speed.high, colours[pair.verdict], pair.verdict, f"{speed:.3f}"
+        )
+        for pair in pairs
+        for speed in [pair.speed]
+    ]
+    title, counts = "speed of every pair, now over before", "speed now ÷ before, with 95 % interval"
+    return chart.bars(shown, title, counts, around=1)
+
+
+def _lines(points: Sequence[Point]) -> list[str]:
+    """For every point, the line that it belongs to.
+
+    Where there are more arms than colours, arms whose names differ in a number alone are one line.
+    """
+    names = [f"{point.arm} {point.load.how}".strip() for point in points]
+    few = len(set(names)) <= len(chart.COLOURS)
+    return names if few else [_NUMBER.sub("…", name) for name in names]
+
+
+def _colours(lines: Sequence[str]) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(lines), cycle(chart.COLOURS), strict=False))
