@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILES = (
     *("-c", "requirements/constraints.txt", "-r", "requirements/web.txt"),
-    *("-r", "requirements/tracing.txt", "-r", "requirements/redis.txt", "-r", "requirements/s3.txt"),
+    *("-r", "requirements/tracing.txt", "-r", "requirements/redis.txt"),
     # redis wants it of Python before 3.11.3, such as Debian's; pip looks at the Python that it runs in.
     "async-timeout",
 )
 HEAD = """# What the web image installs, by the hashes of its wheels for Python 3.11 on x86-64 and arm64.
-# Made from web.txt, tracing.txt, redis.txt and s3.txt: .venv/bin/python -P scripts/containers/hashes.py
+# Made from web.txt, tracing.txt and redis.txt: .venv/bin/python -P scripts/containers/hashes.py
 """
 
 
