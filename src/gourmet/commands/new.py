@@ -24,7 +24,6 @@ from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import check_weights
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import described, folders, registry
-from gourmet.tasks.classification.new_system import AskedFor, prepared
 
 
 @click.command()
@@ -120,7 +119,6 @@ def new(
         layout="NCHW",
         multi_label=multi_label,
     )
-    asked = AskedFor(**{option: value for option, value in how.items() if value})
     known = [_like(like)] if like else []
     if weights:
         check_weights(weights)
@@ -132,9 +130,10 @@ def new(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.tasks.classification.new_system import as_given, deployment_of, doubt
+    from gourmet.tasks.classification.new_system import AskedFor, as_given, deployment_of, doubt, prepared
     from gourmet.tasks.classification.torchvision_network import pictures
 
+    asked = AskedFor(**{option: value for option, value in how.items() if value})
     given = None
     if weights and onnx:
         system, given = as_given(system, weights, asked, known, click.echo)

@@ -21,14 +21,15 @@ from gourmet.serving.run_file import DEFAULT_URL, RunningStack, found_url, runni
 from gourmet.systems import folders
 
 
-def _usual_repository(ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """Where the model or the system of a verb lies: the user's own, but for what came with the checkout.
+def _chosen_repository(ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
+    """The folder of --repository, or the one where the model or system of the verb lies.
 
-    What a Triton at a given address serves is known of stacks that run here, and has to be given of others.
+    That is the user's own, unless the model or system came with the checkout. If the verb was given the
+    address of a Triton, the folder has to be one that this Triton serves, unless the model is sent there.
     """
-    named = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
-    came_with_it = repository.DEFAULT / named, folders()[0] / named
-    usual = repository.DEFAULT if named and any(map(Path.exists, came_with_it)) else own_models()
+    name = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
+    is_ours = name and ((repository.DEFAULT / name).exists() or (folders()[0] / name).exists())
+    usual = repository.DEFAULT if is_ours else own_models()
     url, send = given_url(), ctx.params.get("send")
     if not url:
         if send:
@@ -36,12 +37,13 @@ def _usual_repository(ctx: click.Context, _param: click.Parameter, given: Path |
         return given or usual
     stack = stack_at(url)
     served = stack.repositories if stack else []
-    known = [str(usual)] if str(usual.resolve()) in served else served
-    if not given and len(known) != 1:
+    if not given and str(usual.resolve()) in served:
+        return usual
+    if not given and len(served) != 1:
         raise UsageError(
             f"this changes the repository of the Triton at {url}: name its folder by --repository"
         )
-    chosen = given or Path(*known)
+    chosen = given or Path(served[0])
     if served and not send and str(chosen.resolve()) not in served:
         raise UsageError(f"{chosen} is not what the Triton at {url} serves: that is {', '.join(served)}")
     return chosen
@@ -62,7 +64,7 @@ to_option = click.option(
     "--repository",
     "models",
     type=folder,
-    callback=_usual_repository,
+    callback=_chosen_repository,
     show_default="$GOURMET_HOME/models, and triton/models for what came with the checkout",
     help="Use this model repository.",
 )
