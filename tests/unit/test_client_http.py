@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.listener import Listen, listen
@@ -227,3 +228,28 @@ def test_a_connection_has_a_longest_life(listen: Listen, monkeypatch: pytest.Mon
         for _ in range(5):
             triton.check_live()
     assert listener.connections == 1 + 5
+
+
+def test_a_name_lookup_that_hangs_ends_with_the_request_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [released.wait(60)][1:])
+    with Triton.at("triton.example:8000", 0.3) as triton, pytest.raises(NoAnswerInTime):
+        triton.check_live()
+    assert not released.is_set()
+    released.set()
+
+
+def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listen(answer_of({}), ends_each=True)
+    resolve = socket.getaddrinfo
+
+    def without_dns(host: str, *rest: Any, **named: Any) -> Any:
+        if host == "localhost":
+            raise socket.gaierror("no DNS server answers")
+        return resolve(host, *rest, **named)
+
+    with Triton.at(listener.url.replace("127.0.0.1", "localhost")) as triton:
+        triton.check_live()
+        monkeypatch.setattr(socket, "getaddrinfo", without_dns)
+        triton.check_live()
+    assert listener.connections == 2

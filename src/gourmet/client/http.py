@@ -12,9 +12,11 @@ import math
 import random
 import socket
 import ssl
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal
@@ -51,6 +53,8 @@ _MOST_BYTES: Final = 1 << 30
 _MOST_JSON: Final = 32 << 20
 # Behind an address that balances connections, servers that came since get their share after so long.
 _LIFE_S: Final = 60.0
+# How long a name with known addresses waits for new ones.
+_LOOKUP_S: Final = 0.5
 
 
 def path_of(call: Call) -> tuple[str, str]:
@@ -85,6 +89,7 @@ class HttpTransport:
         self.address = str(self._at)
         self._tls = self._at.tls()
         self._headers = self._at.authorization()
+        self._name = _Name(self._at.host.strip("[]"))
         self._connect_timeout_s = connect_timeout_s
         # The one that was used last is used next, so that there are no more than are used at a time.
         self._idle: list[_Connection] = []
@@ -184,10 +189,54 @@ class HttpTransport:
         return b"".join([f"{method} {path} HTTP/1.1\r\n{lines}".encode(), *parts])
 
     def _connect(self, deadline: Deadline) -> _Connection:
-        host = self._at.host.strip("[]")
-        within_s = min(self._connect_timeout_s, deadline.left_s())
-        connected = socket.create_connection((host, self._at.port), within_s)
-        return _Connection(self._tls.wrap_socket(connected, server_hostname=host) if self._tls else connected)
+        ends_at = time.monotonic() + min(self._connect_timeout_s, deadline.left_s())
+        failure: OSError = TimeoutError(f"{self._name.host} has no address")
+        for address in self._name.addresses(ends_at - time.monotonic()):
+            try:
+                left_s = max(0.001, ends_at - time.monotonic())
+                connected = socket.create_connection((address, self._at.port), left_s)
+                break
+            except OSError as exc:
+                failure = exc
+        else:
+            raise failure
+        if self._tls:
+            connected = self._tls.wrap_socket(connected, server_hostname=self._name.host)
+        return _Connection(connected)
+
+
+class _Name:
+    """The addresses of a host name, looked up in another thread, since the look-up itself has no deadline.
+
+    The last addresses that were found are used while DNS does not answer.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self._known: list[str] = []
+        self._lookup: Future[list[str]] | None = None
+        self._lock = threading.Lock()
+
+    def addresses(self, within_s: float) -> list[str]:
+        """Raise OSError or TimeoutError where none was found in time, and none is known from before."""
+        with self._lock:
+            if self._lookup is None or self._lookup.done():
+                self._lookup = Future()
+                threading.Thread(target=self._look_up, args=(self._lookup,), daemon=True).start()
+            lookup = self._lookup
+        try:
+            self._known = lookup.result(min(within_s, _LOOKUP_S) if self._known else within_s)
+        except OSError:  # TimeoutError is one
+            if not self._known:
+                raise
+        return self._known
+
+    def _look_up(self, lookup: Future[list[str]]) -> None:
+        try:
+            found = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)
+            lookup.set_result([str(entry[4][0]) for entry in found])
+        except (OSError, UnicodeError) as exc:
+            lookup.set_exception(OSError(f"the name {self.host} cannot be looked up: {exc}"))
 
 
 class _NotHttp(Exception):
