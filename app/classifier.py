@@ -26,7 +26,7 @@ from app.core.errors import (
 from gourmet.client.deadline import Deadline
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel
+from gourmet.contracts import BadAnswer, BadModel, ModelInfo
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -219,6 +219,10 @@ class Classifier:
             except InferenceFailed as exc:
                 _log.warning("not listed: %s", exc)
         return found
+
+    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
+        """The configured model of `system` as Triton has it now; raise ServingError where it is not ready."""
+        return self._find("", deadline, system, afresh=True).info
 
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
         configured = self._models.configured[system or self._first]

@@ -210,8 +210,9 @@ class Services:
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
+        self._answered: dict[str, HealthModel] = {}  # by system, the model that answered its sample
         self.readiness = {
-            name: Readiness(partial(self._ask_sample, name), settings.models[name]) for name in systems
+            name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }
 
     def states(self) -> dict[str, HealthModel | ServingError | None]:
@@ -228,14 +229,22 @@ class Services:
         found = {name: each.last_known(0.0) for name, each in self.readiness.items()}
         return {name: not isinstance(each, ServingError) for name, each in found.items() if each is not None}
 
-    def _ask_sample(self, system: str) -> HealthModel:
+    def _state(self, system: str) -> HealthModel:
+        """Raise ServingError unless its model is loaded and has answered its sample once since.
+
+        The sample is not asked each time: in a busy Triton it would wait behind all other requests.
+        """
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
-        if system not in self.pictures:
-            info = self.generator.ask_sample(system, deadline)
-            return HealthModel(name=info.name, version=info.version)
-        sample = self.pictures[system].sample()
-        answered = self.classifier.classify(sample, deadline, PROBE, system=system)
-        return HealthModel(name=answered.model, version=answered.version)
+        answered = self._answered.pop(system, None)
+        info = (self.classifier if system in self.pictures else self.generator).loaded(system, deadline)
+        loaded = HealthModel(name=info.name, version=info.version)
+        if loaded != answered:
+            if system in self.pictures:
+                self.classifier.classify(self.pictures[system].sample(), deadline, PROBE, system=system)
+            else:
+                self.generator.ask_sample(system, deadline)
+        self._answered[system] = loaded
+        return loaded
 
     def page(self, template: str, system: System, **context: Any) -> str:
         """A page that asks models of `system`."""

@@ -92,6 +92,10 @@ class Generator:
             _ = found.info.threshold  # which every answer is held against
         return found
 
+    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
+        """The configured model of `system` as Triton has it now; raise ServingError where it is not ready."""
+        return self.models.find(self.models.configured[system], deadline, system, afresh=True).info
+
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
         """The model of that name; where none is named, `streaming` if the configured one answers whole."""
         found = self.find(model, deadline, system)

@@ -80,6 +80,12 @@ class FakeClassifier(Classifier):
         (outcome.system if isinstance(outcome, Prediction) else FOOD).identify(photo)
         return self._answer(outcome, model)
 
+    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
+        outcome = self.others.get(system, self.outcome)
+        if isinstance(outcome, Prediction):
+            return ModelInfo(outcome.model, (), (), version=outcome.version)
+        return ModelInfo("m", (), ())
+
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
         """A model to which every picture is the same but for its middle, which is all it looks at."""
         answer = self._answer(self.outcome, model)

@@ -267,3 +267,33 @@ def test_figures_say_of_each_system_whether_it_answers_and_wait_for_none(hanging
     eventually(known)
     assert "web_started_seconds" in digits.get("/metrics").text
     assert 'web_ready{system="food11"}' not in client(hanging).get("/metrics").text
+
+
+def test_a_model_that_answered_once_is_ready_while_it_is_loaded(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
+    spec = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
+    about = {"name": "food_classifier", "versions": ["1"], "inputs": [spec], "outputs": [spec]}
+    listener = listen(
+        {
+            "/infer": answered([0.0] * 10 + [1.0]),
+            "/config": http({"parameters": {}}),
+            "/models/food_classifier": http(about),
+        }
+    )
+    browser = create_app(Settings(triton_url=listener.url)).test_client()
+
+    def inferences() -> int:
+        return sum(path.endswith("food_classifier/infer") for path in listener.asked)
+
+    assert [browser.get("/readyz").status_code for _ in range(3)] == [200, 200, 200]
+    assert inferences() == 1
+    listener.script["/infer"] = b""  # it would not answer in time
+    assert browser.get("/readyz").status_code == 200
+    loaded = listener.script["/models/food_classifier"]
+    listener.script["/models/food_classifier"] = http({"error": "unknown model"}, "400 Bad Request")
+    assert browser.get("/readyz").status_code == 503
+    listener.script |= {"/models/food_classifier": loaded, "/infer": answered([0.0] * 10 + [1.0])}
+    assert browser.get("/readyz").status_code == 200
+    assert inferences() == 2
