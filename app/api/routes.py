@@ -190,8 +190,10 @@ def _add_probes(app: Flask, services: Services) -> None:
     @routes.get("/metrics")
     @marked(probe=True)
     def metrics() -> Response:
-        for system, ready in services.last_known().items():
-            measured.ready.labels(system).set(ready)
+        for system, state in services.last_known().items():
+            measured.ready.labels(system).set(not isinstance(state, ServingError))
+            older = not isinstance(state, ServingError) and bool(state.instead_of)
+            measured.serves_older.labels(system).set(older)
         return Response(measured.text(), content_type=CONTENT_TYPE_LATEST)
 
     app.register_blueprint(routes)

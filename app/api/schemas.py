@@ -198,8 +198,11 @@ class Models(Schema):
 
 
 class HealthModel(Schema):
+    """`instead_of` is a newer version that Triton could not load."""
+
     name: str
     version: str | Maybe = None
+    instead_of: str | Maybe = None
 
 
 class Health(Schema):

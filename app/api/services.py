@@ -21,7 +21,7 @@ from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSl
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import Generation, System
+from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy
 from gourmet.systems.registry import load_all
@@ -120,6 +120,8 @@ class Readiness:
         found = self.check()
         if not isinstance(found, ServingError):
             message = f"{found.name} answers"
+            if found.instead_of:
+                message += f" with version {found.version}: version {found.instead_of} could not be loaded"
             return Health(alive=True, ready=True, state="ready", message=message, model=found)
         state: Literal["starting", "loading", "not_ready", "away"] = "away"
         if isinstance(found, ModelNotReady):
@@ -224,10 +226,10 @@ class Services:
             each.last_known(0.0)
         return found | {name: each.last_known(by) for name, each in others}
 
-    def last_known(self) -> dict[str, bool]:
-        """Of each system whose model was asked, whether it answered; nobody waits, each is asked anew."""
+    def last_known(self) -> dict[str, HealthModel | ServingError]:
+        """The state of each system whose model was asked; nobody waits, each is asked again."""
         found = {name: each.last_known(0.0) for name, each in self.readiness.items()}
-        return {name: not isinstance(each, ServingError) for name, each in found.items() if each is not None}
+        return {name: each for name, each in found.items() if each is not None}
 
     def _state(self, system: str) -> HealthModel:
         """Raise ServingError unless its model is loaded and has answered its sample once since.
@@ -237,7 +239,8 @@ class Services:
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
         answered = self._answered.pop(system, None)
         info = (self.classifier if system in self.pictures else self.generator).loaded(system, deadline)
-        loaded = HealthModel(name=info.name, version=info.version)
+        instead_of = info.parameters.get(INSTEAD_OF)
+        loaded = HealthModel(name=info.name, version=info.version, instead_of=instead_of)
         if loaded != answered:
             if system in self.pictures:
                 self.classifier.classify(self.pictures[system].sample(), deadline, PROBE, system=system)

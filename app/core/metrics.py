@@ -50,7 +50,16 @@ _OF_THE_WEB: Final[_Table] = {
         "Requests refused since there was too much to do, by what there was too much of",
         ["at"],
     ),
-    "ready": (_Newest, "Whether the system's model answered its sample when it was last asked", ["system"]),
+    "ready": (
+        _Newest,
+        "Whether the system's model is loaded and answered its sample once since",
+        ["system"],
+    ),
+    "serves_older_version": (
+        _Newest,
+        "Whether the system's model serves an older version, since the newest one does not load",
+        ["system"],
+    ),
     "started_seconds": (
         _Latest,
         "When the youngest worker of this web app began, in seconds of Unix time",
@@ -99,6 +108,7 @@ class Metrics:
         self.in_flight: Gauge = web["photos_in_flight"]
         self.refusals: Counter = web["refusals_total"]
         self.ready: Gauge = web["ready"]
+        self.serves_older: Gauge = web["serves_older_version"]
         web["started_seconds"].set_to_current_time()
         self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
 

@@ -32,6 +32,8 @@ NO_OPTIONS: Final[Options] = MappingProxyType({})
 SYSTEM_PARAMETER: Final = "system"
 # The parameter of a request to Triton in which our app names the client that it asks for.
 CLIENT_PARAMETER: Final = "client"
+# In the config of a model that serves an older version: the newest one, which does not load.
+INSTEAD_OF: Final = "instead_of"
 # Where it says anything, the web app answers by the model only where its settings name it.
 WEB_PARAMETER: Final = "web"
 LABELS_PARAMETER: Final = "labels"

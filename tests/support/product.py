@@ -54,7 +54,12 @@ class Product:
 
     def stubs(self, model: str) -> list[psutil.Process]:
         """The processes in which the Python backend runs `model`, one an instance."""
-        return [stub for stub in self.processes()[STUBS] if f"/{model}/" in " ".join(stub.cmdline())]
+        found = []
+        for stub in self.processes()[STUBS]:
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                if f"/{model}/" in " ".join(stub.cmdline()):
+                    found.append(stub)
+        return found
 
     def workers(self) -> list[psutil.Process]:
         """gunicorn's, without the one that watches over them."""

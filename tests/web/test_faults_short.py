@@ -29,7 +29,8 @@ MODELS = Path(__file__).parents[2] / "triton" / "models"
 MODEL = "food_classifier_onnx"
 
 
-def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["kill", "suspend"])
+def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, fault: str) -> None:
     for model in (MODEL, "digits"):
         shutil.copytree(MODELS / model, tmp_path / "models" / model)
     tmp = tmp_path / "tmp"
@@ -40,7 +41,7 @@ def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_pa
         up.wait_for("ready after")
         product = Product(up, tmp_path / "models")
         before = product.stubs(MODEL)
-        before[0].kill()
+        getattr(before[0], fault)()
         up.wait_for(f"a process of the model '{MODEL}' died; reloading the model", 60)
 
         def anew() -> bool:

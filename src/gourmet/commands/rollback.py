@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import alone_in, send_option, serving_url, to_option, url_option
+from gourmet.serving.connect import connect
 
 
 @click.command()
@@ -22,7 +23,7 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     """Go back to the version before: of a model, or of all that the last deployment of a system made.
 
     The version's config and labels come back with it, and it is asked its sample. If it does not answer,
-    nothing changes. The withdrawn version is deleted.
+    nothing changes. While no Triton answers, the files alone change. The withdrawn version is deleted.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deployed_together
@@ -31,12 +32,21 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     with alone_in(models):
         chosen, triton = deployed_together(models, name), url or serving_url(models)
 
+        if triton and not _answers(triton):
+            click.echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
+            triton = None
+
         def served(before: Mapping[Path, int]) -> None:
             for model in before if triton else ():
                 click.echo(load_and_ask(triton or "", model, send=send))
 
         with served_as_before(triton, chosen, send=send):
             steps = withdraw(chosen, served)
-        serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
+        serves = "serves" if triton else "is the latest; no Triton was asked"
         for model, (latest, before) in steps.items():
             click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")
+
+
+def _answers(url: str) -> bool:
+    with connect(url) as triton:
+        return triton.is_live()

@@ -24,11 +24,12 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.files import HOME_ENV, home
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
+from gourmet.serving.older_version import load_older_versions
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
-from gourmet.systems import FOLDERS_ENV, folders, registry
+from gourmet.systems import FOLDERS_ENV, folders
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
@@ -167,13 +168,14 @@ class Supervisor:
                         if index.get(name, {}).get("state") != "READY" and server.pid == pid:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
+                    self._load_older_versions(server)
                 if server.pid == pid:
                     self._say("all models are loaded")
 
         threading.Thread(target=load, daemon=True).start()
 
     def _wait_for_models(self, server: TritonServer) -> None:
-        """Until the configured models answered a picture; raise if one of them cannot."""
+        """Until the configured models were asked their samples; one that does not answer ends nothing."""
         self._until(server.live)
         if self._stopping.is_set():
             return
@@ -189,20 +191,21 @@ class Supervisor:
             raise
 
     def _ask_models(self, server: TritonServer) -> None:
-        with connect(server.options.http_url) as triton:
-            for name, entry in sorted(triton.index().items()):
-                if entry.get("state") == "UNAVAILABLE":
-                    self._say(
-                        f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
-                    )
+        self._load_older_versions(server)
         for system, name in self._models.items():
             try:
                 answer = ask_sample(server.options.http_url, system, name)
                 self._say(f"{name} answers: {answer}")
-            except GourmetError as exc:  # no reason to keep the others from answering
-                if not isinstance(exc, BadSample) and not registry.is_data(system):
-                    raise
+            except BadSample as exc:
                 self._say(f"whether {name} answers is not known: {exc}", "red")
+            except GourmetError as exc:
+                if not server.live():
+                    raise
+                self._say(f"{name} does not answer, the others serve: {exc}", "red")
+
+    def _load_older_versions(self, server: TritonServer) -> None:
+        with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
+            load_older_versions(triton, server.options.repositories, lambda text: self._say(text, "red"))
 
     def _start_web(self, options: WebOptions) -> Child:
         if self._web:
