@@ -200,8 +200,6 @@ def for_visitor(exc: BaseException) -> ServingError:
     """The error that a visitor sees for `exc`; an unexpected one is logged, and its details are not shown."""
     if isinstance(exc, ServingError):
         error = exc
-        if isinstance(exc.__cause__, OSError):  # nothing that a visitor could make use of
-            current_app.logger.warning("request %s: %s: %s", request_id(), exc, exc.__cause__)
     elif isinstance(exc, PictureError):
         error = BadPicture(exc.code, str(exc))
     elif isinstance(exc, DecodersBusy):
@@ -212,6 +210,12 @@ def for_visitor(exc: BaseException) -> ServingError:
     else:
         current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
         error = ServingError("something went wrong on our side; the log says what, under this request id")
+    if error.status >= 500:
+        # The cause of a failed connection is of no use to a visitor.
+        reason = f"{error}: {exc.__cause__}" if isinstance(exc.__cause__, OSError) else str(error)
+        current_app.logger.warning(
+            "request %s: %s %s: %s", request_id(), error.status, error.code, " ".join(reason.split())
+        )
     metrics = current_app.extensions["metrics"]
     metrics.errors.labels(error.code).inc()
     if isinstance(error, Overloaded):

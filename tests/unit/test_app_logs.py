@@ -12,6 +12,7 @@ from support.fake_classifier import EGG, form
 from support.fake_classifier import client as app_client
 
 from app.classifier import Prediction
+from app.core.errors import TritonUnavailable
 from app.core.logs import JsonLines, gunicorn_config
 from app.core.settings import Settings, SettingsError
 
@@ -113,3 +114,11 @@ def test_gunicorns_own_lines_are_json_too_and_its_access_log_is_off() -> None:
     config = gunicorn_config()
     assert config["formatters"]["json"]["()"] is JsonLines
     assert config["loggers"]["gunicorn.access"]["handlers"] == []
+
+
+def test_a_failed_request_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    browser = app_client(TritonUnavailable("no Triton answers at 127.0.0.1:9"))
+    reply = browser.post("/predict", data=form(), headers={"X-Request-ID": "mine-8"})
+    assert reply.status_code == 503
+    lines = [record.getMessage() for record in caplog.records if "mine-8" in record.getMessage()]
+    assert lines == ["request mine-8: 503 triton_unavailable: no Triton answers at 127.0.0.1:9"]
