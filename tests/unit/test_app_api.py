@@ -19,6 +19,7 @@ from app.api.services import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
 from gourmet.client.deadline import Deadline
+from gourmet.contracts import ModelInfo
 
 CLASSIFY = "/api/v1/classify"
 
@@ -275,12 +276,11 @@ def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pyte
     asked, go_on = threading.Event(), threading.Event()
 
     class Stuck(FakeClassifier):
-        def classify(self, *_: object, system: str = "", **__: object) -> Prediction:
+        def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
             if self.asked and system == "food11":  # others are asked for the same probe
                 asked.set()
                 go_on.wait(10)
-            self.asked.append((b"", ""))
-            return EGG
+            return super().loaded(system, deadline)
 
     app = client(Stuck()).application
     assert app.test_client().get("/readyz").status_code == 200
