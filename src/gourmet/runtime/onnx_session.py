@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
@@ -32,7 +31,6 @@ from gourmet.runtime.instances import (
 )
 
 CUDA: Final = "CUDAExecutionProvider"
-_DTYPES: Final = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
 FATAL_ONLY: Final = 4
 
@@ -100,29 +98,12 @@ def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.Infer
             f"KIND_GPU needs ONNX Runtime's {CUDA}, this one has {', '.join(ort.get_available_providers())}; "
             "install onnxruntime-gpu, or set the instance group's kind to KIND_CPU"
         )
-    # The default tries every algorithm for each new batch size (H200: 1.1 s instead of 0.6 s).
-    chosen = {"cudnn_conv_algo_search": "HEURISTIC", **cuda_options}
-    provider = (CUDA, {**chosen, "device_id": str(device.index)})
+    provider = (CUDA, {**cuda_options, "device_id": str(device.index)})
     session = _open(path, options, [provider, "CPUExecutionProvider"])
     if CUDA not in session.get_providers():
         # ONNX Runtime takes the CPU silently where CUDA's libraries cannot be loaded.
         raise GourmetError(f"ONNX Runtime could not start its {CUDA} on GPU {device.index}; its log says why")
-    _run_every_batch_size(session, int(config.get("max_batch_size", 0)))
     return session
-
-
-def _run_every_batch_size(session: ort.InferenceSession, max_batch: int) -> None:
-    """Have cuDNN prepare for each batch size now, instead of in the first request of that size."""
-    shapes = {node.name: (node.type, node.shape) for node in session.get_inputs()}
-    for kind, shape in shapes.values():
-        batch, *sizes = shape or [0]
-        if kind not in _DTYPES or isinstance(batch, int) or not all(isinstance(size, int) for size in sizes):
-            return  # what it takes is not known, or it takes one batch size only
-    for rows in range(1, max_batch + 1):
-        session.run(
-            None,
-            {name: np.zeros((rows, *shape[1:]), _DTYPES[kind]) for name, (kind, shape) in shapes.items()},
-        )
 
 
 def _open(path: Path, options: ort.SessionOptions, providers: list[Any]) -> ort.InferenceSession:
