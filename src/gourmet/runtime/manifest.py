@@ -10,7 +10,7 @@ A version without a manifest is served as it is, since a repository may hold mod
 the model's config asks for one: parameters { key: "manifest" value: { string_value: "required" } }. All
 models that `gourmet deploy` writes ask for it, so that removing the manifest does not remove the check.
 
-    python3 -m gourmet.runtime.manifest /models       # a whole repository, before a server starts
+    python3 -m gourmet.runtime.manifest /models       # before a server starts: sets bad versions aside
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,26 +124,31 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
     return True
 
 
-def check_repository(repository: Path) -> str:
-    """Say how many files are those of their manifests; ManifestError where one is not, or no model found.
+def set_aside_unverified(repository: Path) -> Iterator[str]:
+    """Hide each version whose files are not those of its manifest, so that the one before serves; say which.
 
     NVIDIA's own backends load a model without a look at its manifest.
     """
-    checked = 0
     configs = sorted(repository.glob("*/config.pbtxt"))
     if not configs:
         raise ManifestError(f"no model found in {repository}: copy triton/models into it")
+    checked = 0
     for config in configs:
         # The parser of configs is not in the standard library.
         asks = re.search(rf'^[^#\n]*\bkey:\s*"{PARAMETER}"', config.read_text(), re.MULTILINE)
         parameters = {PARAMETER: {"string_value": REQUIRED}} if asks else {}
         for version in sorted(each for each in config.parent.iterdir() if each.name.isdigit()):
-            checked += check(None, {"parameters": parameters}, version)
-    return f"{repository}: {len(configs)} models, {checked} versions are those of their manifests"
+            try:
+                checked += check(None, {"parameters": parameters}, version)
+            except ManifestError as exc:
+                version.rename(version.with_name(f".unverified-{version.name}"))
+                yield f"not served: {exc}"
+    yield f"{repository}: {len(configs)} models, {checked} versions are those of their manifests"
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(check_repository(Path(sys.argv[1])) + "\n")
+        for line in set_aside_unverified(Path(sys.argv[1])):
+            sys.stdout.write(f"{line}\n")
     except GourmetError as reason:
         sys.exit(str(reason))
