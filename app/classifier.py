@@ -73,10 +73,7 @@ class ServedModel(Served[PictureClassifier]):
 
 @dataclass(frozen=True)
 class Prediction(Ranked):
-    """What a picture shows; `sure` is false below the threshold that the model was trained to need.
-
-    `relevance` is how likely it shows what the system is about at all, where the model tells that.
-    """
+    """What a picture shows; `sure` is false below the threshold that the model was trained to need."""
 
     system: PictureClassifier
     labels: tuple[str, ...]
@@ -104,12 +101,8 @@ class Prediction(Ranked):
         return ", ".join(label for label, _ in self.applying or ()) or self.label
 
     @property
-    def relevant(self) -> bool:
-        return self.relevance is None or self.relevance >= self.subject_threshold
-
-    @property
-    def sure(self) -> bool:
-        return self.relevant and self.probability >= self.threshold
+    def candidates(self) -> list[tuple[str, float]]:
+        return [] if self.system.multi_label else super().candidates
 
 
 # Asks one version of a model about several pictures of the size that it takes at once.
@@ -181,7 +174,10 @@ class Classifier:
             raise
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
-        """The same model, to be asked about pictures that were decoded already."""
+        """The same model, to be asked about pictures that were decoded already.
+
+        Where the model tells it, a last column is how likely each shows something else.
+        """
         served = self._find(model, deadline, afresh=True)
         info, system = served.info, served.system
 
@@ -190,7 +186,9 @@ class Classifier:
             answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline, request_id)
             if answer.model_version != info.version:
                 raise InferenceFailed(f"{info.name} was replaced while it was asked: ask again")
-            return _probabilities(answer, served, len(images))
+            rows = _probabilities(answer, served, len(images))
+            relevance = system.relevance(answer.outputs, info)
+            return rows if relevance is None else np.column_stack([rows, 1.0 - relevance])
 
         return served, ask
 

@@ -239,6 +239,8 @@ def answer_of(
         "probability": prediction.probability,
         "sure": prediction.sure,
         "relevant": None if prediction.relevance is None else prediction.relevant,
+        "doubtful": None if prediction.relevance is None else prediction.doubtful,
+        "candidates": _guesses(prediction.candidates) or None,
         "top": _guesses(prediction.top),
         "labels": None if prediction.applying is None else _guesses(prediction.applying),
         "model": schemas.ModelName(name=prediction.model, version=prediction.version),

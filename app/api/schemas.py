@@ -88,7 +88,9 @@ class Predicted(Schema):
     """What one photo shows.
 
     Where the model tells how likely the photo shows what its system is about, that stands here too, under the
-    name of the subject: `"food": 0.97`.
+    name of the subject: `"food": 0.97`. `relevant` is false for a photo that does not look like it, and
+    `doubtful` is true for one that may not. `candidates` are two labels that share most of the probability,
+    where the model is not sure of one.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -98,6 +100,8 @@ class Predicted(Schema):
     probability: Probability
     sure: bool
     relevant: bool | Maybe = None
+    doubtful: bool | Maybe = None
+    candidates: list[Guess] | Maybe = None
     top: list[Guess]
     labels: list[Guess] | Maybe = None
     model: ModelName

@@ -24,7 +24,7 @@ from app.api.photo_calls import MODEL_PARAMETER, one_of
 from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
-from app.classifier import AskRows
+from app.classifier import AskRows, ServedModel
 from app.core.errors import BadRequest, TritonTooSlow
 from app.core.http import marked, request_id
 from app.core.tracing import carried
@@ -66,7 +66,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             bodies=openapi.photos(),
             query={
                 **MODEL_PARAMETER,
-                "label": "The label to explain; the likeliest unless given",
+                "label": "The label to explain, or `not food`; the model's answer unless given",
                 "grid": openapi.Parameter(
                     f"{GRIDS[0]} for the coarse map alone; both are made unless given", _GRIDS
                 ),
@@ -89,7 +89,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise photos[0].fault
         deadline = deadline_of_request(settings.explain_deadline_s)
         served, ask = classifier.rows(deadline, request_id(), model)
-        label = one_of("label", served.labels)
+        labels = served.labels
+        if served.system.subject and served.subject_threshold:
+            labels = (*labels, f"not {served.system.subject}")
+        label = one_of("label", labels)
         image = classifier.pixels(served.system, photos[0].data, deadline)
         with contextlib.ExitStack() as held:
             # For Flask the request is over before the first line is made.
@@ -97,14 +100,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             if settings.rate_limit:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
             before = ask(image[None])[0]
-            class_id = served.labels.index(label) if label else int(before.argmax())
+            class_id = labels.index(label) if label else _said(before, served)
             found = heat_maps(
                 image,
                 in_turn(carried(ask), turns, deadline),
                 min(_TOGETHER, max(1, served.info.max_batch_size)),
                 [step for step in STEPS if step.grid <= grid],
                 deadline,
-                label=served.labels[class_id],
+                label=labels[class_id],
                 class_id=class_id,
                 probability=float(before[class_id]),
                 model=schemas.ModelName(name=served.info.name, version=served.info.version),
@@ -114,6 +117,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return streamed(found, ends, LINES)
 
     return ()
+
+
+def _said(row: Floats, served: ServedModel) -> int:
+    """The column of `row` that is the model's answer: a label, or that the photo shows something else."""
+    labels = len(served.labels)
+    is_denied = len(row) > labels and 1.0 - row[labels] < served.subject_threshold
+    return labels if is_denied else int(row[:labels].argmax())
 
 
 def in_turn(ask: AskRows, turns: Turns, deadline: Deadline) -> AskRows:

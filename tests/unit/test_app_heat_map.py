@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -58,6 +59,27 @@ def test_a_cover_hides_its_cell_and_nothing_else(step: Step, cell: int, rows: An
     there[slice(*rows), slice(*columns)] = True
     assert (hidden[~there] == image[~there]).all()
     assert (hidden[there] == image.mean(axis=(0, 1)).round()).all()
+
+
+def test_a_denial_is_explained_by_how_likely_the_photo_shows_something_else() -> None:
+    class Denies(FakeClassifier):
+        def rows(
+            self, deadline: Deadline, request_id: str = "", model: str = ""
+        ) -> tuple[ServedModel, AskRows]:
+            served, _ = super().rows(deadline, request_id, model)
+            served = replace(served, subject_threshold=0.5)
+
+            def ask(images: Pixels) -> Floats:
+                labels = np.full((len(images), len(served.labels)), 1 / len(served.labels), np.float32)
+                is_whole = (images == images[0]).all(axis=(1, 2, 3)) & (len(images) == 1)
+                return np.column_stack([labels, np.where(is_whole, 0.9, 0.7)]).astype(np.float32)
+
+            return served, ask
+
+    for address, label in ((EXPLAIN, "not food"), (f"{EXPLAIN}?label=Soup", "Soup")):
+        answer = client(Denies()).post(address, data=form(PHOTO), headers={"Accept": LINES})
+        last = json.loads(answer.text.splitlines()[-1])
+        assert (answer.status_code, last["label"]) == (200, label)
 
 
 def test_a_planted_thing_is_found_where_it_is_and_nowhere_else() -> None:

@@ -149,7 +149,7 @@ export function compare(photo, name, signal) {
 export async function* explain(photo, name, answer, signal) {
   const address = new URL(settings.urls.explain, location.href);
   address.searchParams.set("model", answer.asked || answer.model.name);
-  address.searchParams.set("label", answer.label);
+  if (answer.relevant !== false) address.searchParams.set("label", answer.label); // else that it is not food
   const form = new FormData();
   form.append("file", photo, name);
   const response = await onceAgain(() => request(address, { method: "POST", body: form, signal }), signal);

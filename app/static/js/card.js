@@ -11,6 +11,18 @@ import { Square } from "./square.js";
 /** The label, or all that apply where a picture may have several. */
 export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
 
+/** What an answer says in a few words: a label, two that are as likely, a label in doubt, or not food. */
+export function inShort(answer) {
+  if (answer.relevant === false) return t("irrelevant_short", { subject: settings.subject });
+  if (answer.sure) return named(answer);
+  const [first, second] = answer.candidates ?? [];
+  return second ? t("either", { first: first.label, second: second.label }) : t("perhaps", { label: answer.label });
+}
+
+/** A heading in place of a label: this is not food, or may not be. */
+const objection = (answer) => answer.relevant === false ? t("irrelevant", { subject: settings.subject })
+  : answer.doubtful ? t("doubtful", { subject: settings.subject }) : "";
+
 // Less likely food than this, and a closer photo would not help: 97 of 120 sharp photos of food with unsure answers
 // reach it, and one of 198 photos of people and dogs.
 const CLOSER = 0.9;
@@ -79,6 +91,8 @@ export class Card {
 
   #doubt(answer) {
     if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
+    if (answer.doubtful) return t("doubtful_hint", { label: answer.label });
+    if (answer.candidates) return t("either_hint");
     const closer = settings.subject && answer[settings.subject] >= CLOSER;
     return `${t("unsure", { threshold: percent(answer.threshold) })}${closer ? ` ${t("unsure_closer")}` : ""}`;
   }
@@ -100,9 +114,9 @@ export class Card {
     const size = photo.size < sent.original
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
     this.#set("answered", [h("article", { class: answer.sure ? "answer" : "answer unsure" },
-      answer.relevant === false ? h("h3", {}, t("irrelevant", { subject: settings.subject })) : h("h3", {}, icon(answer.label),
-        h("span", { class: "label" }, ...soft(answer.sure ? named(answer) : t("perhaps", { label: answer.label }))),
-        h("span", { class: "share" }, percent(answer.probability))),
+      objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
+        h("span", { class: "label" }, ...soft(inShort(answer))),
+        h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, each) => sum + each.probability, 0)))),
       answer.sure ? null : h("p", { class: "doubt" }, this.#doubt(answer)),
       ranking(answer.top), waterfall(phases, answer.inside),
       h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(answer.model.name)), " ",

@@ -1,6 +1,6 @@
 // A heat map over the photo: the regions on which the answer rests, computed region by region.
 import { explain } from "./api.js";
-import { byId, h, percent, say, svg, t } from "./ui.js";
+import { byId, h, percent, say, settings, svg, t } from "./ui.js";
 import { Semaphore } from "./semaphore.js";
 
 const LONGEST = 900; // of the picture's sides, in its own pixels
@@ -69,10 +69,12 @@ class Panel {
     this.name = name;
     this.answer = answer;
     panels += 1;
+    const label = answer.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : answer.label;
+    const title = t("why_title", { label });
     this.#cancel.addEventListener("click", cancel);
     this.#strength.addEventListener("input", () => this.#draw());
-    this.element = h("section", { class: "why", tabindex: "-1", "aria-label": `${t("why_title", answer)} ${name}`, "aria-busy": "true" },
-      h("h4", {}, t("why_title", answer)), h("div", { class: "making" }, this.#progress, this.#doing, this.#cancel),
+    this.element = h("section", { class: "why", tabindex: "-1", "aria-label": `${title} ${name}`, "aria-busy": "true" },
+      h("h4", {}, title), h("div", { class: "making" }, this.#progress, this.#doing, this.#cancel),
       h("div", { class: "seen" }, this.#canvas, this.#under));
   }
 

@@ -1,6 +1,7 @@
 // The history below the answers: thumbnails, export as JSON or CSV, and clearing it.
 import { byId, h, icon, percent, save, say, settings, soft, t } from "./ui.js";
 import { add, all, asCsv, asJson, clear } from "./history-store.js";
+import { inShort } from "./card.js";
 import { thumbnail } from "./shrink.js";
 
 const section = byId("history");
@@ -21,6 +22,7 @@ export async function remember(file, blob, answer, { original }, shown) {
     probability: answer.probability,
     sure: answer.sure,
     relevant: answer.relevant,
+    candidates: answer.candidates,
     top: answer.top,
     model: answer.model.name,
     version: answer.model.version,
@@ -47,7 +49,7 @@ function row(entry) {
     picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
   }
   return h("li", {}, picture, h("span", { class: "what" },
-    h("b", {}, ...soft(entry.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : entry.sure ? entry.label : t("perhaps", { label: entry.label }))),
+    h("b", {}, ...soft(inShort(entry))),
     entry.relevant === false ? "" : ` ${percent(entry.probability)}`,
     h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })), opener(entry));

@@ -1,6 +1,6 @@
 // The pages that take photos: each photo becomes a job with a card, and a few are sent at a time.
 import * as api from "./api.js";
-import { Card, named } from "./card.js";
+import { Card, inShort, named } from "./card.js";
 import * as cardStore from "./card-store.js";
 import * as health from "./health.js";
 import { history, remember } from "./history-view.js";
@@ -154,7 +154,7 @@ class Job {
     this.card.answered(photo, answer, this.#sent);
     this.shown = unique();
     say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
-      { file: this.file.name, label: named(answer), share: percent(answer.probability), subject: settings.subject }));
+      { file: this.file.name, label: answer.candidates ? inShort(answer) : named(answer), share: percent(answer.probability), subject: settings.subject }));
     this.#keep({ answer, shown: this.shown });
     remember(this.file, photo, answer, this.#sent, this.shown);
   }

@@ -18,7 +18,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest
 from gourmet.contracts import Generation, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.classifier import PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import look
 from gourmet.serving.connect import connect
@@ -36,6 +36,17 @@ class Example:
     error: str = ""
     sha256: str | None = None
     text: bytes = b""
+
+
+@dataclass(frozen=True)
+class _Answer(Ranked):
+    """What a photo shows."""
+
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    threshold: float
+    relevance: float | None
+    subject_threshold: float
 
 
 class ModelRows:
@@ -113,7 +124,7 @@ class PhotoRows(ModelRows):
     @cached_property
     def columns(self) -> Columns:
         shown: Mapping[str, type] = {self._shows: bool} if self._tells_subject else {}
-        named = {"path": str, "answer": str, "probability": float, "sure": bool, **shown}
+        named = {"path": str, "answer": str, "probability": float, "sure": bool, **shown, "candidates": str}
         return {
             **named,
             "error": str,
@@ -151,23 +162,34 @@ class PhotoRows(ModelRows):
                 f"{list(rows.shape)}"
             )
         relevance = self.contract.relevance(outputs, self.model)
-        shown = (
-            [None] * len(rows) if relevance is None else (relevance >= self.model.subject_threshold).tolist()
-        )
+        shown = [None] * len(rows) if relevance is None else relevance.tolist()
         return [self._answer(*row) for row in zip(rows.tolist(), shown, strict=True)]
 
-    def _answer(self, probabilities: Sequence[float], is_shown: bool | None) -> Row:
-        best = max(range(len(self.labels)), key=probabilities.__getitem__)
-        probability = probabilities[best]
+    def _answer(self, probabilities: Sequence[float], relevance: float | None) -> Row:
+        found = _Answer(
+            self.labels,
+            tuple(probabilities),
+            self.model.threshold,
+            relevance,
+            self.model.subject_threshold,
+        )
         return {
-            "answer": self.labels[best],
-            "probability": round(probability, 6),
-            "sure": is_shown is not False and probability >= self.model.threshold,
-            self._shows: is_shown,
+            "answer": found.label if found.relevant else f"not {self.contract.subject}",
+            "candidates": " or ".join(label for label, _ in found.candidates) or None,
+            "probability": round(found.probability if found.relevant else 1 - (relevance or 0), 6),
+            "sure": found.sure,
+            self._shows: None if relevance is None else found.relevant,
             "probabilities": {
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
         }
+
+    def in_words(self, row: Row) -> str:
+        """An answered row for a terminal."""
+        said = f"{row['candidates'] or row['answer']}, {row['probability']:.0%}"
+        if row["sure"] or row.get(self._shows) is False:
+            return said
+        return f"{said}  (not sure)"
 
 
 class GeneratedRows(ModelRows):

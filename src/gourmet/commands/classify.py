@@ -103,8 +103,7 @@ def _to_terminal(inputs: Inputs, asked: PhotoRows, how: HowMany) -> None:
                 failed += 1
                 click.echo(printable(f"{row['path']}: {row['error']}"), err=True)
             else:
-                doubt = "" if row["sure"] else "  (not sure)"
-                click.echo(printable(f"{row['path']}: {row['answer']}, {row['probability']:.0%}{doubt}"))
+                click.echo(printable(f"{row['path']}: {asked.in_words(row)}"))
     if not total:
         raise UsageError(_NONE_THERE)
     if failed:

@@ -25,6 +25,11 @@ from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
 TOP: Final = 5
+# What two labels have together where an answer that is not sure names both.
+_BOTH: Final = 0.85
+# A picture is surely relevant from three quarters of the way between its model's threshold and 1. Measured on
+# sources held out, with a threshold of 0.48: 3 % of the food and 11 % of other pictures are below it.
+_SURELY: Final = 0.75
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -44,11 +49,22 @@ def relevance(logits: Floats) -> Floats:
     return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
 
 
+def surely(subject_threshold: float) -> float:
+    """From which relevance on a picture surely shows the subject of a model with this threshold."""
+    return subject_threshold + _SURELY * (1.0 - subject_threshold)
+
+
 class Ranked:
-    """The labels of an answer by how likely they are."""
+    """The labels of an answer by how likely they are, and what may be said of the picture.
+
+    `relevance` is how likely it shows what the system is about at all, where the model tells that.
+    """
 
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
+    threshold: float = 0.0
+    relevance: float | None = None
+    subject_threshold: float = 0.0
 
     @cached_property
     def _best(self) -> list[int]:
@@ -70,6 +86,29 @@ class Ranked:
     @property
     def probability(self) -> float:
         return self.probabilities[self.class_id]
+
+    @property
+    def relevant(self) -> bool:
+        """Whether it is not said to show something else."""
+        return self.relevance is None or self.relevance >= self.subject_threshold
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it may show something else."""
+        return (
+            self.relevance is not None and self.relevant and self.relevance < surely(self.subject_threshold)
+        )
+
+    @property
+    def sure(self) -> bool:
+        return self.relevant and not self.doubtful and self.probability >= self.threshold
+
+    @property
+    def candidates(self) -> list[tuple[str, float]]:
+        """Where the answer is not sure, and two labels share most of the probability: these two."""
+        two = self.top[:2]
+        shared = len(two) == 2 and sum(probability for _, probability in two) >= _BOTH
+        return two if shared and self.relevant and not self.sure else []
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import ModelInfo
-from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.classifier import PictureClassifier, surely
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.reading import read_table
 from gourmet.tasks.checking import CheckOptions
@@ -70,9 +70,9 @@ class PictureAnswers:
         return answered
 
     def acted_on(self, subject_threshold: float) -> Scores:
-        """The probabilities of the answered pictures, as they are acted on: zero for what is not relevant."""
+        """The answered pictures' probabilities as they are acted on: zero for what may not be relevant."""
         there = self.there
-        return self.probabilities[there] * ~(self.relevance[there] < subject_threshold)[:, np.newaxis]
+        return self.probabilities[there] * ~(self.relevance[there] < surely(subject_threshold))[:, np.newaxis]
 
 
 @dataclass(frozen=True)
