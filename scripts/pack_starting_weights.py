@@ -1,9 +1,9 @@
-"""Writes the weights that the food network starts with: Google's food_V1 without its last layer.
+"""Write the weights that the food network keeps as they are: Google's food_V1, with those dishes of its last
+layer that systems/food11/dishes.csv names.
 
 `python scripts/pack_starting_weights.py FOOD_V1.safetensors`: a MobileNetV1 that takes (pixel − 128) / 128,
 its batch normalisation folded in, as converted from the TensorFlow Lite file that NOTICE names. They are
-written in half precision, since they are trained on, and for the input of our network: the normalisation goes
-into the first convolution.
+written in half precision, and for the input of our network: normalisation goes into the first convolution.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.network import STARTING_WEIGHTS, body
+from gourmet.systems.food11.network import STARTING_WEIGHTS, body, dishes
 from gourmet.training.files import load_tensors, save_tensors
 
 
@@ -28,7 +28,11 @@ def main(path: Path) -> None:
     first, bias = mine["0.weight"], mine["0.bias"]
     bias += first.sum(dim=(2, 3)) @ ((mean - 128) / 128)
     first *= (std / 128).view(1, 3, 1, 1)
-    halved = {name: tensor.half() for name, tensor in mine.items()}
+    kept = {f"features.{name}": tensor for name, tensor in mine.items()}
+    outputs = [output for output, _, _ in dishes()]
+    for name in ("weight", "bias"):
+        kept[f"dishes.{name}"] = theirs[f"head.{name}"][outputs]
+    halved = {name: tensor.half() for name, tensor in kept.items()}
     save_tensors(STARTING_WEIGHTS, halved, {"from": path.name})
 
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.train import TRAINING, Food11Task
-from gourmet.tasks.classification.labelled_pictures import decode, natural_side
+from gourmet.systems.food11.train import TRAINING
+from gourmet.tasks.classification.calibration import read_evaluation
+from gourmet.tasks.classification.labelled_pictures import (
+    ALL,
+    OTHER_TRAIN,
+    decode,
+    natural_side,
+    origin_of,
+)
 from gourmet.tasks.system_parts import BadData
+from gourmet.training.files import load_tensors
 
 CLASSES = range(len(contract.SYSTEM.labels))
 
@@ -102,19 +112,65 @@ def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
     assert natural_side(photos, 24) == 24, "at most the serving size"
 
 
-def test_dishes_are_told_apart_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gourmet.systems.food11.train._MADE_UP", 30)
-    write_zip(tmp_path / "train.zip", [f"{c}/same name/{i}.jpg" for c in CLASSES for i in range(30)])
-    task = TRAINING.prepare(tmp_path, limit=None, seed=0, device="cpu", pretrained=False, tick=print)
-    assert isinstance(task, Food11Task)
-    assert len(task.network.dishes) == len(set(task.network.dishes)) == 11
-    assert task.network.dish_classes == tuple(CLASSES)
+def test_one_zip_holds_the_classes_and_pictures_of_none(tmp_path: Path) -> None:
+    names = [f"{c:02d}/web/recipes_{i:04d}.webp" for c in CLASSES for i in range(9)]
+    names += [f"other/animal/zoo_{i}.jpg" for i in range(20)]
+    write_zip(tmp_path / "photos.zip", names)
+    data = tmp_path / "photos.zip"
+    photos = DATA.listing(data, ALL)
+    assert len(photos) == 9 * len(CLASSES)
+    assert {photo.origin for photo in photos} == {"recipes"}
+    others = [*DATA.listing(data, OTHER_TRAIN), *DATA.listing(data, "other")]
+    assert {photo.origin for photo in others} == {"zoo"}
+    assert {photo.class_id for photo in others} == {len(CLASSES)}
+    assert len(others) == 20
+    assert "other" in DATA.parts(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("web_0012.webp", "web"),
+        ("05/steak/fork-7.jpg", "fork"),
+        ("2821522.jpg", ""),
+        ("0_123.jpg", ""),
+        ("a.jpg", ""),
+    ],
+)
+def test_the_number_in_a_name_follows_its_source(name: str, origin: str) -> None:
+    assert origin_of(name) == origin
 
 
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
     with pytest.raises(BadData, match=r"has no photos of Soup: training needs all 11"):
-        TRAINING.prepare(tmp_path, limit=None, seed=0, device="cpu", pretrained=False, tick=print)
+        TRAINING.solve(tmp_path, tmp_path / "out", limit=None, seed=0, tick=print)
+
+
+def test_training_measures_sources_it_did_not_learn_from_and_repeats_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gourmet.systems.food11.train._MADE_UP", 12)
+    monkeypatch.setattr("gourmet.systems.food11.train._FOLDS", 2)
+    data = tmp_path / "photos"
+    names = [f"{c:02d}/{source}_{i}.jpg" for c in CLASSES for source in ("farm", "shop") for i in range(3)]
+    for number, name in enumerate([*names, *(f"other/room_{i}.jpg" for i in range(4))]):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(jpeg((number % 255, 5 * number % 255, 90), side=32))
+    weights = []
+    for out in (tmp_path / "first", tmp_path / "second"):
+        said = TRAINING.solve(data, out, limit=None, seed=0, tick=lambda share, words="": None)
+        weights.append(load_tensors(out / "last.safetensors"))
+        assert "farm: balanced" in said
+    (tensors, about), (again, _) = weights
+    assert all(torch.equal(tensor, again[name]) for name, tensor in tensors.items())
+    assert about["sources"] == ["farm", "room", "shop"]
+    assert about["accuracy"]["sources held out"]["by_source"]["shop"]["photos"] == 33
+    log = [json.loads(line) for line in (tmp_path / "first" / "log.jsonl").read_text().splitlines()]
+    assert sorted(line["photos"] for line in log[:-1]) == [33, 37]
+    calibration, accuracy = read_evaluation(tmp_path / "first" / "last.safetensors")
+    assert vars(calibration) == about["calibration"]
+    assert accuracy == about["accuracy"]
 
 
 @pytest.mark.parametrize("name", ["11/a.jpg", "Pizza/a.jpg", "class_12/a.jpg", "a.jpg", "x_1.jpg"])

@@ -109,7 +109,7 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
     assert known is not None
     counts = torch.bincount(known.classes[~known.held], minlength=len(SYSTEM.labels) + 1)
     assert counts.min() >= 200
-    assert rehearsal.beside(SERVED).stat().st_size < 6_000_000
+    assert rehearsal.beside(SERVED).stat().st_size < 15_000_000
     with torch.no_grad():
         again = rehearsal.LastLayer(network)(known.activations)
     assert (again.argmax(dim=1) == known.before.argmax(dim=1)).float().mean() > 0.999
@@ -118,7 +118,7 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
 def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "Egg", tmp_path / "photos" / "Egg")
     (tmp_path / "photos" / "other").mkdir()
-    seen = (DRAWINGS / "bread.jpg").read_bytes()
+    seen = (DRAWINGS / "eggs.jpg").read_bytes()
     for number, view in enumerate(views(seen, EACH, size=(400, 300), seed=1)):
         (tmp_path / "photos" / "other" / f"{number}.jpg").write_bytes(view)
     done = learn(tmp_path / "photos", tmp_path / "out")
@@ -126,7 +126,7 @@ def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_pa
     evaluation = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     eggs, others = evaluation["accuracy"]["learned more"]
     assert (eggs["label"], others["label"]) == ("Egg", "no food")
-    assert others["before"] < others["now"], "bread is declined"
+    assert others["before"] < others["now"], "drawn eggs are declined"
     assert others["pictures"] >= others["now"]
     assert "no food" in done.output
 
@@ -171,8 +171,7 @@ def test_the_gate_refuses_a_network_that_forgot_a_class_and_says_which(
 ) -> None:
     weights, spoiled = learned[0] / "best.safetensors", tmp_path / "spoiled.safetensors"
     tensors, about = load_tensors(weights)
-    soups = tensors["groups"][:, SYSTEM.labels.index("Soup")].bool()
-    tensors["head.bias"][:-1][soups] -= 4.0
+    tensors["last.bias"][SYSTEM.labels.index("Soup")] -= 4.0
     save_tensors(spoiled, tensors, about)
     shutil.copy(rehearsal.beside(weights), rehearsal.beside(spoiled))
     evaluation = json.loads((learned[0] / "evaluation.json").read_text())
@@ -200,20 +199,18 @@ def test_too_few_photos_are_counted_and_said_to_be_too_few(
     assert re.search(r"balanced accuracy lost not known: \d labelled photos 50 or more would tell", said)
     for number in (16, 20):
         (few / "Egg" / f"{number}.jpg").unlink()
-    assert "few to tell by" in learn(few, tmp_path / "out", "food11", "--epochs", "1").output
+    assert "few to tell by" in learn(few, tmp_path / "out").output
 
 
 @pytest.mark.slow
 def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than_two_points(
     tmp_path: Path,
 ) -> None:
-    if not (PHOTOS / "sharp.zip").exists():
+    if not (PHOTOS / "sharp_train.zip").exists():
         pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
-    sharp, test = DATA.listing(PHOTOS, "sharp"), DATA.listing(PHOTOS, "test", 200 * len(SYSTEM.labels))
     taught = (0, 1, 2)
-    shown = [photo for photo in sharp if photo.class_id in taught]
-    for number in taught:
-        shown += [photo for photo in test if photo.class_id == number][: EACH - 25]
+    small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
+    shown = [photo for photo in small if photo.class_id in taught]
     for place, (photo, content) in enumerate(zip(shown, DATA.read(shown), strict=True)):
         to = tmp_path / "photos" / f"{photo.class_id:02d}"
         to.mkdir(parents=True, exist_ok=True)
@@ -224,7 +221,8 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
         "accuracy"
     ]["learned more"]
     assert sum(change["now"] for change in changes) > sum(change["before"] for change in changes)
-    others = [photo for photo in test if photo.class_id not in taught]
+    sharp = DATA.listing(PHOTOS / "sharp_train.zip", "test")
+    others = [photo for photo in sharp if photo.class_id not in taught]
     classes = np.array([photo.class_id for photo in others])
     before, after = (
         recalls(ask(load(path)[0], SYSTEM, DATA.read(others), len(others), TICK), classes)

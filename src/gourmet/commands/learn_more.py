@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import click
 
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FOLDER, PATH, POSITIVE
+from gourmet.commands.values import FOUND_FOLDER, PATH
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
@@ -19,14 +18,9 @@ from gourmet.systems import registry
 @click.argument("folder", type=FOUND_FOLDER)
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
-@click.option("--epochs", type=POSITIVE, default=8, help="Show each picture so many times.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    default=0.005,
-    help="Raise the learning rate to this at most.",
-)
-@click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
+@click.option("--epochs", hidden=True, help="Without effect: the layer is solved at once.")
+@click.option("--rate", hidden=True, help="Without effect: the layer is solved at once.")
+@click.option("--seed", hidden=True, help="Without effect: nothing is drawn at random.")
 def learn_more(
     system: str, folder: Path, models: Path, out: Path | None, epochs: int, rate: float, seed: int
 ) -> None:
@@ -44,7 +38,7 @@ def learn_more(
     from gourmet.tasks.classification import learn_more as more
     from gourmet.tasks.classification.picture_training import PictureTraining
     from gourmet.tasks.system_parts import SystemParts
-    from gourmet.training.loop import BEST, fit
+    from gourmet.training.loop import BEST
     from gourmet.training.run import write_run
 
     parts = SystemParts(system, registry.piece)
@@ -58,13 +52,10 @@ def learn_more(
     version = model / str(versions(model)[-1])
     with bar("reading") as tick:
         weights = more.served_weights(version, out)
-        task = more.prepare(training, parts.evaluation.load, folder, weights, tick)
-    recipe = more.recipe(training, epochs, rate, seed)
-    write_run(out, {"system": system, "data": str(folder.resolve()), "recipe": dataclasses.asdict(recipe)})
-    with bar("learning") as tick:
-        fit(task, recipe, out / more.LAYER, tick=tick)
+        learning, about = more.prepare(training, parts.evaluation.load, folder, weights, tick)
+    write_run(out, {"system": system, "data": str(folder.resolve())})
     calibration = more.served_calibration(version)
-    checks, changes = task.finish(out / more.LAYER / BEST, out / BEST, calibration)
+    checks, changes = learning.finish(out / BEST, about, calibration)
     evaluation_file.write(out / BEST, calibration=vars(calibration), accuracy={"learned more": changes})
     heading = ("class", "pictures kept apart", "right before", "right now")
     click.echo(columns([heading, *(tuple(map(str, change.values())) for change in changes)]))

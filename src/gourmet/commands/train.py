@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,9 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
+
+if TYPE_CHECKING:
+    from gourmet.tasks.system_parts import SystemParts
 
 _MLFLOW: Final = "mlflow_run"
 
@@ -87,7 +90,7 @@ def train(
     from gourmet.training.files import load_tensors, put_tensors
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.run import read_run, write_run
-    from gourmet.training.task import Configurable, Recipe, Rehearsing
+    from gourmet.training.task import Configurable, Recipe, Rehearsing, Solving
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
@@ -100,6 +103,14 @@ def train(
             )
         with bar("rehearsing") as tick:
             click.echo(parts.training.rehearse(parts.evaluation.load(rehearse, "")[0], data, rehearse, tick))
+        return
+    if isinstance(parts.training, Solving):
+        if epochs or rate or resume or init or pretrained or tell_mlflow or overrides:
+            raise UsageError(
+                f"{system} is solved at once: leave out --epochs, --rate, --resume, --init, --pretrained, "
+                "--mlflow and NAME=VALUE"
+            )
+        _solve(system, parts, data, out, limit, seed, threads)
         return
     if not resume and (out / CHECKPOINT).exists():
         raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
@@ -159,3 +170,36 @@ def train(
     last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")
+
+
+def _solve(
+    system: str,
+    parts: SystemParts,
+    data: Path | None,
+    out: Path,
+    limit: int | None,
+    seed: int,
+    threads: int | None,
+) -> None:
+    """Train a system without epochs."""
+    import torch
+
+    from gourmet.training.loop import LAST
+    from gourmet.training.run import write_run
+    from gourmet.training.task import Rehearsing, Solving
+
+    training = parts.training
+    assert isinstance(training, Solving)
+    if (out / LAST).exists():
+        raise GourmetError(f"{out} holds a run already: name another --out")
+    if data is None:
+        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+    if threads:
+        torch.set_num_threads(threads)
+    with bar("learning") as tick:
+        lines = training.solve(data, out, limit=limit, seed=seed, tick=tick)
+    write_run(out, {"system": system, "data": str(data.resolve()), "seed": seed})
+    if isinstance(training, Rehearsing):
+        with bar("rehearsing") as tick:
+            training.rehearse(parts.evaluation.load(out / LAST, "")[0], data, out / LAST, tick)
+    click.echo(f"{lines}\n{out / LAST}")

@@ -118,6 +118,14 @@ class Configurable(Protocol):
 
 
 @runtime_checkable
+class Solving(Protocol):
+    """A TRAINING without epochs, which finds its network's weights at once."""
+
+    def solve(self, data: Path, out: Path, *, limit: int | None, seed: int, tick: Tick) -> str:
+        """Write the weights, what was measured of them and a log to `out`; returns lines for a terminal."""
+
+
+@runtime_checkable
 class Rehearsing(Protocol):
     """A TRAINING of networks that may go on learning without the examples that they were trained on."""
 

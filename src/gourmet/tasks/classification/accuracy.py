@@ -100,6 +100,53 @@ def balanced_accuracy(answers: Classes, classes: Classes) -> float:
 
 
 @dataclass(frozen=True)
+class OfOrigin:
+    """How the pictures from one source fared: over the classes that it has, each counting alike."""
+
+    origin: str
+    photos: int
+    balanced: float
+    top1: float
+
+
+# Names tell sources if there are two of at least so many pictures each.
+_TELLING: Final = 5
+
+
+def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> list[OfOrigin]:
+    """Accuracy by source, those with most pictures first; empty where names do not tell sources."""
+    named = np.array(origins)
+    found = [
+        OfOrigin(
+            str(origin),
+            int(mine.sum()),
+            balanced_accuracy(answers[mine], classes[mine]),
+            float(np.mean(answers[mine] == classes[mine])),
+        )
+        for origin in np.unique(named[named != ""])
+        if (mine := named == origin).sum() >= _TELLING
+    ]
+    return sorted(found, key=lambda each: -each.photos) if len(found) > 1 else []
+
+
+def by_origin(found: Sequence[OfOrigin]) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        each.origin: {"photos": each.photos, "balanced": round(each.balanced, 4), "top1": round(each.top1, 4)}
+        for each in found
+    }
+
+
+def origin_lines(found: Sequence[OfOrigin], learned_from: Sequence[str] = ()) -> list[str]:
+    """The same, a line a source, for a terminal."""
+    return [
+        f"{each.origin}: balanced {each.balanced:.3f}, top-1 {each.top1:.3f}, {each.photos} pictures"
+        + (" (learned from this source)" if each.origin in learned_from else "")
+        for each in found
+    ]
+
+
+@dataclass(frozen=True)
 class Bin:
     """Answers of similar confidence."""
 

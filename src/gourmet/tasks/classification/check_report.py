@@ -15,10 +15,14 @@ from gourmet.tasks.checking import CheckOptions, Replies, as_words, first_of, pe
 from gourmet.tasks.classification.accuracy import (
     Accuracy,
     Bin,
+    OfOrigin,
     Operating,
     accuracy,
+    by_origin,
     calibration_error,
+    of_origins,
     operating_at,
+    origin_lines,
     reliability,
 )
 from gourmet.tasks.classification.agreement import (
@@ -29,6 +33,7 @@ from gourmet.tasks.classification.agreement import (
     ServedClassifier,
 )
 from gourmet.tasks.classification.checked_pictures import CheckedPictures
+from gourmet.tasks.classification.labelled_pictures import origin_of
 
 _NAMED: Final = 5
 
@@ -40,6 +45,7 @@ class Quality:
     accuracy: Accuracy
     bins: list[Bin]
     at_threshold: Operating | None  # none where the model has no threshold
+    origins: list[OfOrigin]  # by where the pictures are from, where their names tell that
 
     def as_dict(self) -> dict[str, Any]:
         at = self.at_threshold
@@ -49,6 +55,7 @@ class Quality:
             "threshold": at and at.threshold,
             "answered_surely": at and round(at.coverage, 4),
             "right_of_answered": at and (None if math.isnan(at.accuracy) else round(at.accuracy, 4)),
+            **({"by_source": by_origin(self.origins)} if self.origins else {}),
         }
 
 
@@ -86,6 +93,11 @@ class PictureReport:
             accuracy=accuracy(probabilities, classes, self.served.labels),
             bins=reliability(probabilities, classes),
             at_threshold=operating_at(info.threshold, shown, classes) if info.threshold else None,
+            origins=of_origins(
+                probabilities.argmax(axis=1),
+                classes,
+                [origin_of(self.pictures.names[row]) for row in np.flatnonzero(there)],
+            ),
         )
 
     @cached_property
@@ -207,6 +219,7 @@ class PictureReport:
         if self.quality:
             heading = ("class", "pictures", "recall", "precision")
             lines += ["", columns([heading, *self.quality.accuracy.rows()])]
+            lines += ["", *origin_lines(self.quality.origins)] if self.quality.origins else []
         if isinstance(self.eager, Agreement) and self.eager.largest_difference:
             heading = ("furthest from the network", "served", "network", "apart")
             lines += ["", columns([heading, *self.eager.rows()[:_NAMED]])]

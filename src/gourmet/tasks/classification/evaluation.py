@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures import made_up
-from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
+from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks import evaluation_file
@@ -23,17 +24,22 @@ from gourmet.tasks.classification.accuracy import (
     Accuracy,
     Bin,
     Classes,
+    OfOrigin,
     Operating,
     Scores,
     accuracy,
+    by_origin,
     calibration_error,
     choose_threshold,
     coverage_curve,
     fit_temperature,
+    of_origins,
     operating_at,
+    origin_lines,
     reliability,
 )
-from gourmet.tasks.classification.calibration import Calibration
+from gourmet.tasks.classification.calibration import Calibration, calibration_of
+from gourmet.tasks.classification.labelled_pictures import origin_of
 from gourmet.tasks.system_parts import Data, Load, Stage
 from gourmet.training.task import Tick
 
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 64
 _MADE_UP: Final = 240
-# The share of the pictures of food that may be taken for something else.
+# The share of the pictures of the subject that may be taken for something else.
 _REFUSED: Final = 0.01
 
 
@@ -71,9 +77,11 @@ class Answered:
         return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
 
     def probabilities(self, calibration: Calibration) -> Scores:
-        """As they are acted on: zero for a picture that shows something else."""
+        """As they are acted on: zero for a picture that may show something else."""
         rows = softmax(self.logits, calibration.temperature)
-        return rows if self.relevance is None else rows * self.relevant(calibration)[:, np.newaxis]
+        if self.relevance is None:
+            return rows
+        return rows * (self.relevance >= surely(calibration.subject_threshold))[:, np.newaxis]
 
     def relevant(self, calibration: Calibration) -> npt.NDArray[np.bool_]:
         assert self.relevance is not None
@@ -90,7 +98,9 @@ class Measured:
     after: list[Bin]
     curve: list[Operating]
     at_threshold: Operating
+    denied: float  # the share that is said to show something else
     views: dict[str, float]  # balanced accuracy over subsets of the classes
+    origins: list[OfOrigin]  # by where the pictures are from, where their names tell that
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -99,7 +109,9 @@ class Measured:
             "calibration_error_after": round(calibration_error(self.after), 4),
             "answered": round(self.at_threshold.coverage, 4),
             "right_of_answered": round(self.at_threshold.accuracy, 4),
+            "denied": round(self.denied, 4),
             **{f"balanced over {name}": round(value, 4) for name, value in self.views.items()},
+            **({"by_source": by_origin(self.origins)} if self.origins else {}),
         }
 
 
@@ -125,15 +137,19 @@ class EvaluatedClassifier:
     parts: dict[str, Measured]
     others: dict[str, Declined]
     labels: Sequence[str]
+    # What training measured on sources that it held out, where it did.
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+    learned_from: Sequence[str] = ()  # the sources of the pictures that the network learned from
 
     def as_dict(self) -> dict[str, Any]:
         measured: Mapping[str, Measured | Declined] = {**self.parts, **self.others}
-        return {name: part.as_dict() for name, part in measured.items()}
+        return {**self.held_out, **{name: part.as_dict() for name, part in measured.items()}}
 
     def lines(self) -> list[str]:
         parts = [
             f"{name}: balanced {part.accuracy.balanced:.3f} ± {part.accuracy.balanced_margin:.3f}, "
             f"top-1 {part.accuracy.top1:.3f}, top-3 {part.accuracy.top3:.3f}, {part.accuracy.photos} pictures"
+            + "".join(f"\n  {line}" for line in origin_lines(part.origins, self.learned_from))
             for name, part in self.parts.items()
         ]
         parts += [
@@ -177,7 +193,7 @@ class ClassifierEvaluation:
         device: str,
         architecture: str = "",
     ) -> EvaluatedClassifier:
-        network, _ = self.load(weights, architecture)
+        network, about = self.load(weights, architecture)
         answered = {}
         for part in self.data.parts(data):
             with stage(part) as tick:
@@ -185,7 +201,15 @@ class ClassifierEvaluation:
         if self.system.subject:
             with stage("made up") as tick:
                 answered["made up"] = self.made_up(network, device, tick)
-        return evaluate(answered, self.system.labels, self.accuracy_goals, self.views)
+        chosen = about.get("calibration")  # by training, on sources that it held out
+        found = evaluate(
+            answered,
+            self.system.labels,
+            self.accuracy_goals,
+            self.views,
+            calibration_of(chosen, weights) if chosen else None,
+        )
+        return replace(found, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
 
     def answers(
         self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
@@ -237,34 +261,45 @@ def evaluate(
     labels: Sequence[str],
     accuracy_goals: Mapping[str, float],
     views: Mapping[str, Sequence[str]],
+    calibration: Calibration | None = None,
 ) -> EvaluatedClassifier:
-    """Choose temperature and thresholds, then measure all parts with them.
+    """Measure all parts with `calibration`, or with one that is chosen on some of them.
 
-    The threshold is the lowest at which each part that `accuracy_goals` names reaches its share of right
-    answers, of those that are given. The validation part is there for that; of others, half is used, and the
-    other half measured on its own.
+    The validation part is there for choosing; of other parts that `accuracy_goals` names, half is used, and
+    the other half measured on its own.
     """
     labelled = {name: part for name, part in parts.items() if part.classes[0] < len(labels)}
-    chosen_on = {}
-    for name in accuracy_goals:
-        if name == "validation":
-            chosen_on[name] = labelled[name]
-        elif name in labelled:
-            chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
-    temperature = fit_temperature(*((part.logits, part.classes) for part in chosen_on.values()))
-    shown = parts["validation"].relevance
-    subject = 0.0 if shown is None else min(0.5, float(np.quantile(shown, _REFUSED)))
-    calibration = Calibration(temperature, 0.0, round(subject, 4))
+    if calibration is None:
+        chosen_on = {}
+        for name in accuracy_goals:
+            if name == "validation":
+                chosen_on[name] = labelled[name]
+            elif name in labelled:
+                chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
+        calibration = calibrate(chosen_on, accuracy_goals, parts["validation"].relevance)
+    measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
+    others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
+    return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
+
+
+def calibrate(
+    parts: Mapping[str, Answered], accuracy_goals: Mapping[str, float], shown: Scores | None
+) -> Calibration:
+    """Choose temperature and thresholds.
+
+    The threshold is the lowest at which each part reaches its share of right answers among those given.
+    `shown` is how likely pictures of the subject are to show it, by which few of them may be denied.
+    """
+    temperature = fit_temperature(*((part.logits, part.classes) for part in parts.values()))
+    subject = 0.0 if shown is None else min(0.5, float(np.quantile(shown, _REFUSED, method="lower")))
+    calibration = Calibration(temperature, 0.0, math.floor(1e4 * subject) / 1e4)
     threshold = max(
         choose_threshold(
             coverage_curve(part.probabilities(calibration), part.classes), accuracy_goals[name]
         ).threshold
-        for name, part in chosen_on.items()
+        for name, part in parts.items()
     )
-    calibration = replace(calibration, threshold=threshold)
-    measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
-    others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
-    return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
+    return replace(calibration, threshold=threshold)
 
 
 def measure(
@@ -279,7 +314,9 @@ def measure(
         after=reliability(softmax(part.logits, calibration.temperature), part.classes),
         curve=coverage_curve(shown, part.classes),
         at_threshold=operating_at(calibration.threshold, shown, part.classes),
+        denied=0.0 if part.relevance is None else float(np.mean(~part.relevant(calibration))),
         views={view: found.balanced_over(some) for view, some in views.items()},
+        origins=of_origins(part.logits.argmax(axis=1), part.classes, list(map(origin_of, part.names))),
     )
 
 

@@ -5,6 +5,7 @@ A data folder is one of
     training/ validation/ evaluation/      0_123.jpg, Bread/…, or class_00/…
     a folder of class folders              without parts: a fifth of it is held out for testing
     other.zip or other/                    beside parts or class folders: pictures of none of the classes
+    one zip of all of these folders        class folders, and other/ among them
 where a class folder is a label (Bread, Noodles-Pasta) or a number (00 to 10, class_00; what is both is the
 label), and may have a folder for each variety of the class (Bread/rye/…). Without a validation part, a
 twentieth of the training pictures is held out as one; a picture's name alone decides which, so that the parts
@@ -14,6 +15,7 @@ never mix, whatever else is added.
 from __future__ import annotations
 
 import contextlib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,7 @@ ALL: Final = "all"
 OTHER_TRAIN: Final = "other, to learn from"
 Used = TypeVar("Used")
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
+_NUMBERED: Final = re.compile(r"(\D.*?)[_-]?\d+", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,17 @@ class LabelledPhoto:
     name: str
     class_id: int
     variety: str  # the folder within the class folder, if there is one
+
+    @property
+    def origin(self) -> str:
+        """Where it is from, as far as its name tells."""
+        return origin_of(self.name)
+
+
+def origin_of(name: str) -> str:
+    """The source of a picture by its file's name: `recipes` for recipes_0012.webp; "" where it tells none."""
+    match = _NUMBERED.fullmatch(Path(name).stem)
+    return match[1] if match else ""
 
 
 @dataclass(frozen=True)
@@ -87,8 +101,10 @@ class LabelledPictures:
         return evenly(photos, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
-        always = ("validation", "test")
-        return always + tuple(part for part in _sources(data) if part not in (*always, "train"))
+        parts = ["validation", "test", *_sources(data)]
+        if self._others(data):
+            parts.append(OTHER)
+        return tuple(dict.fromkeys(part for part in parts if part != "train"))
 
     @staticmethod
     def read(photos: Sequence[LabelledPhoto]) -> Iterator[bytes]:
@@ -106,15 +122,14 @@ class LabelledPictures:
 
     def _others(self, data: Path) -> list[LabelledPhoto]:
         source = _sources(data).get(OTHER)
-        return (
-            [LabelledPhoto(source, name, len(self.labels), "") for name in _members(source)] if source else []
-        )
+        names = _members(source) if source else [] if data.is_dir() else _others_in(_members(data))
+        return [LabelledPhoto(source or data, name, len(self.labels), "") for name in names]
 
     def _photos(self, source: Path) -> list[LabelledPhoto]:
+        names = _members(source)
+        others = set(_others_in(names))
         return [
-            LabelledPhoto(source, name, *self._label(source, name))
-            for name in _members(source)
-            if name.split("/")[0] not in PARTS[OTHER]
+            LabelledPhoto(source, name, *self._label(source, name)) for name in names if name not in others
         ]
 
     def _label(self, source: Path, name: str) -> tuple[int, str]:
@@ -189,6 +204,11 @@ def _sources(data: Path) -> dict[str, Path]:
             if name.lower() in names:
                 found.setdefault(part, entry)
     return found
+
+
+def _others_in(names: Sequence[str]) -> list[str]:
+    """Those of `names` that lie in a folder of pictures of none of the classes."""
+    return [name for name in names if name.split("/")[0] in PARTS[OTHER]]
 
 
 def _is_divided(data: Path) -> bool:

@@ -7,6 +7,7 @@ what the network answered when the set was made. The layers before must stay as 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from gourmet.tasks.classification.labelled_pictures import (
     LabelledPictures,
     decode,
 )
-from gourmet.tasks.system_parts import evenly
+from gourmet.tasks.system_parts import BadData, evenly
 from gourmet.training.files import load_tensors, save_tensors
 from gourmet.training.task import Tick
 
@@ -71,12 +72,14 @@ class LastLayer(nn.Module):
         self.last = [part for part in network.modules() if isinstance(part, nn.Linear)][-1]
 
     def forward(self, activations: torch.Tensor) -> torch.Tensor:
-        return self.classes(self.last(activations))
-
-    def classes(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The logits of the classes, where the last layer has finer outputs than those."""
-        logits: torch.Tensor = getattr(self._network[0], "to_classes", nn.Identity())(outputs)
+        logits: torch.Tensor = self.last(activations)
         return logits
+
+    @property
+    def strengths(self) -> torch.Tensor | None:
+        """How freely the layer may use each of its inputs, where the network says so."""
+        found: torch.Tensor | None = getattr(self._network[0], "strengths", None)
+        return found
 
     @torch.no_grad()
     def activations(self, images: torch.Tensor) -> torch.Tensor:
@@ -168,10 +171,10 @@ def make(
 ) -> Rehearsal:
     """The set of a network that was trained on these photos."""
     last, labels = LastLayer(network.cpu().eval()), len(system.labels)
-    to_learn, held = (
-        data.listing(photos, "train", LEARNED * labels),
-        data.listing(photos, "validation", HELD * labels),
-    )
+    apart = list(data.listing(photos, "validation"))
+    with contextlib.suppress(BadData):  # photos for training alone
+        apart += data.listing(photos, "test")
+    to_learn, held = data.listing(photos, "train", LEARNED * labels), evenly(apart, HELD * labels)
     drawn = np.empty((0, system.input_size, system.input_size, 3), np.uint8)
     if system.subject:
         to_learn = (*to_learn, *evenly(data.listing(photos, OTHER_TRAIN), LEARNED // 2))
@@ -187,14 +190,14 @@ def make(
         found.append(last.activations(augment.served(some, system)))
     activations = torch.cat(found)
     classes = torch.tensor([photo.class_id for photo in listed] + [labels] * len(drawn))
-    apart = torch.zeros(len(classes), dtype=torch.bool)
-    apart[len(to_learn) : len(listed)] = True
-    apart[len(listed) + LEARNED // 2 :] = True
+    is_held = torch.zeros(len(classes), dtype=torch.bool)
+    is_held[len(to_learn) : len(listed)] = True
+    is_held[len(listed) + LEARNED // 2 :] = True
     # As they are read again.
     scale = (activations.amax(dim=0) / 255).clamp_min(1e-9)
     activations = (activations / scale).round().clamp(0, 255) * scale
     with torch.no_grad():
-        return Rehearsal(activations, classes, apart, last(activations), scale, last.before_it)
+        return Rehearsal(activations, classes, is_held, last(activations), scale, last.before_it)
 
 
 def write(found: Rehearsal, weights: Path) -> Path:
