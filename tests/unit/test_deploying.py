@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -51,12 +52,10 @@ def pictures() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def weights(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights that answer differently for different pictures, and their evaluation."""
-    torch.manual_seed(0)
-    network = Food11Network([f"{c:02d}/" for c in range(11)], range(11), pretrained=True)
-    with torch.no_grad():
-        network.head.weight[:-1].mul_(30)
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those that are served, and an evaluation of them."""
+    network, _ = load(MODELS / "food_classifier" / "1" / "model.pt")
+    assert isinstance(network, Food11Network)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
     evaluation_file.write(
@@ -157,7 +156,7 @@ def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     assert facts["opset"] == 17
     quantized = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
     assert {"QuantizeLinear", "DequantizeLinear", "Softmax"} <= quantized
-    assert (tmp_path / "model.onnx").stat().st_size < 4_000_000
+    assert (tmp_path / "model.onnx").stat().st_size < 6_000_000
 
 
 class Tampered(nn.Module):
@@ -333,7 +332,7 @@ def with_temperature(model: Path) -> None:
 
 def changed_below_the_line(model: Path) -> None:
     config = model / "config.pbtxt"
-    config.write_text(config.read_text().replace("0.7800", "0.9000"))
+    config.write_text(re.sub(r"0\.\d{4}", "0.9999", config.read_text(), count=1))
 
 
 @pytest.mark.parametrize(
