@@ -13,7 +13,6 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.client.model_config import as_json
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
-from gourmet.deploying.deploy import texts_of
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
 from gourmet.runtime.decoding import package
@@ -179,7 +178,8 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
         assert float(threshold) == pytest.approx(lowest, abs=1e-4)
         about = manifest.read(folder / "1")
         assert about["certainty"]["parts"]["test"]["sure"] == 1.0
-        assert texts_of(folder, 1)["config.pbtxt"] == (folder / "config.pbtxt").read_text()
+        config = ConfigFile.read(folder)
+        assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
     again = CliRunner().invoke(main, [*asked, "--json"])
     assert json.loads(again.stdout)["certainty"] == about["certainty"]
