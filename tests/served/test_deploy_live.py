@@ -149,7 +149,7 @@ def test_a_rollback_asks_the_version_before_and_says_what_it_answers(lab_triton:
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is " in done.output
     assert f"{MODEL}: version 2 is withdrawn, version 1 serves" in done.output
-    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt", "labels.txt"]
+    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt", "configs", "labels.txt"]
 
 
 def replaced(model: Path, number: int, content: bytes) -> None:

@@ -175,7 +175,7 @@ def test_a_layer_is_bound_by_what_takes_longer() -> None:
     ("name", "weights_mb"), [("food_classifier_onnx", (14.2, 15.0)), ("food_classifier_int8", (4.8, 5.6))]
 )
 def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, float]) -> None:
-    """MobileNetV1 is published with 569 million multiply-adds at 224 pixels, which are two operations each."""
+    """MobileNetV1 is published with 569 million multiply-adds at 224 pixels, two operations each."""
     found = count(DEFAULT / name / "1" / "model.onnx")
     convolutions = [layer for layer in found.layers if layer.op == "Conv"]
     assert len(convolutions) == 27

@@ -33,7 +33,8 @@ def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
     assert reply.status == 200
     answer = reply.json
     assert list(answer) == [
-        *("label", "probability", "sure", "relevant", "top", "model", "timings_ms", "request_id", "food")
+        *("label", "probability", "sure", "relevant", "doubtful", "top"),
+        *("model", "timings_ms", "request_id", "food"),
     ]
     assert answer["label"] in contract.SYSTEM.labels
     assert answer["model"]["name"] == "food_classifier"
