@@ -23,10 +23,6 @@ export function inShort(answer) {
 const objection = (answer) => answer.relevant === false ? t("irrelevant", { subject: settings.subject })
   : answer.doubtful ? t("doubtful", { subject: settings.subject }) : "";
 
-// Less likely food than this, and a closer photo would not help: 97 of 120 sharp photos of food with unsure answers
-// reach it, and one of 198 photos of people and dogs.
-const CLOSER = 0.9;
-
 export class Card {
   #picture = h("img", { alt: "", hidden: true });
   #body = h("div", { class: "body" });
@@ -93,8 +89,8 @@ export class Card {
     if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
     if (answer.doubtful) return t("doubtful_hint", { label: answer.label });
     if (answer.candidates) return t("either_hint");
-    const closer = settings.subject && answer[settings.subject] >= CLOSER;
-    return `${t("unsure", { threshold: percent(answer.threshold) })}${closer ? ` ${t("unsure_closer")}` : ""}`;
+    const closer = settings.subject ? ` ${t("unsure_closer")}` : "";
+    return t("unsure", { threshold: percent(answer.threshold) }) + closer;
   }
 
   /** `isFinal`: the same photo would fail again. */

@@ -86,18 +86,24 @@ def quantize(
     )
     onnxruntime.set_default_logger_severity(_WARNINGS)
     logging.getLogger().setLevel(level)
-    model = _with_pixels_in(onnx.load(path), name, photos.shape[1])
+    model = _with_pixels_in(onnx.load(path), name, photos.shape[1], grey(mean))
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
 
 
-def _with_pixels_in(model: onnx.ModelProto, name: str, side: int) -> onnx.ModelProto:
-    """Replace the quantization of the float input by the uint8 pixels themselves."""
+def _with_pixels_in(model: onnx.ModelProto, name: str, side: int, middle: int) -> onnx.ModelProto:
+    """Replace the float input by the uint8 pixels themselves, and its quantization where there is one."""
     graph = model.graph
-    quantize = next(node for node in graph.node if PIXELS in node.input)
-    dequantize = next(node for node in graph.node if quantize.output[0] in node.input)
-    graph.node.remove(quantize)
-    dequantize.input[0] = "planes"
+    first = next(node for node in graph.node if PIXELS in node.input)
+    if first.op_type == "QuantizeLinear":
+        dequantize = next(node for node in graph.node if first.output[0] in node.input)
+        graph.node.remove(first)
+        dequantize.input[0] = "planes"
+    else:  # the first layer is in float
+        graph.initializer.append(onnx.helper.make_tensor("middle", onnx.TensorProto.FLOAT, [], [middle]))
+        graph.node.insert(0, onnx.helper.make_node("Sub", ["floats", "middle"], [PIXELS], "less grey"))
+        to_float = onnx.helper.make_node("Cast", ["planes"], ["floats"], "floats", to=onnx.TensorProto.FLOAT)
+        graph.node.insert(0, to_float)
     graph.node.insert(0, onnx.helper.make_node("Transpose", [name], ["planes"], "planes", perm=[0, 3, 1, 2]))
     shape = ["batch", side, side, 3]
     graph.input.pop()

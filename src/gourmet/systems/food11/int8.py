@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import torch
 from torch import nn
 
@@ -67,20 +68,50 @@ def _quantized(source: Source) -> bytes:
     example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
     with tempfile.TemporaryDirectory(prefix="gourmet-int8-") as folder:
         path = Path(folder) / "model.onnx"
-        write_onnx(network, example, path, static_int8.PIXELS, "probabilities")
-        static_int8.quantize(
-            path,
-            source.to_calibrate,
-            mean=contract.SYSTEM.mean,
-            operators=["Conv", "Clip"],
-            excluded=_tail(onnx.load(path)),
-            name="image",
-        )
+        for is_corrected in (False, True):
+            if is_corrected:
+                _correct(network.network, source, path)
+            write_onnx(network, example, path, static_int8.PIXELS, "probabilities")
+            static_int8.quantize(
+                path,
+                source.to_calibrate,
+                mean=contract.SYSTEM.mean,
+                operators=["Conv", "Clip"],
+                excluded=_in_float(onnx.load(path)),
+                name="image",
+            )
         return path.read_bytes()
 
 
-def _tail(model: onnx.ModelProto) -> list[str]:
-    """The nodes behind the last feature map: likelihoods of hundreds of dishes do not survive eight bits."""
-    names = [node.name for node in model.graph.node]
-    last = max(i for i, node in enumerate(model.graph.node) if node.op_type == "Conv")
-    return names[last + 2 :]  # its activation follows it
+def _correct(network: Food11Network, source: Source, path: Path) -> None:
+    """Have the layers behind the features take back how far the eight bits of `path` move their means.
+
+    Measured: 0.5 points of balanced accuracy lost, 0.75 without it.
+    """
+    model = onnx.load(path)
+    mean = next(node.output[0] for node in model.graph.node if node.op_type == "ReduceMean")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(mean, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert isinstance(source.network, Food11Network)
+    moved = torch.zeros(network.dishes.in_features)
+    with torch.no_grad():
+        for photo in source.to_calibrate:
+            rounded = torch.from_numpy(session.run([mean], {"image": photo[None]})[0][0])
+            rows = torch.from_numpy(contract.SYSTEM.normalise(photo[None]))
+            moved += rounded - source.network.features(rows).mean((2, 3))[0]
+        moved /= len(source.to_calibrate)
+        network.dishes.bias.sub_(network.dishes.weight @ moved)
+        network.last.bias.sub_(network.last.weight[:, -len(moved) :] @ moved)
+
+
+def _in_float(model: onnx.ModelProto) -> list[str]:
+    """The nodes that do not survive eight bits.
+
+    Channels of the first depthwise convolution differ most in range: with the first three convolutions in
+    eight bits, 64-pixel photos lose eight points, and no time is won. Behind the last feature map, the
+    likelihoods of hundreds of dishes are computed.
+    """
+    nodes = list(model.graph.node)
+    convolutions = [place for place, node in enumerate(nodes) if node.op_type == "Conv"]
+    mean = next(place for place, node in enumerate(nodes) if node.op_type == "ReduceMean")
+    return [node.name for node in [*nodes[: convolutions[3]], *nodes[mean:]]]

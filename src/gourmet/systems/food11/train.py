@@ -144,7 +144,7 @@ class Food11Training(PictureTraining):
         goals = {HELD_OUT: GOAL}
         chosen = calibrate({HELD_OUT: shown}, goals, shown.relevance)
         others = everything.some(np.flatnonzero(known == len(SYSTEM.labels)))
-        measured = measure(shown, SYSTEM.labels, chosen, {})
+        measured = measure(shown, SYSTEM.labels, chosen)
         declines = {_OTHERS_HELD_OUT: declined(others, chosen)} if others.names else {}
         return EvaluatedClassifier(chosen, goals, {HELD_OUT: measured}, declines, SYSTEM.labels), log
 

@@ -43,10 +43,6 @@ class Accuracy:
     classes: tuple[OfClass, ...]  # those that occur
     confusion: npt.NDArray[np.int64]  # [true, answered]
 
-    def balanced_over(self, labels: Sequence[str]) -> float:
-        """Balanced accuracy over some classes alone; answers may be any class."""
-        return float(np.mean([each.recall for each in self.classes if each.label in labels]))
-
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Label, photos, recall and precision of each class, for a table."""
         return [

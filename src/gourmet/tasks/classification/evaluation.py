@@ -99,7 +99,6 @@ class Measured:
     curve: list[Operating]
     at_threshold: Operating
     denied: float  # the share that is said to show something else
-    views: dict[str, float]  # balanced accuracy over subsets of the classes
     origins: list[OfOrigin]  # by where the pictures are from, where their names tell that
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,7 +109,6 @@ class Measured:
             "answered": round(self.at_threshold.coverage, 4),
             "right_of_answered": round(self.at_threshold.accuracy, 4),
             "denied": round(self.denied, 4),
-            **{f"balanced over {name}": round(value, 4) for name, value in self.views.items()},
             **({"by_source": by_origin(self.origins)} if self.origins else {}),
         }
 
@@ -180,8 +178,6 @@ class ClassifierEvaluation:
     # The share of the sure answers that should be right, by the part that is chosen on: all of the validation
     # part, and half of any other.
     accuracy_goals: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.75})
-    # Classes over which balanced accuracy is also measured on their own.
-    views: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def evaluate(
         self,
@@ -206,7 +202,6 @@ class ClassifierEvaluation:
             answered,
             self.system.labels,
             self.accuracy_goals,
-            self.views,
             calibration_of(chosen, weights) if chosen else None,
         )
         return replace(found, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
@@ -260,7 +255,6 @@ def evaluate(
     parts: Mapping[str, Answered],
     labels: Sequence[str],
     accuracy_goals: Mapping[str, float],
-    views: Mapping[str, Sequence[str]],
     calibration: Calibration | None = None,
 ) -> EvaluatedClassifier:
     """Measure all parts with `calibration`, or with one that is chosen on some of them.
@@ -277,7 +271,7 @@ def evaluate(
             elif name in labelled:
                 chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
         calibration = calibrate(chosen_on, accuracy_goals, parts["validation"].relevance)
-    measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
+    measured = {name: measure(part, labels, calibration) for name, part in labelled.items()}
     others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
     return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
 
@@ -302,9 +296,7 @@ def calibrate(
     return replace(calibration, threshold=threshold)
 
 
-def measure(
-    part: Answered, labels: Sequence[str], calibration: Calibration, views: Mapping[str, Sequence[str]]
-) -> Measured:
+def measure(part: Answered, labels: Sequence[str], calibration: Calibration) -> Measured:
     found = accuracy(part.logits, part.classes, labels)
     shown = part.probabilities(calibration)
     return Measured(
@@ -315,7 +307,6 @@ def measure(
         curve=coverage_curve(shown, part.classes),
         at_threshold=operating_at(calibration.threshold, shown, part.classes),
         denied=0.0 if part.relevance is None else float(np.mean(~part.relevant(calibration))),
-        views={view: found.balanced_over(some) for view, some in views.items()},
         origins=of_origins(part.logits.argmax(axis=1), part.classes, list(map(origin_of, part.names))),
     )
 
