@@ -181,7 +181,8 @@ def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, floa
     assert len(convolutions) == 27
     assert 1138e6 < sum(layer.operations for layer in convolutions) < 1170e6
     assert weights_mb[0] < found.totals["weight_bytes"] / 1e6 < weights_mb[1]
-    assert {layer.quantized for layer in convolutions} == {name.endswith("int8")}
+    # In eight bits the first three convolutions stay in float.
+    assert sum(layer.quantized for layer in convolutions) == (24 if name.endswith("int8") else 0)
     assert found.unknown == ()
 
 
