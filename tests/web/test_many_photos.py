@@ -48,12 +48,13 @@ def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
         seen.append(sent(route))
         answer = route.fetch().json()
         # A cat: hardly any food, and not sure.
-        answer["results"][0] |= {"sure": False, "relevant": True, "food": 0.6}
+        answer["results"][0] |= {"sure": False, "relevant": True, "doubtful": True, "food": 0.6}
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", look)
     page.set_input_files("#file", photo(two_colours()))
-    expect(page.locator(".card[data-state=answered] .doubt")).to_contain_text("Not sure")
+    expect(page.locator(".card[data-state=answered] h3")).to_contain_text("Not sure this is food")
+    expect(page.locator(".doubt")).to_contain_text("If it is:")
     expect(page.locator(".doubt")).not_to_contain_text("closer photo")
     expect(page.locator(".looked")).to_contain_text("sees only the marked square")
     assert violations(page) == []
