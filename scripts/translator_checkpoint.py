@@ -26,7 +26,7 @@ from gourmet.errors import GourmetError, printable
 from gourmet.runtime import manifest
 from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
-from gourmet.systems.translator.network import built_with
+from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.systems.translator.train import Config, shape_of
@@ -78,7 +78,7 @@ def _write(version: Path, out: Path) -> bool:
         for part, name in (("encoder", ENCODER), ("decoder", DECODER)):
             tensors.update(_tensors(part, files[name]))
         tensors["model.shared.weight"] = tensors["lm_head.weight"]
-        network = built_with(shape, tensors)
+        network = build(shape)
         if lacking := set(dict(network.named_parameters(remove_duplicate=False))) - set(tensors):
             raise GourmetError(f"{version} has no {', '.join(sorted(lacking))}: it is not of eight bits")
         network.load_state_dict(tensors, strict=False)

@@ -40,7 +40,7 @@ OPTIONS = MeasureOptions(window_s=0.8, windows=1, warm_up_s=0.2)
 def test_the_loop_is_measured_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_LEVELS", (1, 4))
     monkeypatch.setattr(loops, "_DELAYS_US", (0, 2000))
-    options = [*QUICK, "--client", "gourmet", "--attempts", "9", "--save", str(tmp_path)]
+    options = [*QUICK, "--attempts", "9", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, ["bench", "scenario", "translator", *options])
     assert (tmp_path / "bench.json").exists(), result.output
     found = results.read(tmp_path / "bench.json")
