@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts nginx in a container. nginx looks the app's address up again and again, since a container that is made anew has
+# Starts nginx in a container. nginx looks the app's address up again and again, since a new container has
 # another, and does not read resolv.conf: who is asked differs between Docker, podman and clusters.
 set -eu
 resolver=$(awk '$1 == "nameserver" { print ($2 ~ /:/) ? "[" $2 "]" : $2 " ipv6=off"; exit }' /etc/resolv.conf)

@@ -105,7 +105,7 @@ def _limiter(app: Flask, settings: Settings) -> Limiter:
 
 
 def _client() -> str:
-    """A hash, so that whoever reads the Redis does not learn addresses."""
+    """A hash: a reader of the Redis must not learn addresses."""
     return hashlib.blake2b(client_of_request().encode(), digest_size=16).hexdigest()
 
 

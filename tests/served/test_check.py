@@ -142,8 +142,11 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         assert int8.problems() == []
         assert isinstance(int8.eager, Agreement)
         assert int8.eager.top1 == right.top1
-        # Of photos some 4 in 100 differ; drawings are like nothing that the network knows.
-        assert int8.eager.different <= 0.3 * int8.eager.pictures
+        # Where two labels are nearly as likely, eight bits may choose the other one.
+        exact = softmax(answered.logits, int8.served.info.temperature)
+        chosen = int8.answers.probabilities.argmax(axis=1)
+        lead = exact.max(axis=1) - exact[np.arange(len(exact)), chosen]
+        assert np.mean(lead >= 0.2) <= 0.1
         assert int8.quality is not None
         assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
 

@@ -79,7 +79,7 @@ def open_engine(
         return found
 
     name, rows = session.get_providers()[0], config.get("max_batch_size", 0)
-    # CUDA's provider prepares each convolution anew, for a second in all, when the number of rows is not the
+    # CUDA's provider prepares each convolution again, for a second in all, when the number of rows is not the
     # one before (github.com/microsoft/onnxruntime/issues/23006), as where Triton puts requests together.
     numbers = all(tensor.triton_type != "TYPE_STRING" for tensor in signature.inputs)
     if name == CUDA and rows > 1 and "dynamic_batching" in config and numbers:

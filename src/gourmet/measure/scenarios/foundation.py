@@ -31,9 +31,10 @@ from gourmet.systems import registry
 
 # The models that only this repository has: those of known labs.
 BASELINES: Final = Path(__file__).resolve().parents[4] / "benchmarks" / "models"
-# The lab cuts its crop after shrinking, and ours runs in eight bits: a drawing between two classes may
-# go either way. Measured: 0.89 on 64 drawings.
-_LEAST_AGREEMENT: Final = 0.8
+# The lab cuts its crop after shrinking, and ours runs in eight bits: where two labels are as close as this,
+# the models may choose either. Measured on 256 drawings: fp32 and int8 differ up to a lead of 0.18.
+_NEAR_TIE: Final = 0.2
+_LEAST_AGREEMENT: Final = 0.95
 
 ONE: Final = "one instance"
 ONNX: Final = "ONNX"
@@ -150,28 +151,32 @@ def _serving(python: str, lab: str) -> Iterator[Addresses]:
 
 def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:
     """How often the three models give the same label; raise where they clearly should and do not."""
-    of_onnx = float(np.mean(_best(python) == _best(onnx)))
-    ours, theirs = python.answers.expected, lab.answers.expected
-    (label,) = [name for name in theirs[0] if name in ours[0] and theirs[0][name].dtype == np.object_]
-    of_lab = float(np.mean([mine[label] == other[label] for mine, other in zip(ours, theirs, strict=True)]))
-    for other, share in ((onnx, of_onnx), (lab, of_lab)):
-        if share < _LEAST_AGREEMENT:
+    ours = _probabilities(python)
+    labels = list(registry.classification(python.rows.info.system).labels_of(python.rows.info))
+    given = lab.answers.expected
+    (name,) = [name for name in given[0] if given[0][name].dtype == np.object_]
+    of_lab = np.array([labels.index(answer[name].item().decode()) for answer in given])
+    shares = []
+    for other, chosen in ((onnx, _probabilities(onnx).argmax(axis=1)), (lab, of_lab)):
+        lead = ours.max(axis=1) - ours[np.arange(len(ours)), chosen]
+        shares.append(float(np.mean(lead == 0)))
+        if (agreed := float(np.mean(lead < _NEAR_TIE))) < _LEAST_AGREEMENT:
             raise WrongAnswers(
-                f"{python.model} and {other.model} agree on {share:.0%} of the pictures only; at least "
+                f"{other.model} agrees with {python.model} on {agreed:.0%} of the pictures, with near ties; "
                 f"{_LEAST_AGREEMENT:.0%} are needed: deploy both from the same weights"
             )
     return (
-        f"The answers were checked first: {onnx.model} gave the label of {python.model} for {of_onnx:.0%} of "
-        f"the pictures, and the reference lab's model for {of_lab:.0%}."
+        f"The answers were checked first: {onnx.model} gave the label of {python.model} for {shares[0]:.0%} "
+        f"of the pictures, and the reference lab's model for {shares[1]:.0%}; other labels were near ties."
     )
 
 
-def _best(workload: Workload) -> Array:
-    """The place of the most probable label, of every row."""
+def _probabilities(workload: Workload) -> Array:
+    """Of each label, of every row."""
     info = workload.rows.info
     outputs = {
         name: np.stack([answer[name] for answer in workload.answers.expected])
         for name in workload.answers.expected[0]
     }
-    found: Array = registry.classification(info.system).probabilities(outputs, info).argmax(axis=1)
+    found: Array = registry.classification(info.system).probabilities(outputs, info)
     return found
