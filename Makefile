@@ -56,7 +56,7 @@ test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
 	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 $(RERUN) -m "not slow")
 
-test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack, with a table at the end
+test-hard: setup-dev ## Overload, faults and soak on the real stack, with a table at the end
 	$(PYTEST) tests/hard --timeout 3600 $(ARGS)
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
@@ -114,10 +114,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/jupyter.txt requirements/notebook.txt
 	$(PIP) install -q -c requirements/constraints.txt -r requirements/jupyter.txt
 	$(BIN)/python -m bash_kernel.install --sys-prefix
-	@touch $@
-
-$(VENV)/.ready-hard: $(VENV)/.ready-dev requirements/fuzz.txt
-	$(PIP) install -q -c requirements/constraints.txt -r requirements/fuzz.txt
 	@touch $@
 
 clean: ## Remove the virtual environment, caches and local runs

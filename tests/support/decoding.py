@@ -1,15 +1,13 @@
 """Decodes hostile files in a process of its own and says what each cost: `python decoding.py FIRST LAST`.
 
 One line of JSON for each file that was expensive, or ended in anything but pixels or
-PictureError; the last line has the counts. `bombs` in the place of the numbers: those, each with a line.
-`expensive SECONDS SEED`: what was found to cost the most in so many seconds for each kind, by
-`support.expensive`.
+PictureError; the last line has the counts. With `bombs` instead of the numbers, one line for each file that
+is made expensive on purpose.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import resource
 import sys
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support import expensive, hostile
+from support import hostile
 
 from app.admission import gunicorn_conf
 from gourmet.pictures.decode import PictureError, from_base64
@@ -90,15 +88,6 @@ def measured(data: bytes) -> dict[str, Any]:
     }
 
 
-def search(seconds: float, seed: int) -> None:
-    for build in expensive.BUILDERS:
-        end = time.monotonic() + seconds
-        tried = itertools.count()
-        in_time = itertools.takewhile(lambda _, end=end: time.monotonic() < end, tried)
-        found = expensive.most_expensive(build, lambda data: measured(data)["cpu_s"], in_time, seed)
-        say({"name": build.__name__, "tried": next(tried), "bytes": len(found.data), **measured(found.data)})
-
-
 def main(first: int, last: int) -> None:
     results: Counter[str] = Counter()
     most_expensive = {"cpu_s": 0.0, "wall_s": 0.0, "peak_mb": 0.0}
@@ -116,9 +105,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     gunicorn_conf.post_fork(None, None)
     decode(hostile.seeds()["tiff"])  # the process that decodes apart is there from here on
-    if sys.argv[1] == "expensive":
-        search(float(sys.argv[2]), int(sys.argv[3]))
-    elif sys.argv[1] == "bombs":
+    if sys.argv[1] == "bombs":
         for name, data in hostile.bombs().items():
             say({"name": name, "bytes": len(data), **measured(data)})
     else:

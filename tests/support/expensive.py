@@ -4,7 +4,7 @@
 
 A file is made from a recipe, a list of numbers from 0 to 1, and the same recipe is always the same file. The
 most expensive recipe so far is changed in a few places and tried again. What bytes alone do to decoders,
-`hostile` and the coverage-guided fuzzer try.
+`hostile` tries.
 """
 
 from __future__ import annotations

@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,9 @@ from support.table import Keep, TableRow
 from gourmet.pictures import decoders
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
-EXPENSIVE_S = float(os.environ.get("FUZZ_EXPENSIVE_S", "60"))
 # At the limit a decoder is ended, and what is in front of that adds little.
-MOST_CPU_S = decoders.CPU_S + 0.5
-MOST_MB = 300.0
+MAX_CPU_S = decoders.CPU_S + 0.5
+MAX_MB = 300.0
 
 
 def decode(*which: str) -> list[dict[str, Any]]:
@@ -42,21 +39,9 @@ def decode(*which: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_files_that_are_dear_on_purpose(table: Keep) -> None:
+def test_files_made_expensive_to_decode(table: Keep) -> None:
     found = decode("bombs")
     table(_row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found))
-
-
-@pytest.mark.timeout(7200)
-def test_files_changed_for_what_they_cost(table: Keep) -> None:
-    """Of each kind for so many seconds: FUZZ_EXPENSIVE_S=720 is an hour."""
-    found = decode("expensive", str(EXPENSIVE_S), str(int(time.time())))
-    results = Counter(one["result"] for one in found)
-    name = "pictures whose structure is changed for what they cost, the most expensive of each kind"
-    row = _row(name, results, found)
-    tried = {f"tried of {one['name']}": one["tried"] for one in found}
-    most_expensive = {f"processor seconds of the most expensive {one['name']}": one["cpu_s"] for one in found}
-    table(replace(row, figures={**row.figures, **tried, **most_expensive}))
 
 
 @pytest.mark.timeout(3600)
@@ -71,7 +56,7 @@ def test_generated_and_mutated_files(table: Keep) -> None:
 
 
 def _too_expensive(one: dict[str, Any]) -> bool:
-    return one["cpu_s"] > MOST_CPU_S or one["peak_mb"] > MOST_MB
+    return one["cpu_s"] > MAX_CPU_S or one["peak_mb"] > MAX_MB
 
 
 def _row(
