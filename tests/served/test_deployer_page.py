@@ -11,8 +11,7 @@ from support.up import GOURMET, Up
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deployer.md").read_text(encoding="utf-8")
-# That of the benchmark is run by test_bench_deployer.py.
-COMMANDS = re.findall(r"^\$ (gourmet (?!bench).*)", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^\$ (gourmet .*)", PAGE, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import numpy as np
 
 from gourmet.contracts import Array, Tensors
 from gourmet.errors import GourmetError
-from gourmet.measure.task import MeasureOptions
 from gourmet.runtime.instances import available_cpus
 
 _WARM_UP_RUNS: Final = 3
@@ -59,7 +57,7 @@ def measure(
     found: list[LayoutResult] = []
     expected: Sequence[Array] = ()
     for layout in layouts or usual_layouts(available_cpus()):
-        runs = [opened(model, feeds, layout.threads) for _ in range(layout.sessions)]
+        runs = [_opened(model, feeds, layout.threads) for _ in range(layout.sessions)]
         for run in runs:
             _warm_up(run)
         stop = time.perf_counter() + seconds
@@ -82,24 +80,8 @@ def summarise(layout: Layout, moments: Sequence[Array]) -> LayoutResult:
     return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
 
 
-def all_cpus(run: Run, options: MeasureOptions) -> LayoutResult:
-    """What an opened file does on all CPUs, for as long as a point is measured."""
-    _warm_up(run)
-    windows = [_run_until(run, time.perf_counter() + options.window_s)[0] for _ in range(options.windows)]
-    return summarise(Layout(1, available_cpus()), windows)
-
-
-def opened(path: Path, feeds: Tensors, threads: int | None = None) -> Run:
-    """Open a TorchScript or ONNX file to run on so many threads, or on all CPUs."""
-    open_file = _torchscript if path.suffix == ".pt" else _onnxruntime
-    try:
-        return open_file(path, feeds, threads or available_cpus())
-    except Exception as exc:  # each engine has its own
-        raise GourmetError(f"{path} cannot be run without a server: {exc}") from exc
-
-
 def _warm_up(run: Run) -> None:
-    """The first runs; TorchScript compiles in the second."""
+    """Run a few times: the first runs allocate."""
     for _ in range(_WARM_UP_RUNS):
         run()
 
@@ -114,28 +96,15 @@ def _run_until(run: Run, stop: float) -> tuple[Array, Sequence[Array]]:
     return np.array(moments), answer
 
 
-def _torchscript(path: Path, feeds: Tensors, threads: int) -> Run:
-    """Frozen and fused, as the backend runs it."""
-    import torch
-
-    torch.set_num_threads(threads)
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        loaded: Any = torch.jit.load(path)  # type: ignore[no-untyped-call]
-        network: Any = torch.jit.optimize_for_inference(torch.jit.freeze(loaded.eval()))
-    tensors = [torch.from_numpy(rows) for rows in feeds.values()]
-
-    def run() -> list[Array]:
-        with torch.inference_mode():
-            return [network(*tensors).numpy()]
-
-    return run
-
-
-def _onnxruntime(path: Path, feeds: Tensors, threads: int) -> Run:
+def _opened(model: Path, feeds: Tensors, threads: int) -> Run:
+    """The runs of an ONNX file on so many threads."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what goes wrong is raised
-    session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 4  # errors are raised
+    try:
+        session: Any = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as exc:  # protobuf and ONNX Runtime have their own
+        raise GourmetError(f"{model} cannot be run without a server: {exc}") from exc
     return lambda: session.run(None, feeds)
