@@ -87,7 +87,6 @@ bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minu
 	$(BIN)/python -P benchmarks/peers $(ARGS)
 
 bench-generation: setup-dev ## Measure the figures of docs/generation.md (half an hour; goes on where it was stopped)
-	$(BIN)/gourmet bench generation engines --write docs
 	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario --write docs
 	$(BIN)/gourmet bench generation compare --write docs
 

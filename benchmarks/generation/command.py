@@ -1,4 +1,4 @@
-"""`python -P benchmarks/generation`: engines of the loop, and what a user would take instead of it."""
+"""`python -P benchmarks/generation`: the loop beside what a user would take instead of it."""
 
 from __future__ import annotations
 
@@ -34,31 +34,7 @@ _warm_up = click.option(
 
 @click.group()
 def generation() -> None:
-    """The loop of words: which engine turns it fastest, and how it stands beside what others do."""
-
-
-@generation.command()
-@_weights
-@_data
-@click.option("--limit", default=500, type=POSITIVE, help="Number of sentences.", show_default=True)
-@_write
-def engines(weights: Path, data: Path | None, limit: int, write: Path | None) -> None:
-    """ONNX Runtime and CTranslate2, in fp32 and int8, on one thread and on all.
-
-    Each translates the same sentences greedily, alone and sixteen at a time; its words are compared with
-    those of transformers' generate, which has to be all of them in fp32, and 99 % in int8.
-    """
-    with needed("engines.txt"):
-        from generation.engines import HEADINGS as ENGINE_HEADINGS
-        from generation.engines import measure
-    from gourmet.training.run import data_of
-
-    with bar("engines") as tick:
-        run = measure(weights, data or data_of(weights), limit, tick)
-    table(ENGINE_HEADINGS, run.rows())
-    click.echo(run.verdict())
-    if write:
-        click.echo(f"wrote {run.write(write)}")
+    """Compare the loop with the alternatives."""
 
 
 @generation.command()
@@ -92,7 +68,7 @@ def compare(
     which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
     with needed("engines.txt"):
-        from generation import page, served, web_app, whole_test, without_triton
+        from generation import page, served, web_app, without_triton
         from generation.sentences import Sentences, fitting
         from gourmet.systems.translator.network import load
     from gourmet.runtime.manifest import sha256
@@ -115,9 +91,8 @@ def compare(
         outcome = run(
             [served.contender(sentences), web_app.contender(sentences), *others], turns, tick, out, plan
         )
-        beside = whole_test.measured(read, tick).goals()
         comparison = page.SentenceComparison(
-            outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s, beside=beside
+            outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s
         )
     for words, why in outcome.left_out.items():
         click.echo(f"left out: {words}: {why}", err=True)
@@ -125,59 +100,4 @@ def compare(
     table(HEADINGS, [goal.as_row() for goal in page.goals(comparison)])
     if write:
         for path in page.write(comparison, write):
-            click.echo(f"wrote {path}")
-
-
-@generation.command()
-@click.option("--weights", type=FOUND_FILE, default=Path("runs/captioner/best.safetensors"))
-@click.option(
-    "--data", type=FOUND, help="Photos with a test part.  [default: those the weights were trained on]"
-)
-@click.option("--photos", "count", default=64, type=POSITIVE, help="Number at most.", show_default=True)
-@_turns
-@_window
-@_warm_up
-@_write
-def captions(
-    weights: Path,
-    data: Path | None,
-    count: int,
-    turns: int,
-    window_s: float,
-    warm_up_s: float,
-    write: Path | None,
-) -> None:
-    """Photos through Triton, in Python and by transformers behind FastAPI; translations beside captions.
-
-    Starts and stops everything itself on free ports, with the models of triton/models, which have to be of
-    --weights. Every answer is checked. All in its default takes about five minutes.
-    """
-    with needed("engines.txt"):
-        from generation import captions as photos
-        from generation import captions_page
-        from generation.page import TABLE, SentenceComparison, cells
-        from gourmet.systems.captioner.network import load
-    from gourmet.training.run import data_of
-    from harness import environment
-    from harness.run import run
-
-    requirements = Path(__file__).with_name("requirements.txt")
-    with bar("captions") as tick, TemporaryDirectory(prefix="gourmet-generation-") as folder:
-        tick(0.0, "the network's own answers")
-        options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
-        found = photos.of(data or data_of(weights), count)
-        asked = photos.PhotosAsked(load(weights), found, options, Path(folder) / "photos")
-        others = photos.contenders(
-            asked, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
-        )
-        outcome = run(others, turns, tick)
-        comparison = SentenceComparison(
-            outcome.windows, len(found), asked.pieces, turns, window_s, of="captions"
-        )
-    for words, why in outcome.left_out.items():
-        click.echo(f"left out: {words}: {why}", err=True)
-    table(TABLE, [cells(row) for row in comparison.rows])
-    table(HEADINGS, [goal.as_row() for goal in captions_page.goals(comparison)])
-    if write:
-        for path in captions_page.write(comparison, write):
             click.echo(f"wrote {path}")

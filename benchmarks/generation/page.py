@@ -55,8 +55,6 @@ class SentenceComparison:
     pieces: float  # of an answer
     turns: int
     window_s: float
-    of: str = "sentences"
-    beside: Sequence[Requirement] = ()  # goals of what was measured once, without a load
 
     @property
     def rows(self) -> list[BenchRow]:
@@ -97,7 +95,6 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 5.0),
         *first_piece(table, "the same by the web app's API", (ENCODER_MS,), 7.0, WEB),
         *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.3),
-        *comparison.beside,
     ]
 
 
@@ -130,11 +127,9 @@ def first_piece(
     return [Requirement(words, steps, wanted, at_most=True, unit="steps", disturbed=disturbed)]
 
 
-def tail(
-    table: Table, words: str, arms: Sequence[str], wanted: float, level: int = MIXED_LEVEL
-) -> list[Requirement]:
+def tail(table: Table, words: str, arms: Sequence[str], wanted: float) -> list[Requirement]:
     """The p99 of the first of two arms against that of the second."""
-    pair = [row for arm in arms if (row := table.get((arm, level)))]
+    pair = [row for arm in arms if (row := table.get((arm, MIXED_LEVEL)))]
     if len(pair) < 2:
         return []
     p99s = [[window.percentiles_ms[-1] for window in row.windows] for row in pair]
@@ -142,24 +137,18 @@ def tail(
     return goals_by_turn(words, *p99s, wanted=wanted, at_most=True, disturbed=disturbed)
 
 
-def as_markdown(
-    comparison: SentenceComparison,
-    stated: Sequence[Requirement] | None = None,
-    part: DocsPart = PART,
-    picture: str = PICTURE,
-) -> str:
+def as_markdown(comparison: SentenceComparison) -> str:
     rows = comparison.rows
-    stated = goals(comparison) if stated is None else stated
     return (
-        f"{about_line(part.command)}.\n\n"
-        f"{comparison.sentences} {comparison.of}, {comparison.pieces:.1f} pieces an answer; "
+        f"{about_line(PART.command)}.\n\n"
+        f"{comparison.sentences} sentences, {comparison.pieces:.1f} pieces an answer; "
         f"{comparison.turns} turns of windows of {comparison.window_s:g} s, one arm after another. "
         "Figures are medians over the turns with the least and the most, percentiles are of all turns' "
         "answers together, and ratios are taken turn by turn. Every answer was checked. A window in which "
         f"others took more than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never "
         "had a quiet one in some turn.\n\n"
-        f"![{comparison.of.capitalize()} per second at {_MANY} at a time]({picture})\n\n"
-        f"{markdown(HEADINGS, (goal.as_row() for goal in stated))}\n"
+        f"![Sentences per second at {_MANY} at a time]({PICTURE})\n\n"
+        f"{markdown(HEADINGS, (goal.as_row() for goal in goals(comparison)))}\n"
         f"{markdown(TABLE, map(cells, rows))}\n"
         + "".join(
             f"- {row.load.arm}: reading it {_number(row.figure(READING_MS), '.2f')} ms, "
@@ -181,18 +170,12 @@ def as_markdown(
     )
 
 
-def write(
-    comparison: SentenceComparison,
-    folder: Path,
-    stated: Sequence[Requirement] | None = None,
-    part: DocsPart = PART,
-    picture: str = PICTURE,
-) -> tuple[Path, ...]:
+def write(comparison: SentenceComparison, folder: Path) -> tuple[Path, ...]:
     """The part of the page, and a picture of everybody at the load of the goals."""
     rows = [row for row in comparison.rows if row.load.level == _MANY and row.load.arm not in _BESIDE_LONG]
-    title = f"{comparison.of.capitalize()} per second, {_MANY} at a time (median; line: least to most)"
-    drawn = chart(rows, title, f"{comparison.of} per second", str, _kind, _COLOURS)
-    return part.write(folder, as_markdown(comparison, stated, part, picture), {picture: drawn})
+    title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
+    drawn = chart(rows, title, "sentences per second", str, _kind, _COLOURS)
+    return PART.write(folder, as_markdown(comparison), {PICTURE: drawn})
 
 
 def _kind(arm: str) -> str:
