@@ -86,8 +86,8 @@ bench: setup ## Measure the figures of docs/measurements.md again (about 10 minu
 bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/peers $(ARGS)
 
-bench-generation: setup-dev ## Measure the figures of docs/generation.md (half an hour; goes on where it was stopped)
-	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario --write docs
+bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour; goes on where it was stopped)
+	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario
 	$(BIN)/gourmet bench generation compare --write docs
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs

@@ -1,4 +1,4 @@
-"""The comparison as a part of docs/generation.md, as a picture and as data."""
+"""The comparison as a part of docs/loop.md, as a picture and as data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from harness.load import BenchWindow
 from harness.report import BenchRow, DocsPart, about_line, chart, ratio_goal, rows_of
 from harness.run import QUIET_CORES
 
-PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Generation", "to here: compare")
+PART: Final = DocsPart("gourmet bench generation compare", "loop.md", "Generation", "to here: compare")
 PICTURE: Final = "generation.svg"
 _MANY: Final = 8
 _MORE: Final = 16

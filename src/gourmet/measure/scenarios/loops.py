@@ -89,7 +89,7 @@ def scenario(
         goals=_goals,
         check=partial(answers_agree, system),
         server=lambda: own_server((repository.DEFAULT,), (step, bls, *parts, inside, streamed)),
-        page="generation.md",
+        page="loop.md",
     )
 
 
