@@ -14,7 +14,8 @@ import torch
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import deploy
+from gourmet.deploying.comparison import Comparison
+from gourmet.deploying.deploy import Worse, deploy
 from gourmet.errors import GourmetError
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
@@ -157,11 +158,15 @@ def test_it_goes_through_the_same_gate_with_the_calibration_and_the_set_that_are
     served = json.loads((DEFAULT / "food_classifier" / "1" / "manifest.json").read_text())["calibration"]
     assert vars(read_evaluation(weights)[0]) == served
     shutil.copytree(DEFAULT / "food_classifier", tmp_path / "food_classifier")
-    final, checks = deploy(EXPORT.open(weights, folder, TICK), "torchscript", tmp_path)
+    shown: list[Comparison] = []
+    opened = EXPORT.open(weights, folder, TICK)
+    final, checks = deploy(opened, "torchscript", tmp_path, show=shown.append)
     assert final.name == "2"
     assert all(check.passed for check in checks)
-    assert {f"{label}: right" for label in SYSTEM.labels} <= {check.what.split(", of")[0] for check in checks}
-    assert any(check.what.startswith("no food") for check in checks)
+    measures = {row.what for row in shown[0].measures}
+    assert {f"{label}, kept" for label in SYSTEM.labels} <= measures
+    assert {"as sure as right, kept", "no food: declined or not sure, kept", "Rice, photos"} <= measures
+    assert not shown[0].lost
     mine, theirs = (path.read_bytes() for path in map(rehearsal.beside, (final / "model.pt", SERVED)))
     assert mine == theirs, "so that the next run rehearses as well"
 
@@ -178,7 +183,7 @@ def test_the_gate_refuses_a_network_that_forgot_a_class_and_says_which(
     evaluation["weights"]["sha256"] = sha256(spoiled)
     (tmp_path / "evaluation.json").write_text(json.dumps(evaluation))
     shutil.copytree(DEFAULT / "food_classifier_onnx", tmp_path / "food_classifier_onnx")
-    with pytest.raises(GourmetError, match=r"Soup: right, of \d+ kept .*FAIL"):
+    with pytest.raises(Worse, match=r"Soup, kept \d+\.\d → \d+\.\d.*--force"):
         deploy(EXPORT.open(spoiled, folder, TICK), "onnx", tmp_path)
     assert [path.name for path in (tmp_path / "food_classifier_onnx").glob("[0-9]*")] == ["1"]
 

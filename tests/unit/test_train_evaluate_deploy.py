@@ -6,6 +6,7 @@ tests/served/test_whole_way.py does so with photos of food, and a real server at
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,8 +18,14 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from support.no_stack import no_stack
 
 from gourmet.cli import main
+from gourmet.systems.digits.data import bundled
+from gourmet.systems.digits.network import DigitsNetwork
+from gourmet.tasks import evaluation_file
+from gourmet.tasks.classification.calibration import Calibration
+from gourmet.training.files import save_tensors
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -67,6 +74,49 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     assert deployed.exit_code == 0, deployed.output
     manifest = json.loads((repository / "digits" / "1" / "manifest.json").read_text())
     assert manifest["accuracy"]["test"] == numbers["test"]
+
+
+def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    network = DigitsNetwork()
+    weights, models = tmp_path / "last.safetensors", tmp_path / "models"
+    save_tensors(weights, network.state_dict(), {**network.about, "epoch": 1})
+    evaluation_file.write(weights, calibration=vars(Calibration(1.0, 0.5)), accuracy={})
+    shutil.copytree(MODELS / "digits", models / "digits")
+    deploy = ["deploy", "digits", "--format", "onnx", "--weights", weights, "--to", models]
+    deploy += ["--data", bundled()[0]]
+
+    refused = gourmet(*deploy)
+    assert refused.exit_code == 1, refused.output
+    assert "digits is not deployed, version 1 goes on serving" in refused.stderr
+    table = refused.stdout.splitlines()
+    assert table[0].split() == [
+        "digits:",
+        "held",
+        "out",
+        "examples",
+        "version",
+        "1",
+        "candidate",
+        "may",
+        "lose",
+    ]
+    alike = next(line for line in table if line.startswith("every class alike"))
+    assert re.fullmatch(r"every class alike +359 +9\d\.\d +[12]?\d\.\d +2\.0 +WORSE", alike)
+    assert [path.name for path in (models / "digits").glob("[0-9]*")] == ["1"]
+
+    forced = gourmet(*deploy, "--force")
+    assert forced.exit_code == 0, forced.output
+    assert "--force: digits is deployed and loses every class alike 9" in forced.stdout
+    facts = json.loads((models / "digits" / "2" / "manifest.json").read_text())
+    assert facts["compared"]["rows"][0]["verdict"] == "worse"
+
+    again = gourmet(*deploy)
+    assert again.exit_code == 0, again.output
+    assert "version 2 has the same weights" in again.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gourmet.commands.options import (
 )
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
+from gourmet.deploying.comparison import Comparison
 from gourmet.errors import UsageError
 from gourmet.systems import registry
 
@@ -37,6 +38,7 @@ from gourmet.systems import registry
     help="Deploy weights as others publish them, from a folder or by their public name.",
 )
 @click.option("--fp32", is_flag=True, help="Round no weights, where a system does.")
+@click.option("--force", is_flag=True, help="Deploy it although it is worse than what is served.")
 @click.option("--version", "number", type=POSITIVE, help="Replace this version.  [default: a new one]")
 @url_option(
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
@@ -51,13 +53,15 @@ def deploy(
     checkpoint: str | None,
     data: Path | None,
     fp32: bool,
+    force: bool,
     number: int | None,
     architecture: str,
     url: str | None,
     send: bool,
 ) -> None:
-    """Export a system's weights into the model repository, if the result answers as the network does.
+    """Export a system's weights into the model repository, if they are not worse than what is served.
 
+    Compares them with the served version on examples held out, and each exported file with its network.
     Exports all of its models, or the one that is named. Weights that others trained are a plain .pth or
     safetensors (--architecture), or the .onnx of a system that `gourmet new` made, and compared on made-up
     pictures where no --data are given.
@@ -101,15 +105,22 @@ def deploy(
         chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
     if not chosen_forms:
         raise UsageError(f"{name} is not what `gourmet deploy {system} --format {form}` makes: leave one out")
-    triton, said = url or serving_url(models), list[str]()
+    triton, said, shown = url or serving_url(models), list[str](), list[str]()
 
     def served(version: Path) -> None:
         if triton:
             said.append(load_and_ask(triton, version.parent, send=send))
 
+    def show(comparison: Comparison) -> None:
+        if comparison.text() not in shown:
+            click.echo(f"{comparison.model}: {comparison.text()}")
+        shown.append(comparison.text())
+        if comparison.lost and force:
+            click.echo(f"--force: {comparison.model} is deployed and loses {comparison.losses()}")
+
     with alone_in(models):
         for each in chosen_forms:
             model = models / deployment.targets[each].model
             with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
-                folder, checks = put(deployment, each, models, number, served)
+                folder, checks = put(deployment, each, models, number, served, force=force, show=show)
             click.echo("\n".join([str(folder), table(checks), *said[-1:]]))

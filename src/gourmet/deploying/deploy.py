@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import as_json, as_pbtxt, parse
+from gourmet.deploying.comparison import Comparison, serving
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
@@ -33,6 +34,12 @@ _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 _LEFT: Final = (".next.*", ".old[.-]*", ".withdrawn-*", ".*.part")
 # What a config says of a network, which may be another with each version.
 _OF_VERSION: Final = ("max_batch_size", "input", "output")
+
+
+class Worse(GourmetError):
+    """A candidate that is worse than what is served."""
+
+
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
 
@@ -42,14 +49,26 @@ def deploy(
     repository: Path,
     number: int | None = None,
     served: Callable[[Path], None] = lambda _version: None,
+    *,
+    force: bool = False,
+    show: Callable[[Comparison], None] = lambda _comparison: None,
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
     Returns the new version's folder and the checks that it passed. `served` is called with it in place, and
-    may still refuse it.
+    may still refuse it. `show` is called with how it compares with what is served: if it is worse, it is
+    refused without `force`.
     """
     target = deployment.targets[form]
     model = repository / target.model
+    comparison = compared(target, model)
+    if comparison:
+        show(comparison)
+        if comparison.lost and not force:
+            raise Worse(
+                f"{model.name} is not deployed, version {comparison.version} goes on serving. The candidate "
+                f"loses more than the margin: {comparison.losses()}. --force deploys it all the same"
+            )
     with contextlib.ExitStack() as undo:
         new = not model.exists()
         if new and target.config:
@@ -97,11 +116,24 @@ def deploy(
                 "config": config.generated,
                 "labels": list(target.labels),
                 "gate": [vars(check) for check in checks],
+                **({"compared": comparison.as_dict()} if comparison else {}),
             }
             (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             for name, text in files.items():
                 replace_text(model / name, text, undo)
     return final, checks
+
+
+def compared(target: Target, model: Path) -> Comparison | None:
+    """What is made for `model` beside the version that serves; None where none does."""
+    version = serving(model) if model.is_dir() else None
+    if not version:
+        return None
+    if not target.compare:
+        return Comparison(
+            model.name, version.name, note="accuracy was not compared: this format has no measure"
+        )
+    return target.compare(version)
 
 
 def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:

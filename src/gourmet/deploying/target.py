@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gourmet.client.model_config import Config
+from gourmet.deploying.comparison import Comparison
 from gourmet.reports.table import columns
 from gourmet.training.task import Tick
 
@@ -47,6 +48,8 @@ class Target:
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
     # The network in further forms, files of the same version: one that does not pass is left out.
     also: Sequence[Target] = ()
+    # Compares the candidate with a version that serves; None where nothing says how.
+    compare: Callable[[Path], Comparison] | None = None
 
 
 @dataclass(frozen=True)

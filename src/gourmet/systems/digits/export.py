@@ -6,7 +6,7 @@ from typing import Final
 
 from gourmet.deploying.target import Export
 from gourmet.systems.digits.contract import SYSTEM
-from gourmet.systems.digits.data import DATA
+from gourmet.systems.digits.data import DATA, bundled
 from gourmet.systems.digits.network import load
 from gourmet.tasks.classification.export import ClassifierExport, Exported
 
@@ -24,4 +24,5 @@ EXPORT: Final[Export] = ClassifierExport(
         "place": "the longer side 20 pixels, the centre of mass in the middle",
         "scale": "any: the network stretches each image to the range from 0 to 1",
     },
+    bundled=lambda: bundled()[0],
 )

@@ -44,7 +44,16 @@ def target(source: Source) -> Target:
     compare = partial(
         gate.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
     )
-    return Target("food_classifier_int8", "model.onnx", partial(build, source), gate.verify(opened, compare))
+    verify = gate.verify(opened, compare)
+    return Target(
+        "food_classifier_int8",
+        "model.onnx",
+        partial(build, source),
+        verify,
+        compare=source.candidate.beside("model.onnx", opened, are_probabilities=True)
+        if source.candidate
+        else None,
+    )
 
 
 def build(source: Source, path: Path) -> dict[str, Any]:

@@ -315,3 +315,35 @@ def declined(part: Answered, calibration: Calibration) -> Declined:
     sure = part.probabilities(calibration).max(axis=1) >= calibration.threshold
     relevant = np.ones(len(sure), bool) if part.relevance is None else part.relevant(calibration)
     return Declined(part, float(np.mean(~relevant)), float(np.mean(relevant & ~sure)))
+
+
+def shares(
+    answered: Answered, calibration: Calibration, system: PictureClassifier
+) -> dict[str, tuple[float, int]]:
+    """Shares by what they are of, each the better the more, and of how many pictures: right, of each class
+    and of all alike, how far sureness can be believed, and what is none of the classes.
+    """
+    shown = np.flatnonzero(answered.classes < len(system.labels))
+    none = np.flatnonzero(answered.classes >= len(system.labels))
+    logits, classes = answered.logits[shown], answered.classes[shown]
+    answers, probabilities = logits.argmax(axis=1), answered.probabilities(calibration)
+    by_class = {
+        label: (float(np.mean(answers[classes == number] == number)), int(rows))
+        for number, label in enumerate(system.labels)
+        if (rows := (classes == number).sum())
+    }
+    sure = operating_at(calibration.threshold, probabilities[shown], classes)
+    found = {
+        "every class alike": (float(np.mean([share for share, _ in by_class.values()])), len(shown)),
+        **by_class,
+        "sure": (sure.coverage, len(shown)),
+        "right of the sure": (sure.accuracy, round(sure.coverage * len(shown))),
+        "as sure as right": (
+            1 - calibration_error(reliability(probabilities[shown], classes)),
+            len(shown),
+        ),
+    }
+    if len(none):
+        not_sure = float(np.mean(probabilities[none].max(axis=1) < calibration.threshold))
+        found[f"no {system.subject}: declined or not sure"] = not_sure, len(none)
+    return found

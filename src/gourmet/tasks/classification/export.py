@@ -17,7 +17,7 @@ from torch import nn
 
 from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
-from gourmet.deploying.target import Check, Deployment, Target
+from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
@@ -25,9 +25,9 @@ from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
+from gourmet.tasks.classification.comparison import Candidate
 from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.classification.rehearsal import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
@@ -54,6 +54,7 @@ class Source:
     held_out: Pixels  # to pass the gate with
     held_out_classes: npt.NDArray[np.int64] | None  # of the first of them; None where nobody labelled any
     weights: Path  # whose network it is
+    candidate: Candidate | None = None  # by which it is compared with what is served
 
     @property
     def eager(self) -> Answers:
@@ -101,7 +102,9 @@ class Exported:
             return source.with_pixels(form.open(path))
 
         verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
-        return Target(self.model, form.file, build, verify, config, system.labels if config else ())
+        compare = source.candidate.beside(form.file, opened) if source.candidate else None
+        labels = system.labels if config else ()
+        return Target(self.model, form.file, build, verify, config, labels, compare=compare)
 
 
 def filled_in(name: str, **given: Any) -> str:
@@ -145,6 +148,7 @@ class ClassifierExport:
     models: Formats
     preprocessing: Mapping[str, Any] = field(default_factory=dict)  # for people who read the manifest
     calibrates: bool = False  # one of the formats is quantized
+    bundled: Callable[[], Path] | None = None  # labelled pictures that are at hand everywhere
 
     @property
     def formats(self) -> Sequence[str]:
@@ -163,13 +167,19 @@ class ClassifierExport:
         if data is None and not foreign:
             raise BadData("no labelled pictures to verify with: name them with --data")
         source = Source(self.system, network, calibration, *self._pictures(data, tick), weights)
-        known = rehearsal.read(weights, network)
-        targets = {name: model(source) for name, model in self.models.items()}
-        if known:
-            changes = known.changes(LastLayer(network), calibration, self.system)
-            targets = {name: _with(changes, target) for name, target in targets.items()}
+        candidate = Candidate(
+            self.system,
+            self.data,
+            self.bundled() if self.bundled else data,
+            source.eager,
+            calibration,
+            sha256(weights),
+            network,
+            rehearsal.read(weights, network),
+        )
+        source = replace(source, candidate=candidate)
         return Deployment(
-            targets=targets,
+            targets={name: model(source) for name, model in self.models.items()},
             facts={
                 "network": {key: about[key] for key in ("system", "architecture", "labels")},
                 "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},
@@ -220,8 +230,3 @@ class ClassifierExport:
 
     def _made_up(self, count: int, seed: int) -> list[Pixels]:
         return [self.system.pixels(each) for each in self.system.examples(max(0, count), seed)]
-
-
-def _with(changes: Sequence[Check], target: Target) -> Target:
-    """A target whose gate looks at these as well."""
-    return replace(target, verify=lambda path: [*target.verify(path), *changes])

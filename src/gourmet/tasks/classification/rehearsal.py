@@ -24,15 +24,8 @@ from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.accuracy import (
-    Classes,
-    Scores,
-    calibration_error,
-    operating_at,
-    reliability,
-)
 from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import Answered
+from gourmet.tasks.classification.evaluation import Answered, shares
 from gourmet.tasks.classification.labelled_pictures import (
     OTHER_TRAIN,
     LabelledPictures,
@@ -130,7 +123,14 @@ class Rehearsal:
         with torch.no_grad():
             now = last(self.activations[self.held]).numpy()
         was, classes = self.before[self.held].numpy(), self.classes[self.held].numpy()
-        measures = [_measured(logits, classes, calibration, system) for logits in (was, now)]
+        measures = [
+            shares(
+                Answered(logits, classes, (), bytes, relevance(logits) if system.subject else None),
+                calibration,
+                system,
+            )
+            for logits in (was, now)
+        ]
         return [
             Check(
                 f"{what}, of {rows} kept",
@@ -142,28 +142,6 @@ class Rehearsal:
                 measures[0].items(), measures[1].values(), strict=True
             )
         ]
-
-
-def _measured(
-    logits: Scores, classes: Classes, calibration: Calibration, system: PictureClassifier
-) -> dict[str, tuple[float, int]]:
-    """Shares by what they are of, each the better the more, and of how many rows."""
-    found = {
-        f"{label}: right": (float(np.mean(logits[classes == number].argmax(axis=1) == number)), int(rows))
-        for number, label in enumerate(system.labels)
-        if (rows := (classes == number).sum())
-    }
-    shows, shown = classes < len(system.labels), relevance(logits) if system.subject else None
-    probabilities = Answered(logits, classes, (), lambda _: b"", shown).probabilities(calibration)
-    rows, of_classes = probabilities[shows], classes[shows]
-    sure = operating_at(calibration.threshold, rows, of_classes)
-    found["sure"] = sure.coverage, len(rows)
-    found["right of the sure"] = sure.accuracy, round(sure.coverage * len(rows))
-    found["as sure as right"] = 1 - calibration_error(reliability(rows, of_classes)), len(rows)
-    if (none := probabilities[~shows]).size:
-        not_sure = float(np.mean(none.max(axis=1) < calibration.threshold))
-        found[f"no {system.subject}: declined or not sure"] = not_sure, len(none)
-    return found
 
 
 def make(

@@ -1,0 +1,219 @@
+"""A classifier's candidate beside what is served, on labelled pictures and on activations that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from gourmet.deploying.comparison import Comparison, Measure
+from gourmet.errors import GourmetError
+from gourmet.pictures import made_up
+from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.label_folders import OTHER
+from gourmet.runtime import manifest
+from gourmet.tasks.classification import rehearsal
+from gourmet.tasks.classification.accuracy import Classes
+from gourmet.tasks.classification.calibration import Calibration, calibration_of
+from gourmet.tasks.classification.evaluation import Answered, shares
+from gourmet.tasks.classification.gate import BATCHES, Answers, Pixels
+from gourmet.tasks.classification.rehearsal import LastLayer
+from gourmet.tasks.system_parts import BadData, Data, EmptyPart
+from gourmet.training.files import deployed_tensors
+
+# Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
+MARGIN: Final = 2.0
+CLASS_MARGIN: Final = 5.0
+_FEW: Final = 2
+_OF_EACH: Final = 120
+_MADE_UP: Final = 120
+AS_SURE: Final = "as sure as right"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Pictures that teach no network, and their classes: as many as there are labels for none of them."""
+
+    images: Pixels
+    classes: Classes
+
+    @classmethod
+    def of(cls, system: PictureClassifier, data: Data, folder: Path) -> HeldOut | None:
+        """Those of the test part of `folder`, or of its validation part; None where neither has any."""
+        for part in ("test", "validation"):
+            with suppress(EmptyPart if part == "validation" else BadData):  # which it may not have
+                examples = [*data.listing(folder, part, _OF_EACH * len(system.labels))]
+                break
+        else:
+            return None
+        if system.subject and OTHER in data.parts(folder):
+            with suppress(EmptyPart):
+                examples += data.listing(folder, OTHER, _OF_EACH)
+        images = [system.pixels(picture) for picture in data.read(examples)]
+        classes = [example.class_id for example in examples]
+        if system.subject:
+            images += [*made_up.squares(_MADE_UP, 2, system.input_size)]
+            classes += [len(system.labels)] * _MADE_UP
+        return cls(np.stack(images), np.array(classes))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A network that may be deployed, and what it is compared by."""
+
+    system: PictureClassifier
+    data: Data
+    folder: Path | None  # of labelled pictures
+    answers: Answers  # asked with pixels
+    calibration: Calibration
+    weights_sha256: str
+    network: nn.Module | None = None
+    known: rehearsal.Rehearsal | None = None  # kept beside its weights
+    are_probabilities: bool = False
+
+    def beside(
+        self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
+    ) -> Callable[[Path], Comparison]:
+        """How a version whose `file` is `opened` so is compared with it."""
+
+        def compare(version: Path) -> Comparison:
+            found = Comparison(version.parent.name, version.name)
+            about = manifest.facts(version)
+            if about.get("training", {}).get("weights_sha256") == self.weights_sha256:
+                return replace(found, note=f"version {version.name} has the same weights")
+            calibration = _calibration(version)
+            try:
+                measures = [
+                    *self._on_activations(version, file, calibration),
+                    *self._on_pictures(lambda: opened(version / file), calibration, are_probabilities),
+                ]
+            except BadData:
+                raise
+            except Exception as exc:  # whatever a runtime raises on a file that it cannot open
+                reason = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
+                return replace(
+                    found, note=f"not compared: version {version.name} cannot be asked here ({reason})"
+                )
+            note = "" if measures else f"accuracy was not compared: {self._lack}"
+            return replace(found, measures=measures, note=note)
+
+        return compare
+
+    @property
+    def _lack(self) -> str:
+        if self.system.multi_label:
+            return "a picture may have several labels, which nothing here measures"
+        if self.folder is None:
+            return "name labelled pictures with --data"
+        return f"{self.folder} holds no picture out"
+
+    @cached_property
+    def _held_out(self) -> HeldOut | None:
+        if self.folder is None or self.system.multi_label:
+            return None
+        return HeldOut.of(self.system, self.data, self.folder)
+
+    @cached_property
+    def _on_held_out(self) -> Mapping[str, tuple[float, int]]:
+        """What the candidate makes of them, once for all of its formats."""
+        assert self._held_out
+        return self._shares(self.answers, self._held_out, self.calibration, self.are_probabilities)
+
+    def _on_pictures(
+        self, opened: Callable[[], Answers], calibration: Calibration, are_probabilities: bool
+    ) -> Iterator[Measure]:
+        if not (held_out := self._held_out):
+            return
+        served = self._shares(opened(), held_out, calibration, are_probabilities)
+        yield from _measures("photos" if self.system.subject else "", served, self._on_held_out, self.system)
+
+    def _shares(
+        self, answers: Answers, held_out: HeldOut, calibration: Calibration, are_probabilities: bool
+    ) -> dict[str, tuple[float, int]]:
+        batches = np.split(held_out.images, range(BATCHES[-1], len(held_out.images), BATCHES[-1]))
+        rows = np.concatenate([answers(batch) for batch in batches])
+        level = relevance(rows) if self.system.subject else None
+        if are_probabilities:  # whose model applies the temperature itself
+            level = rows.sum(axis=1) if self.system.subject else None
+            rows, calibration = np.log(np.maximum(rows, 1e-12)), replace(calibration, temperature=1.0)
+        return shares(Answered(rows, held_out.classes, (), bytes, level), calibration, self.system)
+
+    def _on_activations(self, version: Path, file: str, calibration: Calibration) -> Iterator[Measure]:
+        """By what is shipped of photos that are not."""
+        if self.network is None:
+            return
+        last = LastLayer(self.network)
+        known = rehearsal.read(version / file, self.network) or self.known
+        if known is None:
+            return
+        held, classes = known.held, known.classes[known.held].numpy()
+        layer = _layer(version, file, self.network, last)
+        with torch.no_grad():
+            now = last(known.activations[held]).numpy()
+            # Of a layer that cannot be read: what the network said from which the set was made.
+            was = layer(known.activations[held]).numpy() if layer else known.before[held].numpy()
+        served, candidate = (
+            shares(
+                Answered(rows, classes, (), bytes, relevance(rows) if self.system.subject else None),
+                chosen,
+                self.system,
+            )
+            for rows, chosen in ((was, calibration), (now, self.calibration))
+        )
+        yield from _measures("kept", served, candidate, self.system)
+
+
+def _measures(
+    of: str,
+    served: Mapping[str, tuple[float, int]],
+    candidate: Mapping[str, tuple[float, int]],
+    system: PictureClassifier,
+) -> Iterator[Measure]:
+    for what, (before, count) in served.items():
+        now = candidate[what][0]
+        if math.isnan(before) or math.isnan(now) or what == "sure":
+            continue
+        least = CLASS_MARGIN if what in system.labels else MARGIN
+        chance = 1 / math.sqrt(count) if what == AS_SURE else _FEW / count
+        yield Measure(
+            f"{what}, {of}" if of else what, count, 100 * before, 100 * now, max(least, 100 * chance)
+        )
+
+
+def _calibration(version: Path) -> Calibration:
+    path = version / manifest.MANIFEST
+    return calibration_of(manifest.facts(version).get("calibration", {}), path)
+
+
+def _layer(version: Path, file: str, network: nn.Module, last: LastLayer) -> nn.Linear | None:
+    """The last layer of a served file of a network such as this one; None where it cannot be read."""
+    own = {id(parameter): name for name, parameter in network.named_parameters()}
+    weight, bias = own[id(last.last.weight)], own[id(last.last.bias)]
+    try:
+        tensors = _tensors(version, file)
+    except (GourmetError, OSError):
+        return None
+    if weight not in tensors or tensors[weight].shape != last.last.weight.shape:
+        return None
+    layer = nn.Linear(last.last.in_features, last.last.out_features)
+    layer.load_state_dict({"weight": tensors[weight], "bias": tensors[bias]})
+    return layer
+
+
+def _tensors(version: Path, file: str) -> Mapping[str, torch.Tensor]:
+    path = version / file
+    if path.suffix == ".pt":
+        return deployed_tensors(path, version.parents[1])
+    graph = onnx.load(path, load_external_data=False).graph
+    return {
+        each.name: torch.from_numpy(np.array(onnx.numpy_helper.to_array(each))) for each in graph.initializer
+    }
