@@ -80,7 +80,7 @@ format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## Measure the figures of docs/measurements.md again (about 10 minutes, on a quiet machine)
+bench: setup ## Measure what Triton adds (docs/measuring.md; about 10 minutes, on a quiet machine)
 	$(BIN)/gourmet bench foundation $(ARGS)
 
 bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")

@@ -1,7 +1,7 @@
 """What every request and response has in common: an id, security headers, JSON or HTML, caching, compression.
 
 Static files are cached for good under their hash. Flask-Compress compresses too, with zstd and a cache of its
-own, and takes longer for the small answers that need none (docs/performance.md); here these are a few lines,
+own, and takes longer for the small answers that need none (docs/measuring.md); here these are a few lines,
 and brotli is a dependency of Triton's client.
 """
 
@@ -154,7 +154,7 @@ class FormParser(FormDataParser):
     """A form read by `multipart` and not by werkzeug, which takes twenty times as long for a photo.
 
     werkzeug looks for the boundary with a regular expression, byte by byte; `multipart` by `bytes.find`
-    (docs/performance.md). A malformed form reads as empty, as with werkzeug; one of too many parts, or with
+    (docs/measuring.md). A malformed form reads as empty, as with werkzeug; one of too many parts, or with
     too long a text, is too large.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,7 +17,8 @@ from gourmet.runtime.reading import read_text
 from gourmet.systems.described import MODEL_CARD
 from gourmet.systems.registry import folder_of
 
-# Whatever a card has in it is text, and never markup.
+# A card is text and never markup. Its YAML front matter is for model hubs.
+_FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
 
@@ -36,7 +38,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             text = read_text(folder_of(name) / MODEL_CARD)
         except (OSError, ValueError):  # removed since, or not a text
             abort(404)
-        return render_template("model_card.html", title=system.title, text=as_html(text))
+        return render_template(
+            "model_card.html", title=system.title, text=as_html(_FRONT_MATTER.sub("", text))
+        )
 
     app.jinja_env.globals["model_card"] = address
     app.register_blueprint(routes)

@@ -30,7 +30,7 @@ _PHOTOS = ("small", "phone")
 @click.option(
     "--write",
     type=FOUND_FOLDER,
-    help="Folder with performance.md, whose part of this command is rewritten, such as docs.",
+    help="Folder with measuring.md, whose part of this command is rewritten, such as docs.",
 )
 def peers(
     turns: int,

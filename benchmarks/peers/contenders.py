@@ -55,7 +55,7 @@ _UVICORN: Final = ("uvicorn", "fastapi_app:app", "--host", "127.0.0.1", "--no-ac
 _LITSERVE: Final = ("python", "litserve_server.py")
 _BENTOML: Final = ("bentoml", "serve", "bentoml_service:FoodService", "--host", "127.0.0.1", "--port")
 
-# The peers' threads and workers are those that did best of what two cores offer (docs/performance.md).
+# The peers' threads and workers are those that did best of what two cores offer (docs/measuring.md).
 ARMS: Final = {
     arm.key: arm
     for arm in (

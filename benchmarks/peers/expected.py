@@ -25,6 +25,7 @@ SERVERS: Final = Path(__file__).resolve().parent / "servers"
 # TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
 # than this are of other pixels or another model.
 TOLERANCE: Final = 2e-3
+_MAX_ALIKE: Final = 0.1
 
 Decode = Callable[[bytes], Pixels]
 
@@ -104,12 +105,13 @@ def differences(expected: Expected) -> list[str]:
 
 
 def _rows(model: Model, photos: Sequence[bytes], decode: Decode) -> Floats:
-    """The probabilities [photos, labels]; raise unless their answers tell the photos apart."""
+    """Return the probabilities [photos, labels]; raise unless nine of ten photos have their own."""
     answer = answering(model)
     expected = np.array([answer(decode(photo)) for photo in photos])
     apart = np.abs(expected[:, np.newaxis] - expected[np.newaxis]).max(axis=2)
-    if len(photos) > 1 and np.partition(apart, 1, axis=1)[:, 1].min() <= 2 * TOLERANCE:
-        raise WrongAnswers(f"two photos have the same answer of {model.name}: rows could be mixed up unseen")
+    # A network is equally sure of some photos. Thousands of answers show a mix-up if most photos differ.
+    if len(photos) > 1 and (np.partition(apart, 1, axis=1)[:, 1] <= 2 * TOLERANCE).mean() > _MAX_ALIKE:
+        raise WrongAnswers(f"many photos have the same answer of {model.name}: mixed-up rows would not show")
     return expected
 
 

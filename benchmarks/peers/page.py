@@ -1,4 +1,4 @@
-"""The comparison as a part of docs/performance.md, as a picture and as data."""
+"""The comparison as a part of docs/measuring.md, as a picture and as data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.run import QUIET_CORES, Outcome
 from peers.contenders import ARMS, FP32, INT8
 
 REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
-PART: Final = DocsPart("gourmet bench peers", "performance.md", "Performance", "to here")
+PART: Final = DocsPart("gourmet bench peers", "measuring.md", "Measuring", "to here: peers")
 DATA, PICTURE = "peers.json", "peers.svg"
 # The concurrency for which goals were set.
 GOAL_LEVEL: Final = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,6 @@ from gourmet.measure.results import (
     Point,
     Requirement,
     Split,
-    Statement,
     Window,
 )
 from gourmet.measure.task import Answers
@@ -181,25 +179,6 @@ def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
     got = dict(zip(head.split(","), row.split(","), strict=True))
     assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("8", "100.000", "8000")
     assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
-
-
-def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_others(tmp_path: Path) -> None:
-    seen = replace(
-        a_bench(a_point()), findings=(Statement("it is so", True), Statement("Not reproduced", False))
-    )
-    report.write_docs(seen, "food", tmp_path, "labs.md")
-    labs = tmp_path / "labs.md"
-    labs.write_text(labs.read_text() + "\nRead on.\n")
-    first = labs.read_text()
-    assert "- ✓ it is so\n- ✗ Not reproduced\n" in first
-    assert "![Throughput of every point](labs-food.svg)" in first
-    report.write_docs(
-        replace(seen, findings=(Statement("it is still so", True),)), "food", tmp_path, "labs.md"
-    )
-    assert labs.read_text() == first.replace("it is so\n- ✗ Not reproduced", "it is still so")
-    assert "<svg" in (tmp_path / "labs-food.svg").read_text()
-    with pytest.raises(GourmetError, match="bench scenario digits"):
-        report.write_docs(seen, "digits", tmp_path, "labs.md")
 
 
 class StallingServer(TritonHttp):

@@ -84,7 +84,7 @@ def test_goals_are_against_the_limit_and_whichever_peer_was_best() -> None:
 def test_the_report_goes_into_its_part_of_the_page_and_leaves_the_rest(tmp_path: Path) -> None:
     performance = tmp_path / page.PART.page
     begin = "<!-- from here on written by `gourmet bench peers` -->"
-    performance.write_text(f"# Ours\n\nby hand\n\n{begin}\nold\n<!-- to here -->\n\nthe end\n")
+    performance.write_text(f"# Ours\n\nby hand\n\n{begin}\nold\n<!-- to here: peers -->\n\nthe end\n")
     page.write(results(), tmp_path)
     text = performance.read_text()
     assert text.startswith("# Ours\n\nby hand\n")

@@ -17,7 +17,6 @@ def test_it_has_the_project_s_settings_and_every_place_of_the_loop() -> None:
     assert all([load.level for load in arm.loads] == [1, 2, 3, 4, 5, 6, 7] for arm in steps)
     assert [arm.change.instances for arm in steps if arm.change] == [None] * 5 + [2]
     assert len({arm.asks for arm in chosen.arms}) == 5
-    assert chosen.page == "loop.md"
 
 
 def some(arm: str, rates: tuple[float, ...], levels: tuple[int, ...] = (1, 4)) -> list[Point]:

@@ -1,7 +1,7 @@
 """Triton over HTTP: kept connections on plain sockets, each used by one thread at a time, with one deadline.
 
 tritonclient's own connection goes through gevent, whose switches and timeouts cost more than everything else
-that is done to ask (docs/performance.md).
+that is done to ask (docs/measuring.md).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from gourmet.commands import values
 from gourmet.commands.bench_options import command_line, finish, measuring, table
 from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.measure import comparison, report, scenarios, sweep
 from gourmet.measure import scenario as running
@@ -120,11 +120,6 @@ def run(
 @click.option("--rows", "count", default=32, type=click.IntRange(2), help="Number of inputs to send.")
 @click.option("--data", type=FOUND, help="Folder of examples to send instead of generated ones.")
 @click.option(
-    "--write",
-    type=FOUND_FOLDER,
-    help="Folder with labs.md, such as docs, in which to rewrite the part of this scenario.",
-)
-@click.option(
     "--resume",
     type=FOLDER,
     help="Keep the points of each config in this folder, and skip those that are there already.",
@@ -136,7 +131,6 @@ def scenario(
     model: str | None,
     count: int,
     data: Path | None,
-    write: Path | None,
     resume: Path | None,
     target: Addresses,
     options: MeasureOptions,
@@ -161,9 +155,6 @@ def scenario(
         result = running.run(
             chosen, target, options, rows, turns=turns, command=command_line(), resume=resume, on_step=tick
         )
-    if write and result.points:
-        for path in report.write_docs(result, name, write, chosen.page):
-            click.echo(f"wrote {path}", err=True)
     finish(result, **output)
 
 

@@ -41,7 +41,7 @@ def configs(subject: Examined) -> Iterator[Finding]:
         if "default_queue_policy" in config.get("dynamic_batching", {}) and instance_count(config) < 2:
             yield warn(
                 f"{model.name} has a queue policy and one instance, so some requests wait half a second",
-                "take the policy out of its config, or give it two instances (docs/tuning.md)",
+                "take the policy out of its config, or give it two instances (docs/measuring.md)",
             )
 
 

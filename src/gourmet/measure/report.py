@@ -19,7 +19,6 @@ from gourmet.measure.comparison import Pair, differences
 from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Split, Usage, as_json, read
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
-from gourmet.reports.table import markdown, write_section
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
@@ -79,16 +78,6 @@ def folder_name(when: str, title: str) -> str:
     moment = re.sub(r"[^0-9T]", "", when)[:15].replace("T", "-")
     named = re.sub(r"[^a-z0-9_.]+", "-", title.lower()).strip("-")
     return f"{moment}-{named}"[:80]
-
-
-def write_docs(bench: Bench, name: str, folder: Path, page_name: str) -> tuple[Path, Path]:
-    """Write the part of the scenario `name` of a page of docs/, and its picture."""
-    text, picture = folder / page_name, folder / f"labs-{name}.svg"
-    marks = f"<!-- from here on written by `gourmet bench scenario {name}` -->", f"<!-- to here: {name} -->"
-    words = render("measure/section.txt", bench=bench, picture=picture.name, markdown=markdown)
-    write_section(text, *marks, words, "The labs on this machine")
-    picture.write_text(throughput(bench.points))
-    return text, picture
 
 
 # Tables

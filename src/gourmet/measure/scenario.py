@@ -125,8 +125,6 @@ class Scenario:
     # A server of its own, where the running one has not all models; what is measured without any, arm by arm.
     server: Callable[[], AbstractContextManager[Addresses]] | None = None
     beside: Callable[[Arm, Mapping[str, Workload]], Sequence[LayoutResult]] | None = None
-    # The page of docs/ that has a part for it.
-    page: str = "labs.md"
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def _change_instances(config: Config, change: Change) -> None:
     config["instance_group"] = [group]
     if group["count"] == 1:
         # With any queue policy Triton takes a request from the queue only when an instance is free, and its
-        # batcher may sleep through that moment for half a second (docs/tuning.md).
+        # batcher may sleep through that moment for half a second (docs/measuring.md).
         config.get("dynamic_batching", {}).pop("default_queue_policy", None)
     # Where nothing but instance_group differs, Triton keeps the running instances as they are and starts
     # new ones with the old config, so that all hold the wrong share of the CPU's threads.

@@ -81,7 +81,6 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
         check=lambda workloads: _answers_agree(*(workloads[model] for model in (python, onnx, lab))),
         server=lambda: _serving(python, lab),
         beside=lambda arm, workloads: _raw(onnx, workloads[onnx].rows) if arm is arms[0] else [],
-        page="measurements.md",
     )
 
 

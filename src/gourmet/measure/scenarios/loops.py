@@ -89,7 +89,6 @@ def scenario(
         goals=_goals,
         check=partial(answers_agree, system),
         server=lambda: own_server((repository.DEFAULT,), (step, bls, *parts, inside, streamed)),
-        page="loop.md",
     )
 
 
