@@ -20,6 +20,7 @@ from app.core.http import marks
 from app.core.settings import Settings
 
 FIELD: Final = "file"
+OTHER_FIELD: Final = "image"  # taken, too
 # What a multipart body may hold around the photos: boundaries, headers, a few other fields.
 WRAPPING_BYTES: Final = 65_536
 MAX_OTHER_PARTS: Final = 16

@@ -18,7 +18,7 @@ from pydantic import SerializeAsAny
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import FIELD, photo_too_large, receiving
+from app.admission.uploads import FIELD, OTHER_FIELD, photo_too_large, receiving
 from app.api import schemas
 from app.api.openapi import Parameter
 from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
@@ -172,7 +172,7 @@ def _results(
 def form_photo(settings: Settings) -> bytes:
     """The photo in the form field `file`; raise RefusedRequest or Overloaded."""
     with receiving(photo_too_large(settings)):
-        upload = request.files.get(FIELD)
+        upload = request.files.get(FIELD) or request.files.get(OTHER_FIELD)
         in_form = FIELD in request.form
     if upload is None:
         raise RefusedRequest(

@@ -12,6 +12,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.admission.uploads import (
     FIELD,
     MAX_OTHER_PARTS,
+    OTHER_FIELD,
     WRAPPING_BYTES,
     photo_too_large,
     receiving,
@@ -82,7 +83,7 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
     """The photos, the model's name and its version, or JSON that is still to be looked at."""
     kind = request.mimetype
     if kind == MULTIPART:
-        files = request.files.getlist(FIELD)
+        files = [*request.files.getlist(FIELD), *request.files.getlist(OTHER_FIELD)]
         photos = [UploadedPhoto(file.stream.read(), file.filename or None) for file in files]
         # What a browser sends for a form in which nothing was chosen.
         chosen = [photo for photo in photos if photo.data or photo.filename]

@@ -232,6 +232,17 @@ class Base64Photos(Chosen):
 
     images: list[Base64] = Field(min_length=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def one(cls, given: Any) -> Any:
+        """A single `image` is taken, too."""
+        if isinstance(given, dict) and "image" in given and "images" not in given:
+            return {
+                **{name: value for name, value in given.items() if name != "image"},
+                "images": [given["image"]],
+            }
+        return given
+
 
 class Base64Photo(Base64Photos):
     """The same where one photo is taken."""

@@ -26,15 +26,18 @@ def gourmet_config(triton):
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(main, ["config", "--url", triton.http_url, *there, *arguments])
 
-    before = run(MODEL).output
+    before = run(MODEL, "--raw").output
     yield run
-    if run(MODEL).output != before:
+    if run(MODEL, "--raw").output != before:
         assert run(MODEL, "--reset").exit_code == 0
 
 
 @pytest.mark.smoke
-def test_without_options_it_prints_the_config_that_serves(gourmet_config, tmp_path) -> None:
-    result = gourmet_config(MODEL)
+def test_without_options_it_says_what_serves_in_a_sentence_and_prints_it_with_raw(
+    gourmet_config, tmp_path
+) -> None:
+    assert gourmet_config(MODEL).output.startswith("2 instances on the CPU; batches of up to 16 rows")
+    result = gourmet_config(MODEL, "--raw")
     assert result.exit_code == 0, result.output
     (tmp_path / "config.pbtxt").write_text(result.output)
     assert read_config(tmp_path).name == MODEL
@@ -107,7 +110,7 @@ def test_a_config_that_cannot_load_leaves_the_old_one_serving(gourmet_config) ->
     result = gourmet_config(MODEL, "--variant", "two-gpus")
     assert result.exit_code == 1
     assert "goes on with the one before" in result.output
-    assert "kind: KIND_CPU" in gourmet_config(MODEL).output
+    assert "kind: KIND_CPU" in gourmet_config(MODEL, "--raw").output
 
 
 def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:

@@ -246,7 +246,7 @@ def test_numbers_that_are_none_from_a_triton_elsewhere_end_a_verb_in_a_sentence(
     assert "'translator' does not answer as translators do: " in done.output
 
 
-@pytest.mark.parametrize("verb", ["list", "config m", "translate да", "doctor"])
+@pytest.mark.parametrize("verb", ["list", "config m --raw", "translate да", "doctor"])
 def test_what_a_triton_elsewhere_says_tells_the_terminal_nothing_but_words(listen: Listen, verb: str) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J"
     names = [

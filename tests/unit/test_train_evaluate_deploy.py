@@ -29,6 +29,7 @@ from gourmet.training.files import save_tensors
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 MODELS = Path(__file__).parents[2] / "triton" / "models"
+__all__ = ["no_stack"]
 
 
 def gourmet(*arguments: object) -> Result:
@@ -126,7 +127,7 @@ def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is
         (["train", "food11"], "food11 brings no data along: name a folder or file"),
         (["train", "digits", "--pretrained"], "no pretrained weights for digits: train without --pretrained"),
         (["train", "digits", "--data", "nowhere"], "nowhere cannot be read"),
-        (["evaluate", "food11", "--data", "."], "last.safetensors does not exist: train first"),
+        (["evaluate", "food11"], "last.safetensors does not exist: train first"),
         (
             ["deploy", "food11", "--format", "floppy"],
             "--format floppy is not a format of food11; there are torchscript, onnx, int8, all",

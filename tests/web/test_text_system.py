@@ -47,7 +47,7 @@ def test_up_asks_its_sample(up: Up) -> None:
 
 
 def test_every_verb_finds_it_without_an_address(up: Up) -> None:
-    assert 'name: "digits"' in run(GOURMET, "config", "digits").stdout
+    assert 'name: "digits"' in run(GOURMET, "config", "digits", "--raw").stdout
     told = run(GOURMET, "doctor").stdout
     for port in (up.port, up.http, up.grpc, up.metrics):
         assert f"{port} held by the running stack" in told

@@ -15,7 +15,7 @@ from gourmet.commands import values
 from gourmet.commands.bench_options import command_line, finish, measuring, table
 from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE, model_of
 from gourmet.errors import UsageError
 from gourmet.measure import comparison, report, scenarios, sweep
 from gourmet.measure import scenario as running
@@ -38,7 +38,7 @@ def bench() -> None:
 
 
 @bench.command()
-@click.argument("model")
+@click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option(
     "--concurrency", type=values.levels, help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16."
 )

@@ -7,17 +7,18 @@ from typing import Any
 
 import click
 
-from gourmet.commands.options import url_option
+from gourmet.commands.options import given_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped, give, page_path, report_options
-from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
+from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of, system_of
 from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
+from gourmet.runtime.files import own_models
 from gourmet.systems import registry
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option(
     "--data",
     type=PATH,
@@ -67,8 +68,9 @@ from gourmet.systems import registry
     metavar="FOLDER",
     help="Keep every answer in FOLDER, and go on from those of a check that was stopped.",
 )
+@click.option("--calibrate", is_flag=True, help="Only set how sure its answers have to be, by --data.")
 @report_options
-def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None:
+def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
     A classifier is asked about labelled pictures. Its answers are compared with those of the network that it
@@ -90,6 +92,25 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     from gourmet.tasks import checking
     from gourmet.tasks.system_parts import SystemParts
 
+    if calibrate:
+        if not how["data"]:
+            raise UsageError("--calibrate chooses on labelled examples: name them with --data")
+        from gourmet.commands.calibrate import calibrate as choose
+
+        context = click.get_current_context()
+        system = system_of(context, context.command.params[0], model)
+        models = next((at for at in (how["repository"], own_models()) if (at / model).is_dir()), own_models())
+        context.invoke(
+            choose,
+            system=system,
+            data=how["data"],
+            dry_run=False,
+            models=models,
+            as_json=bool(json_to),
+            url=given_url(),
+            send=False,
+        )
+        return
     page = page_path(out, model)
     options = checking.CheckOptions(model, **how)
     with connect(options.url) as triton:

@@ -13,7 +13,7 @@ from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.commands.options import repositories_option, url_option
-from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
+from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.files import write_whole
@@ -23,7 +23,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option(
     "--variant", type=click.Choice(list(VARIANTS)), help="A ready-made change, to which other options add."
 )
@@ -60,6 +60,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @click.option("--yes", is_flag=True, help="Start more instances than the machine seems to have room for.")
 @repositories_option(found=True)
+@click.option("--raw", is_flag=True, help="Print it as protobuf text.")
 @click.option("--write", type=FILE, help="Save the config as this config.pbtxt.")
 @url_option()
 def config(
@@ -68,13 +69,15 @@ def config(
     reset: bool,
     yes: bool,
     repositories: tuple[Path, ...],
+    raw: bool,
     write: Path | None,
     url: str,
     **turns: Any,
 ) -> None:
     """Show or change the config of the served MODEL, with no rebuild and no restart.
 
-    Without options the config that serves now is printed. A change goes to the running server, which loads
+    Without options it says in a sentence what serves now; with --raw, as protobuf text.
+    A change goes to the running server, which loads
     the model beside the old one and then switches; the files on disk stay as they are (--write saves the
     result). If the new config cannot be loaded the old one goes on serving.
 
@@ -128,4 +131,4 @@ def config(
         if change.versions is not None:
             click.echo(f"serve: {', '.join(serve)}")
     elif not write:
-        click.echo(printable(as_pbtxt(now)), nl=False)
+        click.echo(printable(as_pbtxt(now) if raw else f"{summary(now)}\n"), nl=False)

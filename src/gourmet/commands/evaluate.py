@@ -10,28 +10,60 @@ import click
 
 from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
-from gourmet.commands.values import POSITIVE
+from gourmet.commands.values import POSITIVE, system_of
+from gourmet.errors import UsageError
+from gourmet.repository import DEFAULT
+from gourmet.runtime.files import own_models
 from gourmet.systems import registry
 
 
 @click.command()
-@click.argument("system", type=click.Choice(registry.names()))
+@click.argument("system", metavar="SYSTEM-OR-MODEL", callback=system_of)
 @trained_options
 @click.option("--limit", type=POSITIVE, help="Measure on so many examples of each part only.")
 @click.option("--device", default="cpu", help="Compute on cpu or cuda.")
 @json_option
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
-    """Measure SYSTEM's weights; write the report and the calibration next to them."""
+    """Measure SYSTEM's weights; write the report and the calibration next to them.
+
+    Without weights of a training, measures what is served, on the examples of --data.
+    """
     from gourmet.runtime import malloc
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
     evaluation = SystemParts(system, registry.piece).evaluation
-    weights = weights or Path("runs") / system / "last.safetensors"
+    trained = Path("runs") / system / "last.safetensors"
+    if not weights and not trained.exists():
+        if not data:
+            raise UsageError(
+                f"{trained} does not exist: train first, or name labelled examples with --data, "
+                "on which what is served is measured"
+            )
+        weights = _served(system)
+    weights = weights or trained
     found = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
     report = found.write(weights, f"{system}: {weights.name}")
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
         click.echo("\n".join([*found.lines(), f"report in {report}"]))
+
+
+def _served(system: str) -> Path:
+    """The weights that are served, in a folder of their own for the report."""
+    from gourmet.deploying.comparison import serving
+    from gourmet.runtime import manifest
+    from gourmet.tasks.classification.learn_more import SERVED, served_weights
+
+    name = registry.load(system).default_model
+    version = next(filter(None, (serving(models / name) for models in (DEFAULT, own_models()))), None)
+    if not version or not (version / SERVED).exists():
+        raise UsageError(
+            f"what is served of {system} keeps no weights to measure: ask it with `gourmet check {name} "
+            "--data …`, or name weights with --weights"
+        )
+    about = manifest.facts(version)
+    known = {**about.get("network", {}), "calibration": about.get("calibration")}
+    return served_weights(version, Path("runs") / f"{system}-served", known)

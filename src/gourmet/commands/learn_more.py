@@ -8,13 +8,13 @@ import click
 
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FOLDER, PATH
+from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
 
 @click.command("learn-more")
-@click.argument("system", type=click.Choice(registry.names()))
+@click.argument("system", metavar="SYSTEM-OR-MODEL", callback=system_of)
 @click.argument("folder", type=FOUND_FOLDER)
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")

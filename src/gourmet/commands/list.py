@@ -18,8 +18,9 @@ _HEADINGS = ("system", "model", "version", "state", "deployed", "by", "MB", "MB 
 @click.command()
 @repositories_option(found=True)
 @url_option("Ask this Triton what it serves.  [default: the running stack's]", required=False)
+@click.option("--all", "study", is_flag=True, help="List models for study and parts of others, too.")
 @json_option
-def list(repositories: tuple[Path, ...], url: str | None, as_json: bool) -> None:
+def list(repositories: tuple[Path, ...], url: str | None, study: bool, as_json: bool) -> None:
     """List the systems, their models and versions: which serves, when and by what it was deployed, its size.
 
     Memory and requests are those since the stack started, or the model was loaded again.
@@ -29,7 +30,11 @@ def list(repositories: tuple[Path, ...], url: str | None, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps([vars(row) for row in rows], indent=2))
         return
+    hidden = {row.model for row in rows if row.study and not row.reason and not study}
+    rows = [row for row in rows if row.model not in hidden]
     click.echo(printable(columns([_HEADINGS, *map(_cells, rows)])))
+    if hidden:
+        click.echo(f"{len(hidden)} models for study are not listed; --all lists them")
     for row in rows:
         if row.reason:
             name = f"{row.model}/{row.version}" if row.version else row.model or row.system

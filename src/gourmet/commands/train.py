@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
+from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, system_of
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
@@ -21,7 +21,7 @@ _MLFLOW: Final = "mlflow_run"
 
 
 @click.command()
-@click.argument("system", type=click.Choice(registry.names()))
+@click.argument("system", metavar="SYSTEM-OR-MODEL", callback=system_of)
 @click.argument("overrides", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option(
     "--data",

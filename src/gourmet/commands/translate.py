@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -26,7 +28,7 @@ _MOST_NAMED = 20
 
 
 @click.command()
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.argument("texts", nargs=-1, metavar="[TEXT|FILE]...")
 @click.option("--system", "asked", help="Translate by this system.  [default: the model's, or Russian]")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
@@ -44,7 +46,7 @@ def translate(
     engine: Engine,
     url: str,
 ) -> None:
-    """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
+    """Translate each Russian TEXT and each line of a FILE into English; without one, every line of stdin.
 
     With --system or --model, texts of another pair of languages.
 
@@ -54,13 +56,14 @@ def translate(
 
     \b
     gourmet translate "предоставляются полотенца ."
-    gourmet translate < russian.txt > english.txt
+    gourmet translate russian.txt > english.txt
     gourmet translate --out english.parquet < russian.txt
     RAY_ADDRESS=10.0.0.1:6379 gourmet translate --out english.parquet --engine ray < russian.txt
     """
     if not texts and sys.stdin.isatty():
-        raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
+        raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or a file')
     check_out(out, engine)
+    texts = tuple(chain.from_iterable(map(_texts_of, texts)))
     options: Options = {"beams": beams} if beams > 1 else {}
     translating = generating(
         "text", "translation", options, system=asked, model=model, url=url, together=_TEXTS
@@ -71,6 +74,19 @@ def translate(
             generated_table(_Texts(texts), by, out, engine, plan=plan, doing="translating")
             return
         _print(list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES)), "text" if texts else "line", by)
+
+
+def _texts_of(given: str) -> Iterator[str]:
+    """The lines of a file, or a text as it is; a path that does not exist is refused."""
+    path = Path(given)
+    with suppress(OSError, ValueError):  # what is too long for a path is none
+        if path.is_file():
+            with path.open("rb") as file:
+                yield from _read(file, _MOST_LINES)
+            return
+    if re.fullmatch(r"\S*/\S+|\S+\.(txt|md|csv|tsv|jsonl?)", given):
+        raise UsageError(f"{given} does not exist: name a file of texts, a line each, or write a text")
+    yield given
 
 
 def _print(lines: Sequence[str], kind: str, by: Generating) -> None:

@@ -9,7 +9,7 @@ import click
 
 from gourmet.commands.bench_options import command_line, measuring, table
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
+from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels, model_of
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.report import figures
@@ -18,7 +18,7 @@ from gourmet.tuning.search import tune as search
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option("--p95", "p95_us", type=goal, help="Highest p95 that is allowed, like 50ms.")
 @click.option(
     "--goal",
@@ -91,6 +91,7 @@ def tune(
     if as_json:
         click.echo(results.as_json(found), nl=False)
     else:
+        click.echo(found.sentence)
         table(*figures(report.tried(found)))
         refused = [f"{trial.name}: {trial.refused}" for trial in found.trials if trial.refused]
         for words in (*found.searched, *refused):
@@ -98,7 +99,6 @@ def tune(
         if found.sides:
             click.echo("In turns against the present config:")
             table(*figures(found.sides))
-        click.echo(found.sentence)
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if found.verdict in ("out of reach", "undecided"):

@@ -24,6 +24,33 @@ _MOST_STEPS: Final = 100
 _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 
 
+def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    """A system, which may be named by one of its models."""
+    from gourmet.client.model_config import as_json
+    from gourmet.contracts import SYSTEM_PARAMETER
+    from gourmet.repository import DEFAULT, read_config
+    from gourmet.runtime.files import own_models
+    from gourmet.runtime.instances import parameter
+    from gourmet.systems import registry
+
+    if name in registry.names():
+        return name
+    for models in (DEFAULT, own_models()):
+        there = name and (models / name / "config.pbtxt").is_file()
+        if there and (system := parameter(as_json(read_config(models / name)), SYSTEM_PARAMETER)):
+            return system
+    raise click.BadParameter(
+        f"{name!r} is neither a system nor a model of one: systems are {', '.join(registry.names())}"
+    )
+
+
+def model_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    """A model, which may be named by its system: that is the one which answers its page."""
+    from gourmet.systems import registry
+
+    return registry.load(name).default_model if name in registry.names() else name
+
+
 def folder(text: str | Path) -> Path:
     """One of this machine."""
     if "://" in str(text):

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 from gourmet.client.model_config import as_json
-from gourmet.contracts import SYSTEM_PARAMETER
+from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.repository import RepositoryError, model_names, read_config, versions
+from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import parameter
 from gourmet.serving.connect import connect
@@ -39,6 +39,7 @@ class ListedVersion:
     by: str = ""
     bytes: int | None = None
     memory_bytes: int | None = None
+    study: bool = False  # a part of a model, or one that only a notebook asks
 
 
 def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
@@ -76,6 +77,9 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     if fault:
         yield ListedVersion(system, model.name, state="broken", reason=fault)
         return
+    study = model.parent == DEFAULT and (
+        not system or bool(parameter(as_json(read_config(model)), WEB_PARAMETER))
+    )
     for folder in (model / str(number) for number in versions(model)):
         version = int(folder.name)
         known = ("", "", None) if states is None else ("not loaded", "", None)
@@ -88,7 +92,7 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         when, by = str(deployed.get("at", changed)), str(deployed.get("by", ""))
         held = memory.get(folder.resolve())
-        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held)
+        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held, study)
 
 
 def _states(url: str) -> _States:

@@ -163,13 +163,13 @@ def prepare(
     return MoreLearning(training.system, network, known, *pixels), about
 
 
-def served_weights(version: Path, out: Path) -> Path:
+def served_weights(version: Path, out: Path, about: dict[str, Any] | None = None) -> Path:
     """The weights of a served version, written into the folder of the run that begins with them."""
     path = version / SERVED
     if not path.exists():
         raise UsageError(f"{version} has no {SERVED}, which `gourmet deploy` leaves there, to begin with")
     weights = out / "served.safetensors"
-    save_tensors(weights, deployed_tensors(path, version.parents[1]), {})
+    save_tensors(weights, deployed_tensors(path, version.parents[1]), about or {})
     if (known := rehearsal.beside(path)).exists():
         shutil.copyfile(known, rehearsal.beside(weights))
     return weights
