@@ -30,7 +30,7 @@ from gourmet.systems.food11 import contract
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "containers" / "cpu-stack.sh"
 NO_ENGINE = 3
-SERVICES = ("triton", "flask", "proxy", "jupyter")
+SERVICES = ("triton", "triton-ports", "flask", "proxy", "jupyter")
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,13 @@ def test_both_models_are_served_to_those_who_ask_triton_itself(stack: Stack) -> 
 
 def test_ports_of_triton_and_the_lab_are_open_on_loopback_only(stack: Stack) -> None:
     for service, ports in (
-        ("triton", {stack.http_port, stack.grpc_port, stack.metrics_port}),
+        ("triton-ports", {stack.http_port, stack.grpc_port, stack.metrics_port}),
         ("jupyter", {stack.jupyter_port}),
     ):
         shown = stack.port_bindings(service)
         assert shown == {f"127.0.0.1:{port}" for port in ports}
-    assert stack.port_bindings("flask") == set()
+    for service in ("triton", "flask"):
+        assert stack.port_bindings(service) == set()
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -226,6 +227,14 @@ def test_the_lab_asks_for_its_token(stack: Stack) -> None:
     assert lab.request("GET", contents).status == 403
     assert lab.request("GET", contents, Authorization="token wrong").status == 403
     assert lab.request("GET", contents, Authorization=f"token {stack.token}").status == 200
+
+
+def test_triton_has_no_way_out(stack: Stack) -> None:
+    # A datagram socket that is connected sends nothing: the kernel only looks for a route, to an address of nobody's.
+    way_out = "import socket; socket.socket(type=socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
+    asked = stack.inside("triton", "python3", "-c", way_out)
+    assert "Network is unreachable" in asked.stderr
+    assert stack.inside("jupyter", "python3", "-c", way_out).returncode == 0
 
 
 def test_the_app_and_the_lab_reach_triton_and_not_each_other(stack: Stack) -> None:
@@ -291,7 +300,7 @@ def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: 
 def test_another_model_for_the_page_makes_the_apps_container_anew_and_costs_visitors_a_retry(
     stack: Stack,
 ) -> None:
-    others = {service: stack.container(service) for service in ("triton", "proxy", "jupyter")}
+    others = {service: stack.container(service) for service in SERVICES if service != "flask"}
     before = stack.container("flask")
 
     def first_answer_of(model: str) -> bool:

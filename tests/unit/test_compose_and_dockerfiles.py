@@ -52,6 +52,7 @@ BASE = compose("docker-compose.yaml")
 # Those that are built here, what is in front of them, and those that only look at them.
 SERVICES = {name: service for name, service in BASE["services"].items() if "build" in service}
 PROXY = BASE["services"]["proxy"]
+TRITON_PORTS = BASE["services"]["triton-ports"]
 OBSERVERS = {
     name: service
     for name, service in BASE["services"].items()
@@ -245,6 +246,7 @@ def test_what_is_pulled_is_named_in_one_place_and_the_same_everywhere() -> None:
         image = instructions(path, "FROM")[0].split()[0]
         named = re.sub(r"\$\{(\w+)\}", lambda found, them=defaults: them[found[1]], image)
         assert named == pulled["triton" if path.name == "Dockerfile.triton" else "python"], path.name
+    assert TRITON_PORTS["image"] == pulled["python"]
 
 
 @pytest.mark.parametrize("path", SLIM, ids=lambda path: path.name)
@@ -254,9 +256,10 @@ def test_the_small_images_leave_their_build_tools_behind(path: Path) -> None:
 
 
 def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> None:
-    for service in ("triton", "jupyter"):
-        assert all(port.startswith("127.0.0.1:") for port in SERVICES[service]["ports"])
-    assert "ports" not in SERVICES["flask"]
+    for service in (TRITON_PORTS, SERVICES["jupyter"]):
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    for name in ("triton", "flask"):
+        assert "ports" not in SERVICES[name]
     assert PROXY["ports"] == ["${WEB_PORT:-8080}:8080"]
 
 
@@ -299,12 +302,13 @@ def test_the_proxy_lets_through_what_the_app_takes() -> None:
 def test_published_ports_are_those_that_the_image_exposes(name: str) -> None:
     service = SERVICES[name.removesuffix(" (cpu)")]
     exposed = instructions(dockerfile(CPU["triton"] if name.endswith("(cpu)") else service), "EXPOSE")
-    assert " ".join(exposed).split() == [port.rpartition(":")[2] for port in service["ports"]]
+    published = TRITON_PORTS if name.startswith("triton") else service
+    assert " ".join(exposed).split() == [port.rpartition(":")[2] for port in published["ports"]]
 
 
 def test_tritons_ports_are_the_defaults_of_the_launcher() -> None:
     options = TritonOptions(())
-    inside = [int(port.rpartition(":")[2]) for port in SERVICES["triton"]["ports"]]
+    inside = [int(port.rpartition(":")[2]) for port in TRITON_PORTS["ports"]]
     assert inside == [options.http_port, options.grpc_port, options.metrics_port]
 
 
@@ -392,7 +396,7 @@ def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_servic
     assert settings.models == Settings().models
     host, port = settings.triton_url.split(":")
     assert host in SERVICES
-    assert port == SERVICES["triton"]["ports"][0].rpartition(":")[2]
+    assert port == TRITON_PORTS["ports"][0].rpartition(":")[2]
 
 
 def test_every_system_can_be_given_its_model_and_that_makes_the_apps_container_alone_anew() -> None:
