@@ -1,6 +1,7 @@
 """Pass connections on to Triton's ports.
 
-Triton's networks are internal, so that an engine publishes none of its ports; this container has one that is not.
+Triton's networks are internal, so that engines publish none of its ports.
+This container has one that is not.
 """
 
 from __future__ import annotations
