@@ -6,8 +6,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-# pip compiles what it installs, twenty thousand modules, on one core.
-INSTALL := $(PIP) install -q --no-compile
+UV := $(shell command -v uv)
+PINNED := -c requirements/constraints.txt
+# uv is twice as fast. pip compiles what it installs, thousands of modules, on one core.
+INSTALL := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(PIP) install -q --no-compile) $(PINNED)
 COMPILE := $(BIN)/python -P -m compileall -q -q -j 0 $(VENV)/lib || true
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
@@ -28,7 +30,7 @@ run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$stat
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit format bench bench-peers bench-generation clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit format bench bench-peers bench-generation clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +64,7 @@ test-hard: setup-dev ## Overload, faults and soak on the real stack, with a tabl
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)
 
-test-gpu: setup ## Run what wants a GPU, in some seven minutes, and print a report (ARGS="--into FILE"; docs/gpu.md)
+test-gpu: train-setup ## Run what wants a GPU, in some seven minutes, and print a report (ARGS="--into FILE"; docs/gpu.md)
 	$(BIN)/python scripts/test_gpu.py $(ARGS)
 
 check: setup-dev ## Lint, check the format, the types and which package imports which
@@ -80,10 +82,10 @@ format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## Measure what Triton adds (docs/measuring.md; about 10 minutes, on a quiet machine)
+bench: train-setup ## Measure what Triton adds (docs/measuring.md; about 10 minutes, on a quiet machine)
 	$(BIN)/gourmet bench foundation $(ARGS)
 
-bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
+bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/peers $(ARGS)
 
 bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour; goes on where it was stopped)
@@ -91,27 +93,47 @@ bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour
 	$(BIN)/gourmet bench generation compare --write docs
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
+train-setup: $(VENV)/.ready-train ## Add what training, evaluating, exporting and benchmarks need
 setup-dev: $(VENV)/.ready-dev ## Make the virtual environment that `make test` needs
 setup-lab: $(VENV)/.ready-lab ## Make the virtual environment that `make lab` needs
 
-$(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
-	@test -n "$(PYTHON)" || { echo "No Python 3.11 or 3.12 here: install one (Debian: apt install python3.11 python3.11-venv)."; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON): about a minute, once."
+$(BIN)/python:
+ifneq ($(UV),)
+	@echo "Setting up $(VENV) with uv: a quarter of a minute, once."
+	@$(UV) venv -q --seed --python $(or $(PYTHON),3.12) $(VENV)
+else ifneq ($(PYTHON),)
+	@echo "Setting up $(VENV) with $(PYTHON): half a minute, once."
 	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
-	$(INSTALL) -r requirements.txt
-	$(PIP) install -q --no-deps --editable .
+else
+	@echo "No Python 3.11 or 3.12 here: \`pip install uv && uv python install 3.12\` brings one."
+	@exit 1
+endif
+
+# The project's dependencies and extras are the files of requirements/: see pyproject.toml.
+$(VENV)/.ready: requirements/web.txt requirements/models.txt requirements/serve.txt requirements/constraints.txt pyproject.toml | $(BIN)/python
+	$(INSTALL) --editable .
 	@$(COMPILE)
 	@# Every Python of the environment then finds torch whole when it is started here: see gourmet/import_guard.py
 	@$(BIN)/python -P -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "gourmetgram.pth").write_text("import gourmet\n")'
 	@touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
-	$(INSTALL) -r requirements-dev.txt
+# Without an NVIDIA driver torch comes from PyTorch's index of CPU builds: PyPI's brings 2.7 GB of CUDA.
+$(VENV)/.ready-train: $(VENV)/.ready requirements/train.txt
+	@command -v nvidia-smi >/dev/null || $(PIP) install -q --no-compile --no-deps --timeout 5 --retries 0 \
+		--index-url https://download.pytorch.org/whl/cpu $$(grep -E '^torch(vision)?==' requirements/train.txt) || \
+		echo "PyTorch's index of CPU builds does not answer: torch comes from PyPI, with 2.7 GB of CUDA."
+	$(INSTALL) -r requirements/train.txt
 	@$(COMPILE)
 	@touch $@
 
-$(VENV)/.ready-lab: $(VENV)/.ready requirements/jupyter.txt requirements/notebook.txt
-	$(PIP) install -q -c requirements/constraints.txt -r requirements/jupyter.txt
+DEV := $(patsubst %,requirements/%.txt,dev parquet ray redis tracing)
+$(VENV)/.ready-dev: $(VENV)/.ready-train $(DEV)
+	$(INSTALL) $(DEV:%=-r %)
+	@$(COMPILE)
+	@touch $@
+
+$(VENV)/.ready-lab: $(VENV)/.ready requirements/lab.txt
+	$(INSTALL) -r requirements/lab.txt
 	$(BIN)/python -m bash_kernel.install --sys-prefix
 	@touch $@
 

@@ -20,6 +20,7 @@ from app.admission.queue import client_of_request
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
 from app.core.settings import Rate, Settings, SettingsError
+from gourmet.runtime.optional import how_to_install
 
 _TIMEOUT_S: Final = 0.25
 
@@ -95,7 +96,7 @@ def _limiter(app: Flask, settings: Settings) -> Limiter:
         )
     except ConfigurationError:
         raise SettingsError(
-            "RATE_LIMIT_STORAGE needs a package: `pip install -r requirements/redis.txt`, or unset it"
+            f"RATE_LIMIT_STORAGE needs a package: run `{how_to_install('redis')}`, or unset it"
         ) from None
     except ValueError:  # its message may contain a part of the password
         raise SettingsError(

@@ -18,6 +18,7 @@ import click
 
 from gourmet.errors import GourmetError, printable
 from gourmet.runtime.files import new_token
+from gourmet.runtime.optional import missing
 from gourmet.runtime.signals import sigterm_unwinds
 
 # verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
@@ -77,7 +78,10 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except ModuleNotFoundError as exc:
+                raise missing(exc) or exc from None
         except GourmetError as exc:
             line = f"Error: {printable(str(exc))}"
             if ctx.invoked_subcommand == "up":

@@ -10,11 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
-from typing import Final
-
-CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
 class _Finder(PathFinder):

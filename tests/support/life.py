@@ -17,8 +17,10 @@ from click.testing import CliRunner
 from support.up import GOURMET
 
 from gourmet.cli import main
-from gourmet.import_guard import CHECKOUT
 from gourmet.repository.lock import LOCK_FILE
+
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import stack
 from gourmet.doctor.findings import Examined
-from gourmet.import_guard import CHECKOUT
 from gourmet.repository import DEFAULT
 from gourmet.runtime.files import home
 from gourmet.serving import preflight
@@ -59,7 +58,7 @@ def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.Monk
 
 def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
     def status() -> str:
-        command = ["git", "-C", str(CHECKOUT), "status", "--porcelain"]
+        command = ["git", "-C", str(Path(__file__).parents[2]), "status", "--porcelain"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     before = status()

@@ -45,8 +45,8 @@ def check_for_ray(out: Path | None) -> None:
 def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: HowMany, out: Path) -> None:
     """Ask the model that `opened` opens about the names, on the cluster at RAY_ADDRESS; `out` is a folder."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
-    data = optional("ray.data", "--engine ray", "ray.txt", ", or use --engine local")
+    ray = optional("ray", "--engine ray", "ray", ", or use --engine local")
+    data = optional("ray.data", "--engine ray", "ray", ", or use --engine local")
     try:
         # Workers import modules from the folder in which the driver joins: here, a PIL.py beside the photos.
         with contextlib.chdir("/"):

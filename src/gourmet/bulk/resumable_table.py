@@ -184,7 +184,7 @@ def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
 
 
 def pyarrow(module: str = "pyarrow") -> Any:
-    return optional(module, "Parquet", "parquet.txt", ", or choose .jsonl or .csv")
+    return optional(module, "Parquet", "parquet", ", or choose .jsonl or .csv")
 
 
 def arrow_schema(columns: Columns) -> Any:

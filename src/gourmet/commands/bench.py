@@ -22,8 +22,9 @@ from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.runtime.files import shipped
 
-PROGRAMS: Final = Path(__file__).resolve().parents[3] / "benchmarks"
+PROGRAMS: Final = shipped("benchmarks")
 # What another program, or another command, reads for itself.
 _PASSED_ON: Final = {"ignore_unknown_options": True, "help_option_names": []}
 

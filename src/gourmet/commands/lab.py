@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 import sysconfig
 import threading
@@ -20,13 +21,14 @@ from gourmet.doctor.findings import Examined, Finding
 from gourmet.doctor.stack import strayed
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import DEFAULT
+from gourmet.runtime.files import IS_INSTALLED, home, shipped
+from gourmet.runtime.optional import how_to_install
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.run_file import stack_at
 
-_NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ipynb"
 _POLL_S: Final = 0.1
 _ADDRESS: Final = re.compile(r"http://127\S+")
 # What Jupyter says before it heard which level to say, and around its address.
@@ -49,9 +51,7 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
     that it prints. ARGUMENTS are passed to it, such as --no-browser.
     """
     if find_spec("jupyterlab") is None:
-        raise GourmetError("JupyterLab is not installed here: `make lab` installs it, and opens the notebook")
-    if not _NOTEBOOK.is_file():
-        raise GourmetError(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
+        raise GourmetError(f"JupyterLab is not installed here: run `{how_to_install('lab')}`")
     log, ending, running = LogPrinter(), threading.Event(), {}
     if url and Address.of(url).scheme != "http":
         raise UsageError(f"the notebook and NVIDIA's tools in it ask over plain HTTP, not {url}")
@@ -93,13 +93,22 @@ def _strayed(url: str, named: bool) -> list[Finding]:
         return list(strayed(there, sorted({name.partition("/")[0] for name in triton.ready_versions()})))
 
 
+def _notebooks() -> Path:
+    """The folder of the notebooks; those of an installed package are copied into the user's own first."""
+    if not IS_INSTALLED:
+        return shipped("notebooks")
+    copies = home() / "notebooks"
+    return copies if copies.exists() else Path(shutil.copytree(shipped("notebooks"), copies))
+
+
 def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:
+    notebooks = _notebooks()
     # For the cells that call `gourmet`, and the terminals of the lab.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     command = [
-        *(sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={_NOTEBOOK.parent}"),
+        *(sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={notebooks}"),
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
-        *(f"--LabApp.default_url=/lab/tree/{_NOTEBOOK.name}", "--log-level=WARN"),
+        *("--LabApp.default_url=/lab/tree/triton.ipynb", "--log-level=WARN"),
         # It would ask PyPI for news of itself.
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         # Jupyter refuses root unless told; here it is on loopback, behind its token.
@@ -115,4 +124,4 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
             log.say("jupyter", line.strip())
 
     env = {**os.environ, "TRITON_SERVER_URL": url, "PATH": path}
-    return Child(command, env=env, cwd=_NOTEBOOK.parent, on_line=on_line)
+    return Child(command, env=env, cwd=notebooks, on_line=on_line)

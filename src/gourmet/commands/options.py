@@ -29,7 +29,7 @@ def _chosen_repository(ctx: click.Context, _param: click.Parameter, given: Path 
     """
     name = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
     is_ours = name and ((repository.DEFAULT / name).exists() or (folders()[0] / name).exists())
-    usual = repository.DEFAULT if is_ours else own_models()
+    usual = repository.with_shipped_models() if is_ours else own_models()
     url, send = given_url(), ctx.params.get("send")
     if not url:
         if send:
@@ -174,7 +174,9 @@ def found_repositories() -> tuple[Path, ...]:
     """The folders that this stack serves, or else the checkout's and the user's own; elsewhere, none."""
     if stack := asked_stack():
         return tuple(map(Path, stack.repositories))
-    return () if given_url() else (repository.DEFAULT, *filter(Path.is_dir, [own_models()]))
+    if given_url():
+        return ()
+    return tuple(dict.fromkeys([repository.with_shipped_models(), *filter(Path.is_dir, [own_models()])]))
 
 
 def _served_repositories() -> tuple[Path, ...]:
@@ -182,8 +184,8 @@ def _served_repositories() -> tuple[Path, ...]:
     try:
         own_models().mkdir(parents=True, exist_ok=True)
     except OSError:
-        return (repository.DEFAULT,)
-    return repository.DEFAULT, own_models()
+        return (repository.with_shipped_models(),)
+    return tuple(dict.fromkeys([repository.with_shipped_models(), own_models()]))
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:

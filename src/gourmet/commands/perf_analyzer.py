@@ -1,4 +1,4 @@
-"""`gourmet perf-analyzer`: the real one, out of the tritonclient wheel."""
+"""`gourmet perf-analyzer`: NVIDIA's own program, with the libraries that it needs."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ import psutil
 
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
-from gourmet.import_guard import CHECKOUT
+from gourmet.runtime.files import shipped
 from gourmet.serving import preflight, wheel
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
-# It lies beside src/ in a checkout; an installed image has none, and nothing to compare.
-_PINS: Final = CHECKOUT / "requirements" / "constraints.txt"
+# A checkout has it; an image and an installed package have none, and nothing to compare.
+_PINS: Final = shipped("requirements/constraints.txt")
 # Each instance of a Python model holds its region there, which grows with its largest batch: 16 rows of
 # food_classifier_onnx are 10 MB in and out. Docker gives 64 MB by default (compose sets 1 GB).
 _SHARED_MEMORY: Final = Path("/dev/shm")

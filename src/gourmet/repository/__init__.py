@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
-from gourmet.import_guard import CHECKOUT
 from gourmet.runtime.decoding import package
-from gourmet.runtime.files import own_models
+from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
 from gourmet.runtime.reading import in_short, read_text
 
-# triton/models/ lies beside src/ in a checkout.
-DEFAULT: Final = CHECKOUT / "triton" / "models"
+# What came with this project: triton/models of the checkout. An installed package's are put into the user's own.
+DEFAULT: Final = own_models() if IS_INSTALLED else shipped("triton/models")
 CONFIG: Final = "config.pbtxt"
 
 
 class RepositoryError(GourmetError):
     """A model repository, or a model in it, that cannot be used."""
+
+
+def with_shipped_models() -> Path:
+    """DEFAULT. The models of an installed package are put there once: hard links, or copies where those are refused."""
+    placed, release = home() / "shipped-models.txt", version("gourmetgram-triton")
+    if IS_INSTALLED and not (placed.is_file() and placed.read_text() == release):
+        for model in shipped("triton/models").iterdir():
+            if not (DEFAULT / model.name).exists():
+                shutil.copytree(model, DEFAULT / model.name, copy_function=_link)
+        write_whole(placed, release)
+    return DEFAULT
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def model_names(repository: Path) -> tuple[str, ...]:

@@ -117,6 +117,17 @@ def _remove_beside(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+_PACKAGE: Final = Path(__file__).parents[1]
+# A wheel carries the repository's folders of data in this one (setup.py).
+_BUNDLE: Final = _PACKAGE / "_bundle"
+IS_INSTALLED: Final = _BUNDLE.is_dir()
+
+
+def shipped(folder: str) -> Path:
+    """Where a folder of the repository lies, such as triton/models: beside src/, or in an installed package."""
+    return (_BUNDLE if IS_INSTALLED else _PACKAGE.parents[1]) / folder
+
+
 HOME_ENV: Final = "GOURMET_HOME"
 _USUAL: Final = (("XDG_DATA_HOME", "gourmet"), ("HOME", ".local/share/gourmet"))
 _WITHOUT_HOME: Final = Path("/var/lib/gourmet")

@@ -1,34 +1,43 @@
-"""Packages that not everybody has: how to get them, and what goes without."""
+"""Packages that only some verbs need, and the one command that brings them."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
+from gourmet.runtime.files import IS_INSTALLED
+
+# What requirements/train.txt brings, and make up does not.
+_TRAIN: Final = frozenset(
+    "huggingface_hub omegaconf onnx sacrebleu safetensors scipy sklearn torch torchvision transformers".split()
+)
 
 
-def optional(module: str, what: str, requirements: str, otherwise: str = "") -> Any:
-    """A module that `what` needs; UsageError says how to get it, and what goes without."""
-    package = module.partition(".")[0]
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra of this project, in a checkout or for an installed package."""
+    if IS_INSTALLED:
+        return f"pip install 'gourmetgram-triton[{extra}]'"
+    target = {"train": "train-setup", "lab": "setup-lab"}.get(extra)
+    return f"make {target}" if target else f"pip install -c requirements/constraints.txt -r requirements/{extra}.txt"
+
+
+def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
+    """Import a module that `what` needs; UsageError says how to get it, and what works without it."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UsageError(
-            f"{what} needs the package {package}, which is not installed here: run `pip install -c "
-            f"requirements/constraints.txt -r requirements/{requirements}`{otherwise}"
-        ) from None
+        raise _missing(module, what, extra, otherwise) from None
 
 
-@contextlib.contextmanager
-def needed(requirements: str = "generation.txt") -> Iterator[None]:
-    """Import within; what is not installed is said, with how to get it."""
-    try:
-        yield
-    except ModuleNotFoundError as exc:
-        raise GourmetError(
-            f"{exc.name} is not installed here, and only serving texts goes without it: "
-            f"pip install -c requirements/constraints.txt -r requirements/{requirements}"
-        ) from exc
+def missing(error: ModuleNotFoundError) -> UsageError | None:
+    """Say in a sentence how to get a package of the extra `train`; None for other packages."""
+    is_known = str(error.name).partition(".")[0] in _TRAIN
+    return _missing(str(error.name), "this", "train") if is_known else None
+
+
+def _missing(module: str, what: str, extra: str, otherwise: str = "") -> UsageError:
+    return UsageError(
+        f"{what} needs the package {module.partition('.')[0]}, which is not installed here: "
+        f"run `{how_to_install(extra)}`{otherwise}"
+    )

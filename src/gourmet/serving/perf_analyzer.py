@@ -1,13 +1,19 @@
-"""NVIDIA's perf_analyzer out of the tritonclient wheel: the program, its environment, the keys it needs."""
+"""NVIDIA's perf_analyzer: the program, downloaded when it is first wanted, its environment and its keys."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 import sysconfig
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
+from gourmet.runtime.files import written_aside
 from gourmet.serving import api_keys
 from gourmet.serving.wheel import find_wheel
 
@@ -15,14 +21,33 @@ from gourmet.serving.wheel import find_wheel
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
+# The last that runs on an older C library came in the wheel of NVIDIA's client; since then it has its own package.
+_OLDER: Final = "tritonclient==2.50.0"
+_NEWER: Final = "perf-analyzer==2.60.0"
+_GLIBC_OF_NEWER: Final = (2, 38)
+
+
 def binary() -> Path:
-    binary = Path(sysconfig.get_path("scripts"), "perf_analyzer")
-    if not binary.is_file():
-        raise GourmetError(
-            f"no perf_analyzer found at {binary}: the Linux wheel of tritonclient brings it; "
-            "run `make setup`, or `pip install -r requirements/triton.txt`"
-        )
-    return binary
+    """The program among those of this environment, where it is put when it is first wanted."""
+    program = Path(sysconfig.get_path("scripts"), "perf_analyzer")
+    if program.is_file():
+        return program
+    glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
+    package = _NEWER if glibc >= _GLIBC_OF_NEWER else _OLDER
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
+        download = [sys.executable, "-P", "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package]
+        done = subprocess.run(download, capture_output=True, text=True, check=False)
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            raise GourmetError(
+                f"perf_analyzer is in the package {package}, which pip cannot download here "
+                f"({done.stderr.strip().rpartition(chr(10))[2]}): put the program at {program}"
+            )
+        with zipfile.ZipFile(wheels[0]) as wheel, written_aside(program) as aside:
+            (name,) = (name for name in wheel.namelist() if name.endswith("bin/perf_analyzer"))
+            aside.write_bytes(wheel.read(name))
+            aside.chmod(0o755)
+    return program
 
 
 def environment(folder: Path) -> dict[str, str]:

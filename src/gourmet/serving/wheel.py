@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.import_guard import CHECKOUT
-from gourmet.runtime.files import HOME_ENV, home
+from gourmet.runtime.files import HOME_ENV, home, shipped
 from gourmet.systems import FOLDERS_ENV, folders
 
-# triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
 # Where the Python backend makes a folder at each start, which a killed server leaves; and of the same length,
 # the folder that the server works in, which goes with it.
@@ -67,7 +65,7 @@ class TritonWheel:
 
 def own_backends() -> Path:
     """The folder of the backends that this project brings itself."""
-    folder = Path(os.environ.get(BACKENDS_ENV, CHECKOUT / "triton" / "backends"))
+    folder = Path(os.environ.get(BACKENDS_ENV, shipped("triton/backends")))
     if not folder.is_dir():
         raise GourmetError(
             f"no backends at {folder}: run from a checkout, or point {BACKENDS_ENV} at its triton/backends"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.errors import GourmetError
+from gourmet.runtime.optional import optional
 from gourmet.reports import machine
 
 STORE: Final = Path("runs") / "mlruns"
@@ -60,11 +60,5 @@ def logged(
 def _client(store: Path) -> Any:
     # Its folder of files is what a lab of one needs; since 3.13 it wants to be asked for.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    try:
-        from mlflow import MlflowClient
-    except ImportError as exc:
-        raise GourmetError(
-            "MLflow is not installed here: `pip install -r requirements/mlflow.txt`, or train without "
-            "--mlflow; curves and log lie in the run's folder either way"
-        ) from exc
-    return MlflowClient(tracking_uri=store.absolute().as_uri())
+    otherwise = ", or train without --mlflow; curves and log lie in the run's folder either way"
+    return optional("mlflow", "--mlflow", "mlflow", otherwise).MlflowClient(tracking_uri=store.absolute().as_uri())

@@ -27,10 +27,11 @@ from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import AS_IN_LABS, Change
+from gourmet.runtime.files import shipped
 from gourmet.systems import registry
 
 # The models that only this repository has: those of known labs.
-BASELINES: Final = Path(__file__).resolve().parents[4] / "benchmarks" / "models"
+BASELINES: Final = shipped("benchmarks/models")
 # The lab cuts its crop after shrinking, and ours runs in eight bits: where two labels are as close as this,
 # the models may choose either. Measured on 256 drawings: fp32 and int8 differ up to a lead of 0.18.
 _NEAR_TIE: Final = 0.2

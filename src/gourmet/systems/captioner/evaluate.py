@@ -18,7 +18,6 @@ from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.optional import needed
 from gourmet.systems.captioner.cider import TOKENIZER, Cider, scored_words
 from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
 from gourmet.systems.captioner.export import TrainedCaptioner
@@ -196,8 +195,7 @@ def _threshold(captions: Sequence[Caption]) -> float:
 
 
 def _scores(captions: Sequence[Caption], data: Path, part: str, threshold: float) -> CaptionScores:
-    with needed():
-        from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.bleu import BLEU
     by_name = {photo.name: photo.captions for photo in photos(data, part)}
     people = [by_name[each.photo] for each in captions]
     most = max(map(len, people))

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.optional import needed
 from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.captioner import vision
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
@@ -38,8 +37,7 @@ class CaptionNetwork(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         torchvision()  # which transformers imports where it is installed
-        with needed():
-            from transformers.models import blip
+        from transformers.models import blip
         seen = dict(config.get("vision_config") or {})
         text = {**known_to(blip.BlipTextConfig, config.get("text_config") or {}), "is_decoder": True}
         self.is_grid = seen.get("model_type") == GRID_VISION

@@ -10,7 +10,6 @@ from typing import Any, Final
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.optional import needed
 from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.translator.contract import MAX_NEW_TOKENS
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
@@ -47,8 +46,7 @@ class Checkpoint:
 def build(config: dict[str, Any]) -> nn.Module:
     """A network with weights drawn by chance; its tensors have the names of public checkpoints."""
     torchvision()  # which transformers imports where it is installed
-    with needed():
-        from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianConfig, MarianMTModel
     # On CPUs torch's fused attention is slower than its parts for rows of some twenty pieces, most of all
     # backwards in bfloat16.
     network: nn.Module = MarianMTModel(MarianConfig(**known_to(MarianConfig, config)))

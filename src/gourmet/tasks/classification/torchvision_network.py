@@ -12,6 +12,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.runtime.optional import optional
 from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
@@ -64,13 +65,7 @@ def _name(architecture: str) -> str:
 def _timm(architecture: str) -> Any:
     """The package, which is optional; UsageError unless it has the network."""
     torchvision()  # which it asks for, and which may have to be helped
-    try:
-        models = importlib.import_module("timm.models")
-    except ImportError as exc:
-        raise GourmetError(
-            f"{architecture} needs the package timm, which is not installed here: run `pip install -c "
-            "requirements/constraints.txt -r requirements/timm.txt`, or name a network of torchvision"
-        ) from exc
+    models = optional("timm.models", architecture, "timm", ", or name a network of torchvision")
     # Another name could mean a folder, or code to download.
     name = architecture.removeprefix(TIMM)
     if not (name in models.list_models() or name in models.list_pretrained()):

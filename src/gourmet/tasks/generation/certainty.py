@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.reports.table import columns
-from gourmet.runtime.optional import needed
 from gourmet.tasks.system_parts import Reference
 
 # An answer with a chrF of at least this says about what people said.
@@ -94,8 +93,7 @@ class Certainty:
 
 
 def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
-    with needed():
-        from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.chrf import CHRF
     chrf = CHRF()
     return [
         Judged(answer, chrf.sentence_score(answer.text, [reference.answer]).score >= NEAR)

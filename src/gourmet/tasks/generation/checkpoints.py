@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.optional import needed
 from gourmet.training.loop import BEST, LAST
 
 CONFIG: Final = "config.json"
@@ -34,8 +33,7 @@ def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -
         raise UsageError(
             f"{checkpoint} does not exist: name a folder, a file of weights, or a public checkpoint"
         )
-    with needed():
-        from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download
 
     try:
         return find(snapshot_download(checkpoint, allow_patterns=[CONFIG, *files, *WEIGHTS]), check, files)

@@ -10,7 +10,6 @@ from typing import Any, Final
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.files import write_whole
-from gourmet.runtime.optional import needed
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.system_parts import Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
@@ -122,9 +121,8 @@ class TextScores:
 
 
 def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores:
-    with needed():
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
     bleu, chrf = BLEU(effective_order=False), CHRF()
     right = [reference.answer for reference in references]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import torch
 
 from gourmet.errors import UsageError
-from gourmet.runtime.optional import needed
 
 _ROWS: Final = 128
 
@@ -70,10 +69,9 @@ Config = TypeVar("Config", bound="DataclassInstance")
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
     """`config` with some of it as `name=value`; raises UsageError."""
-    with needed():
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
     try:
         merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(list(overrides)))
         return cast(Config, OmegaConf.to_object(merged))

@@ -14,7 +14,6 @@ from gourmet.runtime.decoding.answers import AnswerJob, Parts, ServedNetwork, Vo
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.optional import needed
 from gourmet.tasks.generation.graphs import OPSET
 from gourmet.training.task import Tick
 
@@ -100,8 +99,7 @@ def _nearness(
     vocabulary: Vocabulary, found: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
 ) -> Check:
     """Where two words are about as likely, rounding decides: how much of the texts is the same counts."""
-    with needed():
-        import sacrebleu
+    import sacrebleu
     texts, references = ([vocabulary.decode(answer) for answer in answers] for answers in (found, right))
     chrf = sacrebleu.corpus_chrf(texts, [references]).score
     allowed = f"at least {_NEAR:g}" + ("" if chrf >= _NEAR else "; --fp32 rounds nothing")

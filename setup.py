@@ -1,0 +1,21 @@
+"""Puts the repository's folders of data into the wheel; everything else is in pyproject.toml and MANIFEST.in."""
+
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithData(build_py):
+    """In a wheel they lie in gourmet/_bundle: see `shipped` in gourmet/runtime/files.py."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for folder in ("triton", "notebooks", "benchmarks/models"):
+                target = Path(self.build_lib, "gourmet", "_bundle", folder)
+                copytree(folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True)
+
+
+setup(cmdclass={"build_py": BuildWithData})
