@@ -1,4 +1,4 @@
-"""Puts the repository's folders of data into the wheel; everything else is in pyproject.toml and MANIFEST.in."""
+"""Puts the repository's folders of data into the wheel; pyproject.toml and MANIFEST.in say the rest."""
 
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -15,7 +15,9 @@ class BuildWithData(build_py):
         if not self.editable_mode:
             for folder in ("triton", "notebooks", "benchmarks/models"):
                 target = Path(self.build_lib, "gourmet", "_bundle", folder)
-                copytree(folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True)
+                copytree(
+                    folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True
+                )
 
 
 setup(cmdclass={"build_py": BuildWithData})

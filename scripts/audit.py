@@ -18,7 +18,7 @@ import click
 ROOT = Path(__file__).parents[1]
 PINS = "requirements/constraints.txt"
 # Beside their own, the pins of these are in no list of constraints (a build of torch says so in its version).
-MORE = ("requirements/web.txt", "requirements/models.txt", "requirements/triton.txt")
+MORE = ("requirements/web.txt", "requirements/models.txt", "requirements/serve.txt", "requirements/train.txt")
 
 
 def main() -> int:

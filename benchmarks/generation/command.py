@@ -12,7 +12,6 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import HEADINGS
 from gourmet.measure.task import MeasureOptions
-from gourmet.runtime.optional import needed
 
 _weights = click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
 _data = click.option(
@@ -67,11 +66,10 @@ def compare(
     Starts and stops everything itself on free ports, one after another, with the models of triton/models,
     which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
-    with needed("engines.txt"):
-        from generation import page, served, web_app, without_triton
-        from generation.sentences import Sentences, fitting
-        from gourmet.systems.translator.network import load
+    from generation import page, served, web_app, without_triton
+    from generation.sentences import Sentences, fitting
     from gourmet.runtime.manifest import sha256
+    from gourmet.systems.translator.network import load
     from gourmet.training.run import data_of
     from harness import environment
     from harness.run import run

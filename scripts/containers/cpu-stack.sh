@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-gourmetgram}
 WAIT_S=${WAIT_S:-180}
-# requirements-dev.txt brings podman-compose.
+# requirements/dev.txt brings podman-compose.
 PATH=$PATH:$PWD/.venv/bin
 
 find_engine() {

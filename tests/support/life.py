@@ -19,7 +19,6 @@ from support.up import GOURMET
 from gourmet.cli import main
 from gourmet.repository.lock import LOCK_FILE
 
-
 CHECKOUT = Path(__file__).parents[2]
 
 

@@ -405,7 +405,7 @@ def test_timm_where_it_is_missing_is_told_with_the_way_to_it(
     monkeypatch.setitem(sys.modules, "timm", None)
     monkeypatch.setitem(sys.modules, "timm.models", None)
     done = new(small_network.saved(tmp_path / "theirs.pth"), "--architecture", "timm:resnet18")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "needs the package timm, which is not installed here: run `pip install -c " in done.output
     assert (Path(__file__).parents[2] / "requirements" / "timm.txt").read_text().count("\ntimm==") == 1
 

@@ -162,14 +162,13 @@ def modules_of(package: str) -> list[str]:
 def installed(dockerfile: Path) -> set[str]:
     """The packages that an image gets, with what they bring along, as this environment has them."""
     text = dockerfile.read_text()
-    picked = re.findall(r"\^([\w-]+)==/p", text)
+    picked = re.findall(r"\^([\w-]+)(?:==|\\\[)/p", text)
     pins = "\n".join(path.read_text() for path in [ROOT / "requirements.txt", *REQUIREMENTS.glob("*.txt")])
     waiting = [
         Requirement(line.rstrip(" \\"))
         for name in picked
-        for line in re.findall(rf"^{name}==.*$", pins, re.M)
+        for line in re.findall(rf"^{name}(?:\[.+\])?==.*$", pins, re.M)
     ]
-    waiting += [Requirement(name) for name in re.findall(r"/(tritonclient\[.+?\])/p", text)]
     files = re.findall(r"-r requirements/([\w.-]+\.txt)", text)
     for file in files:
         lines = (REQUIREMENTS / file).read_text().splitlines()
@@ -222,8 +221,8 @@ def test_what_a_build_installs_is_there_and_what_it_picks_is_pinned(path: Path) 
     pinned = "\n".join(
         file.read_text() for file in [ROOT / "requirements.txt", *ROOT.glob("requirements/*.txt")]
     )
-    for pattern in re.findall(r"\^([\w-]+)(?:\\\[all\\\])?(?:==|/tritonclient)", path.read_text()):
-        assert re.search(rf"^{pattern}(\[all\])?==", pinned, re.MULTILINE), f"{path.name} looks for {pattern}"
+    for pattern in re.findall(r"\^([\w-]+)(?:==|\\\[)", path.read_text()):
+        assert re.search(rf"^{pattern}(\[.+\])?==", pinned, re.MULTILINE), f"{path.name} looks for {pattern}"
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)

@@ -14,7 +14,7 @@ from gourmet.runtime.decoding import package
 from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
 from gourmet.runtime.reading import in_short, read_text
 
-# What came with this project: triton/models of the checkout. An installed package's are put into the user's own.
+# The models that came with this project. Those of an installed package are put into the user's own.
 DEFAULT: Final = own_models() if IS_INSTALLED else shipped("triton/models")
 CONFIG: Final = "config.pbtxt"
 
@@ -24,7 +24,7 @@ class RepositoryError(GourmetError):
 
 
 def with_shipped_models() -> Path:
-    """DEFAULT. The models of an installed package are put there once: hard links, or copies where those are refused."""
+    """Return DEFAULT; the models of an installed package are put there once, as hard links or copies."""
     placed, release = home() / "shipped-models.txt", version("gourmetgram-triton")
     if IS_INSTALLED and not (placed.is_file() and placed.read_text() == release):
         for model in shipped("triton/models").iterdir():

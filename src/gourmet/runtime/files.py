@@ -124,7 +124,7 @@ IS_INSTALLED: Final = _BUNDLE.is_dir()
 
 
 def shipped(folder: str) -> Path:
-    """Where a folder of the repository lies, such as triton/models: beside src/, or in an installed package."""
+    """Where a folder of the repository lies, such as triton/models: in a checkout or an installed package."""
     return (_BUNDLE if IS_INSTALLED else _PACKAGE.parents[1]) / folder
 
 

@@ -10,7 +10,18 @@ from gourmet.runtime.files import IS_INSTALLED
 
 # What requirements/train.txt brings, and make up does not.
 _TRAIN: Final = frozenset(
-    "huggingface_hub omegaconf onnx sacrebleu safetensors scipy sklearn torch torchvision transformers".split()
+    [
+        "huggingface_hub",
+        "omegaconf",
+        "onnx",
+        "sacrebleu",
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "torch",
+        "torchvision",
+        "transformers",
+    ]
 )
 
 
@@ -19,7 +30,11 @@ def how_to_install(extra: str) -> str:
     if IS_INSTALLED:
         return f"pip install 'gourmetgram-triton[{extra}]'"
     target = {"train": "train-setup", "lab": "setup-lab"}.get(extra)
-    return f"make {target}" if target else f"pip install -c requirements/constraints.txt -r requirements/{extra}.txt"
+    return (
+        f"make {target}"
+        if target
+        else f"pip install -c requirements/constraints.txt -r requirements/{extra}.txt"
+    )
 
 
 def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
@@ -33,7 +48,7 @@ def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
 def missing(error: ModuleNotFoundError) -> UsageError | None:
     """Say in a sentence how to get a package of the extra `train`; None for other packages."""
     is_known = str(error.name).partition(".")[0] in _TRAIN
-    return _missing(str(error.name), "this", "train") if is_known else None
+    return _missing(str(error.name), "this verb", "train") if is_known else None
 
 
 def _missing(module: str, what: str, extra: str, otherwise: str = "") -> UsageError:

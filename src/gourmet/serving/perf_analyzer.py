@@ -21,7 +21,7 @@ from gourmet.serving.wheel import find_wheel
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
-# The last that runs on an older C library came in the wheel of NVIDIA's client; since then it has its own package.
+# The last that runs on an older C library came in the wheel of NVIDIA's client; later ones in their own.
 _OLDER: Final = "tritonclient==2.50.0"
 _NEWER: Final = "perf-analyzer==2.60.0"
 _GLIBC_OF_NEWER: Final = (2, 38)

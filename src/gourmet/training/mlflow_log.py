@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.runtime.optional import optional
 from gourmet.reports import machine
+from gourmet.runtime.optional import optional
 
 STORE: Final = Path("runs") / "mlruns"
 # Beside the weights, what says more of a run than they do is small; a checkpoint is neither.
@@ -61,4 +61,6 @@ def _client(store: Path) -> Any:
     # Its folder of files is what a lab of one needs; since 3.13 it wants to be asked for.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     otherwise = ", or train without --mlflow; curves and log lie in the run's folder either way"
-    return optional("mlflow", "--mlflow", "mlflow", otherwise).MlflowClient(tracking_uri=store.absolute().as_uri())
+    return optional("mlflow", "--mlflow", "mlflow", otherwise).MlflowClient(
+        tracking_uri=store.absolute().as_uri()
+    )

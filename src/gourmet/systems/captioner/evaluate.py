@@ -196,6 +196,7 @@ def _threshold(captions: Sequence[Caption]) -> float:
 
 def _scores(captions: Sequence[Caption], data: Path, part: str, threshold: float) -> CaptionScores:
     from sacrebleu.metrics.bleu import BLEU
+
     by_name = {photo.name: photo.captions for photo in photos(data, part)}
     people = [by_name[each.photo] for each in captions]
     most = max(map(len, people))

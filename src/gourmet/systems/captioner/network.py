@@ -38,6 +38,7 @@ class CaptionNetwork(nn.Module):
         super().__init__()
         torchvision()  # which transformers imports where it is installed
         from transformers.models import blip
+
         seen = dict(config.get("vision_config") or {})
         text = {**known_to(blip.BlipTextConfig, config.get("text_config") or {}), "is_decoder": True}
         self.is_grid = seen.get("model_type") == GRID_VISION

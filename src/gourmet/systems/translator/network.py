@@ -47,6 +47,7 @@ def build(config: dict[str, Any]) -> nn.Module:
     """A network with weights drawn by chance; its tensors have the names of public checkpoints."""
     torchvision()  # which transformers imports where it is installed
     from transformers import MarianConfig, MarianMTModel
+
     # On CPUs torch's fused attention is slower than its parts for rows of some twenty pieces, most of all
     # backwards in bfloat16.
     network: nn.Module = MarianMTModel(MarianConfig(**known_to(MarianConfig, config)))

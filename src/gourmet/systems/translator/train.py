@@ -225,6 +225,7 @@ class TranslatorTask:
     def measure(self, network: nn.Module) -> dict[str, float]:
         """BLEU of the held-out sentences, translated without a search."""
         import sacrebleu
+
         answers = translate(network, self.tokenizer, [pair.text for pair in self.held])
         bleu = sacrebleu.corpus_bleu(answers, [[pair.answer for pair in self.held]]).score
         return {"score": bleu / 100, "bleu": bleu / 100}

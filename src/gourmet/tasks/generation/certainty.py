@@ -94,6 +94,7 @@ class Certainty:
 
 def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
     from sacrebleu.metrics.chrf import CHRF
+
     chrf = CHRF()
     return [
         Judged(answer, chrf.sentence_score(answer.text, [reference.answer]).score >= NEAR)

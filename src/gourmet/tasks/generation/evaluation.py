@@ -123,6 +123,7 @@ class TextScores:
 def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
+
     bleu, chrf = BLEU(effective_order=False), CHRF()
     right = [reference.answer for reference in references]
 

@@ -100,6 +100,7 @@ def _nearness(
 ) -> Check:
     """Where two words are about as likely, rounding decides: how much of the texts is the same counts."""
     import sacrebleu
+
     texts, references = ([vocabulary.decode(answer) for answer in answers] for answers in (found, right))
     chrf = sacrebleu.corpus_chrf(texts, [references]).score
     allowed = f"at least {_NEAR:g}" + ("" if chrf >= _NEAR else "; --fp32 rounds nothing")
