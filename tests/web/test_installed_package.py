@@ -37,7 +37,14 @@ def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Pat
         for page in PAGES:
             with urllib.request.urlopen(f"http://127.0.0.1:{up.port}{page}") as answer:
                 assert answer.status == 200
-        command = ["curl", "-sf", "-H", "Accept: application/json", "-F", f"file=@{SAMPLES / '06_spaghetti.jpg'}"]
+        command = [
+            "curl",
+            "-sf",
+            "-H",
+            "Accept: application/json",
+            "-F",
+            f"file=@{SAMPLES / '06_spaghetti.jpg'}",
+        ]
         command.append(f"http://127.0.0.1:{up.port}/predict")
         photo = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert photo["label"] == "Noodles/Pasta"
