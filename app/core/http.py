@@ -136,18 +136,18 @@ def unstored(body: BaseModel) -> Response:
 
 
 def _layout() -> str | None:
-    """The layout of an answer to this request; None where it is JSON, and the API speaks nothing else.
+    """Return the template around an HTML answer to this request, or None for JSON.
 
-    A browser that navigates names text/html and gets a page; the page's own script names itself in
-    X-Requested-With and, like curl, gets the fragment only.
+    A browser that navigates names text/html and gets a page. The page's own script names itself in
+    X-Requested-With and gets a fragment. The API and clients that accept anything, such as curl, get JSON.
     """
     if request.path.startswith(API) or request.headers.get("Accept") == JSON:
         return None
     accepted = request.accept_mimetypes
-    if accepted.best_match(["text/html", JSON]) == JSON:
-        return None
-    navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
-    return "page.html" if navigates else "fragment.html"
+    if "X-Requested-With" in request.headers:
+        return None if accepted.best_match(["text/html", JSON]) == JSON else "fragment.html"
+    wants_html = "text/html" in accepted.values() and accepted.best_match(["text/html", JSON]) != JSON
+    return "page.html" if wants_html else None
 
 
 class FormParser(FormDataParser):

@@ -64,8 +64,8 @@ def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> 
 @pytest.mark.parametrize(
     ("headers", "kind"),
     [
-        ({}, "fragment"),
-        ({"Accept": "*/*"}, "fragment"),
+        ({}, "json"),
+        ({"Accept": "*/*"}, "json"),
         (SCRIPT, "fragment"),
         (SCRIPT | PAGE, "fragment"),
         (PAGE, "page"),
@@ -85,7 +85,7 @@ def test_the_answer_has_the_form_that_the_client_prefers(
 
 
 def test_the_fragment_shows_label_bars_time_and_model() -> None:
-    text = html.unescape(post(client()).text)
+    text = html.unescape(post(client(), **SCRIPT).text)
     assert "Egg" in text
     assert text.count("<rect") == 5
     assert "80.0\xa0%" in text
@@ -96,7 +96,7 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
 
 def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
     doubtful = replace(EGG, threshold=0.9)
-    assert "Not sure" in post(client(doubtful)).text
+    assert "Not sure" in post(client(doubtful), **SCRIPT).text
     assert post(client(doubtful), **JSON).get_json()["sure"] is False
 
 
@@ -134,7 +134,7 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
     assert error["code"] == code
     assert error["message"]
     assert error["request_id"] == reply.headers["X-Request-ID"]
-    page = post(browser)
+    page = post(browser, **SCRIPT)
     assert page.status_code == status
     assert f'data-code="{code}"' in page.text
     assert page.headers.get("Retry-After") == retry
@@ -142,7 +142,7 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
 
 
 def test_what_a_message_holds_is_shown_as_text_and_not_as_html() -> None:
-    reply = post(client(errors.InferenceFailed("<script>alert(1)</script>")))
+    reply = post(client(errors.InferenceFailed("<script>alert(1)</script>")), **SCRIPT)
     assert "<script>" not in reply.text
     assert "&lt;script&gt;" in reply.text
 

@@ -119,11 +119,12 @@ def test_what_is_no_photo_is_refused_alike_by_both_models(
         assert (reply.status, reply.json["error"]["code"]) == (status, code)
 
 
-def test_old_clients_of_the_page_get_a_fragment(python_web: Any, sample: bytes) -> None:
-    reply = python_web.predict(sample, accept="*/*")
-    assert reply.headers["content-type"].startswith("text/html")
-    assert b"<html" not in reply.body
-    assert any(label.replace("&", "&amp;").encode() in reply.body for label in contract.SYSTEM.labels)
+def test_curl_gets_json_a_script_a_fragment_and_a_browser_a_page(python_web: Any, sample: bytes) -> None:
+    assert python_web.predict(sample, accept="*/*").json["label"] in contract.SYSTEM.labels
+    fragment = python_web.predict(sample, accept="*/*", X_Requested_With="fetch")
+    assert fragment.headers["content-type"].startswith("text/html")
+    assert b"<html" not in fragment.body
+    assert any(label.replace("&", "&amp;").encode() in fragment.body for label in contract.SYSTEM.labels)
     page = python_web.predict(sample, accept="text/html,application/xhtml+xml,*/*;q=0.8")
     assert b"<html" in page.body
 
