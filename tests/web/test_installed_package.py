@@ -14,6 +14,7 @@ from support.up import Up
 from gourmet.systems.food11.contract import SAMPLES
 
 ROOT = Path(__file__).parents[2]
+PHOTO = SAMPLES / "06_spaghetti.jpg"
 PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs")
 
 
@@ -43,7 +44,7 @@ def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Pat
             "-H",
             "Accept: application/json",
             "-F",
-            f"file=@{SAMPLES / '06_spaghetti.jpg'}",
+            f"file=@{PHOTO}",
         ]
         command.append(f"http://127.0.0.1:{up.port}/predict")
         photo = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
