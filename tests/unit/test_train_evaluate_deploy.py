@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from support.no_stack import no_stack
 
 from gourmet.cli import main
 from gourmet.systems.digits.data import bundled
