@@ -160,8 +160,14 @@ class Supervisor:
         pid = server.pid
 
         def load() -> None:
-            with contextlib.suppress(GourmetError, TimeoutError):
+            try:
                 server.wait_until_live()
+            except TimeoutError:
+                # A Triton that hangs in a load never opens its ports. Ended, it is started again.
+                if pid and server.pid == pid:
+                    os.kill(pid, signal.SIGKILL)
+                return
+            with contextlib.suppress(GourmetError):
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     index = triton.index()
                     for name in self._loaded:
