@@ -28,7 +28,7 @@ from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
-from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decode import Pixels, whole_pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 BytesKind = Literal["photo", "pixels", "tensor"]
@@ -196,6 +196,11 @@ class Classifier:
         """Raise PictureError, or DecodersBusy."""
         with self._decoding.here(deadline):
             return system.pixels(photo)
+
+    def whole(self, photo: bytes, longest: int, deadline: Deadline) -> Pixels:
+        """The whole photo, shrunk; raise PictureError, or DecodersBusy."""
+        with self._decoding.here(deadline):
+            return whole_pixels(photo, longest)
 
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Raise PictureError, unless that cannot be known in time."""

@@ -268,6 +268,7 @@ class NavigationEntry:
     text: str
     readiness: Readiness | None = None  # of whom is asked there
     values: Mapping[str, Any] = field(default_factory=dict)
+    is_demo: bool = False
 
     @property
     def shown(self) -> bool:
@@ -284,7 +285,8 @@ class NavigationEntry:
 
 
 def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
-    """Have every page show `entries`, of which the first is the home page."""
+    """Have every page show `entries`, of which the first is the home page; the demos share one menu."""
     app.jinja_env.globals.update(
-        navigation=lambda: [entry for entry in entries if entry.shown], home=lambda: entries[0].url
+        navigation=lambda is_demo: [entry for entry in entries if entry.is_demo == is_demo and entry.shown],
+        home=lambda: entries[0].url,
     )

@@ -65,12 +65,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("caption", __name__)
     # As many as photos have, which several captions do not keep waiting.
     threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="caption")
-    # What scripts say in other words on the page, and where a card of another page has its photo described.
+    # What scripts say in other words on this page.
     own_texts = starting_with("caption.js.")
-    app.jinja_env.globals["caption_urls"] = lambda: {
-        "caption": url_for("api.caption"),
-        "captioner": url_for("api.health", system=SYSTEM.name),
-    }
 
     @routes.get("/caption")
     def page() -> str:
@@ -146,7 +142,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return answer_each(photos, ask, tell, deadline, threads)
 
     app.register_blueprint(routes)
-    return [NavigationEntry("caption.page", t("nav.caption"), readiness)]
+    return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]
 
 
 def _caption(

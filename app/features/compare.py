@@ -6,6 +6,7 @@ Their forms work without JavaScript.
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, abort, current_app, url_for
+from PIL import Image
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
@@ -29,6 +31,8 @@ from gourmet.pictures.classifier import PictureClassifier
 
 # One answer says little of a model's speed: of the same one, some took twenty times as long as others.
 _TURNS: Final = 5
+# The longer side of what the page shows in place of a photo of a format that the browser does not know.
+_SHOWN: Final = 1600
 Timed = tuple[float, Prediction]
 # What several turns may take together: of slow models there are fewer, and one at least.
 _ENOUGH_S: Final = 2.0
@@ -62,7 +66,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/compare")
     def compare() -> str:
-        return services.page("compare.html", chosen())
+        brought = [each for name, each in services.pictures.items() if name not in services.own_pages]
+        comparable = [services.pictures[services.first_system], *brought]
+        return services.page("compare.html", chosen(), comparable=comparable)
 
     @routes.post("/compare")
     @marked(admitted="photos", charged=True)
@@ -89,8 +95,18 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             "compare_result.html", lambda: body, rows=rows, verdict=said, note=note, subject=system.subject
         )
 
+    @routes.post("/thumbnail")
+    @marked(admitted="photos", charged=True)
+    def thumbnail() -> Response:
+        """A photo as a JPEG that any browser shows; nothing of it is kept."""
+        photo = form_photo(settings)
+        pixels = classifier.whole(photo, _SHOWN, deadline_of_request(settings.request_deadline_s))
+        picture = io.BytesIO()
+        Image.fromarray(pixels).save(picture, "JPEG", quality=92)
+        return Response(picture.getvalue(), content_type="image/jpeg", headers={"Cache-Control": "no-store"})
+
     app.register_blueprint(routes)
-    return [NavigationEntry("pages.compare", t("nav.compare"))]
+    return ()
 
 
 def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntry]:

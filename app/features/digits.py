@@ -78,4 +78,4 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
-    return [NavigationEntry("digits.page", t("nav.digits"), readiness)]
+    return [NavigationEntry("digits.page", t("nav.digits"), readiness, is_demo=True)]

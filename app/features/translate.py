@@ -161,6 +161,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         try:
             if why := problem(text):
                 raise BadRequest(why)
+            if (foreign := system.foreign(text)) and not request.form.get("anyway"):
+                return shown(system, text=text, foreign=foreign), 200
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, name)
             (found,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
@@ -237,6 +239,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             t("nav.translate") if system == SYSTEM else system.title,
             services.readiness[name],
             {"name": name},
+            is_demo=system == SYSTEM,
         )
         for name, system in systems.items()
     ]
@@ -244,9 +247,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 def _marked(answer: GeneratedText, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """The text in parts, and which of them the model is not sure of."""
+    sentences = facts["sentences"] or ()
+    if sentences and all(sentence.sure is False for sentence in sentences):
+        yield answer.text, False  # one line above says so
+        return
     at = 0
-    for place, sentence in zip(answer.sentences or (), facts["sentences"] or (), strict=False):
+    for place, sentence in zip(answer.sentences or (), sentences, strict=False):
         yield answer.text[at : place.begin], False
         yield sentence.text, sentence.sure is False
         at = place.end
-    yield answer.text[at:], not at and facts["sure"] is False
+    yield answer.text[at:], False

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 VIEWS: Final = [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}]
@@ -34,3 +34,9 @@ def violations(page: Page) -> list[str]:
 def fits(page: Page) -> bool:
     """Whether the page is not wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def choose(card: Locator, action: str) -> None:
+    """Choose what stands in a card's menu."""
+    card.locator(".menu summary").click()
+    card.locator(f"[data-do={action}]").click()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from support.pages import VIEWS, fits, photo, violations
+from support.pages import VIEWS, choose, fits, photo, violations
 from support.slow_captioner import slow_captioner
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp
@@ -63,7 +63,10 @@ def described(page: Page, **photos: bytes) -> Locator:
 
 
 def copied(page: Page, card: Locator, how: str) -> str:
-    card.locator(f"[data-do={how}]").click()
+    if how == "text":
+        card.locator("[data-do=text]").click()
+    else:
+        choose(card, how)
     expect(page.locator("#spoken")).to_have_text("Copied")
     page.evaluate("document.getElementById('spoken').textContent = ''")
     return str(page.evaluate("navigator.clipboard.readText()"))
@@ -73,6 +76,7 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
     visit: Callable[..., Page], web: WebApp
 ) -> None:
     page = visit(web.url, permissions=["clipboard-read", "clipboard-write"])
+    page.click("nav summary")
     page.click("nav >> text=Caption")
     page.wait_for_load_state()
     expect(page.locator(".lede")).to_contain_text("Flickr8k")
@@ -107,7 +111,7 @@ def test_other_wordings_are_offered_and_a_low_score_is_told(visit: Callable[...,
     page = visit(f"{web.url}/caption")
     cards = described(page, soup=SOUP)
     expect(cards.locator(".doubt")).to_contain_text("Not sure")
-    cards.locator("[data-do=others]").click()
+    choose(cards, "others")
     wordings = cards.locator(".wordings li")
     expect(wordings).to_have_count(4)
     offered = wordings.all_inner_texts()
@@ -137,7 +141,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
     rows = {}
     for _ in range(2):
         with page.expect_download() as download:
-            page.click("#captions-csv")
+            page.click("#cards-csv")
         text = Path(download.value.path()).read_text()
         rows = {row["file"]: row for row in csv.DictReader(io.StringIO(text))}
         assert rows.keys() == {"trip/=1.jpg", "trip/cakes.jpg"}
@@ -148,7 +152,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
         page.reload()
         expect(page.locator(".card[data-state=answered]")).to_have_count(2)
     page.click("#clear")
-    expect(page.locator("#captions-csv")).to_be_hidden()
+    expect(page.locator("#cards-csv")).to_be_hidden()
 
 
 def test_of_several_the_bad_one_harms_no_other_and_one_that_grows_can_be_cancelled(
@@ -165,20 +169,6 @@ def test_of_several_the_bad_one_harms_no_other_and_one_that_grows_can_be_cancell
     expect(page.locator(".card[data-state=answered]")).to_have_count(1)
 
 
-def test_a_food_card_is_described_where_a_captioner_answers(visit: Callable[..., Page], web: WebApp) -> None:
-    page = visit(web.url)
-    page.locator(".sample", has_text="Green soup").click()
-    page.get_by_role("button", name="Describe").click()
-    expect(page.locator(".more .caption [data-do=alt]")).to_be_visible()
-    expect(page.locator(".more textarea")).not_to_have_value("")
-    away = {"ready": False, "state": "away", "message": "nobody"}
-    page.route("**/api/v1/health?system=captioner", lambda route: route.fulfill(json=away))
-    page.reload()
-    expect(page.locator("[data-do=why]")).to_have_count(1)
-    page.wait_for_timeout(300)
-    expect(page.locator("[data-do=describe]")).to_have_count(0)
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing_while_it_grows_and_after(
     visit: Callable[..., Page], web: WebApp, view: dict[str, Any]
@@ -189,7 +179,7 @@ def test_axe_finds_nothing_while_it_grows_and_after(
     expect(page.locator("textarea[aria-busy]")).not_to_have_value("")
     found += violations(page)
     card = page.locator(".card[data-state=answered]")
-    card.locator("[data-do=others]").click()
+    choose(card, "others")
     expect(card.locator(".wordings li")).to_have_count(4)
     card.locator(".time summary").click()
     found += violations(page)

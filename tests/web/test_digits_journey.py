@@ -27,6 +27,7 @@ def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
 
 def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(python_web.url)
+    page.click("nav summary")
     page.click("nav >> text=Digits")
     expect(page.locator("#label")).to_have_text("Nothing drawn yet")
     asked: list[str] = []

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pillow_heif
+import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
-from support.pages import PHONE, fits, photo, violations, wait_until
+from support.pages import PHONE, choose, fits, photo, violations, wait_until
 from support.web_app import StartWeb
 
 
@@ -56,7 +58,7 @@ def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
     expect(page.locator(".card[data-state=answered] h3")).to_contain_text("Not sure this is food")
     expect(page.locator(".doubt")).to_contain_text("If it is:")
     expect(page.locator(".doubt")).not_to_contain_text("closer photo")
-    expect(page.locator(".looked")).to_contain_text("sees only the marked square")
+    expect(page.locator("#looked")).to_contain_text("sees only the marked square")
     assert violations(page) == []
     square = page.locator(".square")
     square.focus()
@@ -89,16 +91,28 @@ def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
     expect(bare.locator(".answer")).to_contain_text("only the square in the middle")
 
 
-def test_a_photo_that_the_browser_cannot_show_has_no_square_to_move(
-    visit: Callable[..., Page], python_web: Any
+@pytest.mark.parametrize("kind", ["TIFF", "HEIF"])
+def test_a_photo_that_the_browser_cannot_show_is_shown_by_the_server_and_has_a_square(
+    visit: Callable[..., Page], python_web: Any, kind: str
 ) -> None:
     page, out = visit(python_web.url), io.BytesIO()
-    Image.open(io.BytesIO(two_colours())).save(out, "TIFF")
-    for name, content, state in (("a.tiff", out.getvalue(), "answered"), ("b.jpg", b"none", "failed")):
-        page.set_input_files("#file", photo(content, name))
-        card = page.locator(f".card[data-state={state}]")
-        expect(card).to_have_count(1)
-        expect(card.locator(".looked")).to_be_hidden()
+    pillow_heif.register_heif_opener()
+    Image.open(io.BytesIO(two_colours())).save(out, kind)
+    seen: list[Image.Image] = []
+
+    def look(route: Route) -> None:
+        seen.append(sent(route))
+        route.continue_()
+
+    page.route("**/api/v1/classify?*", look)
+    page.set_input_files("#file", photo(out.getvalue(), f"a.{kind.lower()}"))
+    expect(page.locator(".card[data-state=answered] img")).to_have_js_property("naturalWidth", 800)
+    page.locator(".square").focus()
+    for key in ("-",) * 5 + ("ArrowLeft",) * 11:
+        page.keyboard.press(key)
+    wait_until(page, lambda: seen and is_small_square_of(seen[-1], 0))
+    page.set_input_files("#file", photo(b"none", "b.tiff"))
+    expect(page.locator(".card[data-state=failed]")).to_contain_text("Not a photo")
 
 
 def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
@@ -153,6 +167,8 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     ]
     page.get_by_label("Only not sure").uncheck()
     page.click("#clear")
+    expect(page.locator("#many")).to_be_hidden()
+    expect(page.locator("#compact")).not_to_be_checked()
     page.click("#history summary")
     page.get_by_role("button", name="Open: b.jpg").click()
     expect(page.locator(".card h3")).to_contain_text("Egg?")
@@ -180,15 +196,46 @@ def test_an_open_card_is_what_the_history_shows_also_after_a_refresh(
         expect(page.locator(".card")).to_have_count(1)
 
 
-def test_a_phone_shows_this_page_in_its_menu_and_speaks_of_no_keys(
+def test_above_six_photos_the_view_is_compact_and_failures_are_small_and_in_the_table(
+    visit: Callable[..., Page], python_web: Any, tmp_path: Path
+) -> None:
+    page = visit(python_web.url)
+    page.set_input_files("#file", [photo(two_colours(), f"{number}.jpg") for number in range(6)])
+    expect(page.locator(".card[data-state=answered]")).to_have_count(6)
+    expect(page.locator("#compact")).not_to_be_checked()
+    page.set_input_files("#file", photo(b"no photo", "bad.jpg"))
+    failed = page.locator(".card[data-state=failed]")
+    expect(failed).to_have_count(1)
+    expect(page.locator("#compact")).to_be_checked()
+    expect(page.locator("#counts")).to_contain_text("failed 1")
+    box = failed.bounding_box()
+    assert box
+    assert box["width"] < 300
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save all as CSV").click()
+    saving.value.save_as(tmp_path / "answers.csv")
+    rows = {row["file"]: row for row in csv.DictReader((tmp_path / "answers.csv").read_text().splitlines())}
+    assert rows["bad.jpg"]["error"].startswith("Not a photo: ")
+    assert rows["0.jpg"]["error"] == ""
+    page.get_by_label("Compact view").uncheck()
+    page.click("#clear")
+    page.set_input_files("#file", [photo(two_colours(), f"{number}.jpg") for number in range(7)])
+    expect(page.locator("#compact")).to_be_checked()
+
+
+def test_a_phone_shows_the_whole_menu_and_speaks_of_no_keys(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
-    page = visit(f"{python_web.url}/api/docs", **PHONE)
-    expect(page.locator("header nav [aria-current]")).to_be_in_viewport(ratio=1)
+    page = visit(f"{python_web.url}/caption", **PHONE)
+    page.locator("nav summary").click()
+    expect(page.locator("nav").get_by_role("link", name="Caption")).to_be_in_viewport(ratio=1)
+    assert fits(page)
+    page.goto(f"{python_web.url}/translate")
+    expect(page.locator("#count")).not_to_contain_text("Ctrl", use_inner_text=True)
     page.goto(python_web.url)
     page.set_input_files("#file", photo(two_colours(), "a.jpg"))
-    expect(page.locator(".looked")).to_be_visible()
-    expect(page.locator(".looked")).not_to_contain_text("arrow", use_inner_text=True)
+    expect(page.locator("#looked")).to_be_visible()
+    expect(page.locator("#looked")).not_to_contain_text("arrow", use_inner_text=True)
 
 
 def test_a_correction_stays_below_whatever_is_opened_and_knows_what_is_no_food(
@@ -197,9 +244,9 @@ def test_a_correction_stays_below_whatever_is_opened_and_knows_what_is_no_food(
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier", KEEP_CORRECTIONS=str(tmp_path))
     page = visit(web.url)
     page.set_input_files("#file", photo(two_colours()))
-    correction = page.locator(".correction summary")
+    correction = page.get_by_role("button", name="Not right?")
     expect(correction).to_be_visible()
-    page.get_by_role("button", name="Compare models").click()
+    choose(page.locator(".card"), "compare")
     expect(page.locator(".card .panel")).to_have_count(3)
     expect(correction).to_be_visible()
     page.get_by_role("button", name="Why this answer?").click()

@@ -28,6 +28,7 @@ def test_words_appear_as_they_are_found_and_can_be_copied(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
+    page.click("nav summary")
     page.click("nav >> text=Translate")
     page.evaluate(COUNT_CHANGES)
     page.fill("#text", "Я люблю чай. Он любит кофе. Мы живём в большом городе.")
@@ -102,6 +103,8 @@ def test_what_is_not_russian_is_marked_before_and_after_it_is_translated(
     language, doubt = page.locator("#language"), page.locator("#doubt")
     page.fill("#text", "Hello, how are you?")
     expect(language).to_contain_text("does not look Russian")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("button", name="Translate anyway?")).to_be_focused()
     expect(page.locator("#earlier li")).to_have_count(0)
     page.click("#go")
     expect(doubt).to_contain_text("does not look Russian")
@@ -131,6 +134,13 @@ def test_sentences_that_are_rough_guesses_are_underlined_and_said_to_be(
     page.click("#go")
     expect(doubt).to_have_text(re.compile("^Rough guess: .* underlined"))
     expect(marked).to_have_count(1)
+    page.fill("#text", "Я вижу синхрофазотрон. Мы купили синхрофазотрон.")
+    page.click("#go")
+    expect(doubt).to_have_text(re.compile("^Rough guess: .*sure of no sentence"))
+    expect(marked).to_have_count(0)
+    page.fill("#text", "Я люблю чай. Мы купили синхрофазотрон.")
+    page.click("#go")
+    expect(marked).to_have_count(1)
     text, rough = page.locator("#translation").text_content() or "", marked.text_content() or ""
     assert text.endswith(rough)
     assert len(rough) < len(text)
@@ -156,6 +166,17 @@ def test_what_is_refused_says_why(visit: Callable[..., Page], python_web: Any) -
     expect(page.locator("#problem")).to_be_hidden()
 
 
+def test_a_text_that_is_too_long_is_kept_and_not_sent(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/translate")
+    page.fill("#text", "я" * 2001)
+    expect(page.locator("#length")).to_have_text(re.compile("^2,001 of 2,000 characters: shorten"))
+    expect(page.locator("#go")).to_be_disabled()
+    assert len(page.input_value("#text")) == 2001
+    page.fill("#text", "я" * 2000)
+    expect(page.locator("#length")).to_have_text("2,000 of 2,000 characters")
+    expect(page.locator("#go")).to_be_enabled()
+
+
 def test_without_a_script_a_form_does_it(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate", java_script_enabled=False)
     expect(page.locator("#copy")).to_be_hidden()
@@ -163,3 +184,9 @@ def test_without_a_script_a_form_does_it(visit: Callable[..., Page], python_web:
     page.click("#go")
     expect(page.locator("#translation")).not_to_be_empty()
     expect(page.locator("#text")).to_have_value("Я люблю чай.")
+    page.fill("#text", "Hello, how are you?")
+    page.click("#go")
+    expect(page.locator("#language")).to_contain_text("does not look Russian")
+    expect(page.locator("#translation")).to_be_empty()
+    page.get_by_role("button", name="Translate anyway?").click()
+    expect(page.locator("#translation")).not_to_be_empty()

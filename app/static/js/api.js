@@ -138,6 +138,16 @@ export function correct(photo, name, label) {
   return ask(address, { method: "POST", body: form });
 }
 
+/** A photo of a format that this browser cannot show, as a JPEG. */
+export async function thumbnail(photo, name, signal) {
+  const form = new FormData();
+  form.append("file", photo, name);
+  return onceAgain(async () => {
+    const response = await request(new URL(settings.urls.thumbnail, location.href), { method: "POST", body: form, signal });
+    return response.ok ? response.blob() : parsed(response, await reaching(() => response.text()));
+  }, signal);
+}
+
 /** The answers of every model that is ready: {verdict, default, results}. */
 export function compare(photo, name, signal) {
   const form = new FormData();

@@ -1,13 +1,11 @@
-// A caption: it grows word by word, and then is a text to edit and to copy. On the cards of its own page it is
-// the answer, under a food card it is one more.
+// A caption: it grows word by word, and then is a text to edit and to copy.
 import * as api from "./api.js";
 import { waterfall } from "./charts.js";
 import { streamed } from "./translate-stream.js";
-import { h, ms, say, settings, soft, t } from "./ui.js";
+import { h, ms, say, settings, t } from "./ui.js";
 
 // With so many the model tells three others.
 const BEAMS = 4;
-const made = new WeakMap();
 
 const FORMATS = {
   text: (text) => text,
@@ -16,15 +14,10 @@ const FORMATS = {
     `![${text.replace(/[\\[\]]/g, "\\$&")}](${encodeURI(name).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)})`,
 };
 
-/** Those that are on the page and no longer grow, in its order. */
-export const captions = () => [...document.querySelectorAll("#cards .caption")]
-  .map((element) => made.get(element)).filter((caption) => caption.content);
-
 export class Caption {
   #text = h("textarea", { rows: "2", readOnly: true });
   #by = h("p", { class: "note" });
   #doubt = h("p", { class: "doubt", hidden: true });
-  #copies = h("p", { class: "actions" });
   #others = h("ul", { class: "wordings" });
   #facts = h("div");
   #asking = new AbortController();
@@ -44,8 +37,8 @@ export class Caption {
       this.#text.focus({ preventScroll: true });
     });
     this.element = h("div", { class: "caption" },
-      this.#text, this.#by, this.#doubt, this.#copies, this.#others, this.#facts);
-    made.set(this.element, this);
+      this.#text, this.#by, this.#doubt, this.#others, this.#facts);
+    this.actions = [...Object.keys(FORMATS).map((format) => this.#copy(format)), this.#button("others", () => this.#search())];
   }
 
   /** What is kept of it, and what stands in a table. */
@@ -83,11 +76,7 @@ export class Caption {
     this.#answer = { ...answer, text: original ?? answer.text };
     this.#text.readOnly = false;
     this.#doubt.textContent = t("caption_unsure");
-    this.#copies.replaceChildren(...Object.keys(FORMATS).map((format) => this.#copy(format)),
-      this.#button("others", () => this.#search()));
-    const { name, version } = answer.model;
-    this.#facts.replaceChildren(waterfall(answer.phases), h("p", { class: "facts" },
-      h("span", {}, t("by"), " ", h("code", {}, ...soft(name)), " ", t("version", { version })),
+    this.#facts.replaceChildren(waterfall(answer.phases, answer,
       h("span", {}, t("caption_first", { first: ms(answer.first), tokens: answer.tokens }))));
     this.#list(answer.alternatives);
     this.#set(answer.text);

@@ -1,9 +1,9 @@
 // One photo's card: the photo, what is being done, and then the answer or what went wrong.
 //
 // Other modules may add to a card that has its answer: listen for `gourmet:answered` on the document
-// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer, the card's element,
+// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer,
 // `place`, where one thing is shown at a time, and `below`, where what is put stays.
-import { bytes, h, icon, percent, settings, soft, t } from "./ui.js";
+import { bytes, h, icon, menu, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
 import { Square } from "./square.js";
@@ -23,6 +23,11 @@ export function inShort(answer) {
 const objection = (answer) => answer.relevant === false ? t("irrelevant", { subject: settings.subject })
   : answer.doubtful ? t("doubtful", { subject: settings.subject }) : "";
 
+const made = new WeakMap();
+
+/** The card of an element on the page. */
+export const cardOf = (element) => made.get(element);
+
 export class Card {
   #picture = h("img", { alt: "", hidden: true });
   #body = h("div", { class: "body" });
@@ -30,6 +35,7 @@ export class Card {
   #more = h("div", { class: "more" });
   #below = h("div", { class: "more" });
   #address = "";
+  #row = null;
 
   constructor(file, id, handlers, added = 0) {
     this.name = file.name;
@@ -41,13 +47,18 @@ export class Card {
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
     // Browsers cannot show some formats that the server reads, such as TIFF.
     this.#picture.addEventListener("error", () => { this.#picture.hidden = true; });
+    made.set(this.element, this);
     this.showPhoto(file);
   }
 
   #addSquare(look) {
     this.square = new Square(this.#picture, this.name, look);
-    this.#picture.after(this.square.element, h("p", { class: "looked note" }, t("square_note"),
-      h("span", { class: "for-mouse" }, " ", t("square_keys"))));
+    this.#picture.after(this.square.element);
+  }
+
+  /** What stands of it in a table; null while there is no answer yet. */
+  get row() {
+    return this.#row?.() ?? null;
   }
 
   showPhoto(blob) {
@@ -56,13 +67,36 @@ export class Card {
     this.#picture.src = this.#address;
   }
 
-  #set(state, body, actions) {
+  /** `row` gives what stands of it in a table. */
+  #set(state, body, actions, row = null) {
+    this.#row = row;
+    if (row) actions.push(this.#details());
     this.element.dataset.state = state;
     this.element.setAttribute("aria-busy", String(state === "busy" || state === "held"));
     const hadFocus = this.#actions.contains(document.activeElement);
     if (body.some((each) => each.parentNode !== this.#body)) this.#body.replaceChildren(...body);
     this.#actions.replaceChildren(...actions);
     if (hadFocus) this.element.focus({ preventScroll: true }); // the button that had it is gone
+  }
+
+  /** In the compact view it opens and closes the card. */
+  #details() {
+    const button = h("button", { class: "button small quiet", type: "button", "data-do": "open" });
+    const toggle = (isOpen) => {
+      this.element.classList.toggle("open", isOpen);
+      const label = t(isOpen ? "many_close" : "many_open");
+      button.textContent = label;
+      button.setAttribute("aria-label", `${label}: ${this.name}`);
+      button.setAttribute("aria-expanded", String(isOpen));
+    };
+    button.addEventListener("click", () => toggle(!this.element.classList.contains("open")));
+    toggle(false);
+    return button;
+  }
+
+  #menu(...items) {
+    return menu(`${t("more")}: ${this.name}`, ...items, ...(settings.urls.compare && settings.mode === "classify" ? [this.#button("compare")] : []),
+      this.#button("again"), this.#button("remove"));
   }
 
   #button(action) {
@@ -99,7 +133,7 @@ export class Card {
     this.#below.replaceChildren();
     this.#set("failed", [h("div", { class: "problem" }, h("h3", {}, title), h("p", {}, message),
       requestId ? h("p", { class: "note" }, t("request"), " ", h("code", {}, requestId)) : null)],
-    [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")]);
+    [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")], () => ({ file: this.name, error: `${title}: ${message}` }));
   }
 
   /** The answer of one model. */
@@ -114,24 +148,26 @@ export class Card {
         h("span", { class: "label" }, ...soft(inShort(answer))),
         h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, each) => sum + each.probability, 0)))),
       answer.sure ? null : h("p", { class: "doubt" }, this.#doubt(answer)),
-      ranking(answer.top), waterfall(phases, answer.inside),
-      h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(answer.model.name)), " ",
-        t("version", { version: answer.model.version })), h("span", {}, size)))],
-    [...(settings.urls.compare ? [this.#button("compare")] : []), this.#button("again"), this.#button("remove")]);
+      ranking(answer.top), waterfall(phases, answer, h("span", {}, size)))],
+    [this.#menu()], () => ({ ...answer, file: this.name, model: answer.model.name, version: answer.model.version }));
     document.dispatchEvent(new CustomEvent("gourmet:answered",
-      { detail: { name: this.name, photo, answer, card: this.element, actions: this.#actions, place: this.#more, below: this.#below } }));
+      { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more, below: this.#below } }));
   }
 
   /** A comparison that is this card's answer: its verdict stands beside the photo, the panels below. */
   compared(comparison) {
     this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, comparison.note));
-    this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)],
-      [this.#button("again"), this.#button("remove")]);
+    this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)], [this.#menu()]);
   }
 
   /** A caption, which is still growing unless it is done. */
-  captioned(element, { done }) {
-    this.#set(done ? "answered" : "busy", [element], done ? [this.#button("again"), this.#button("remove")] : [this.#button("cancel")]);
+  captioned(caption, { done }) {
+    if (!done) return this.#set("busy", [caption.element], [this.#button("cancel")]);
+    const [copy, ...others] = caption.actions;
+    this.#set("answered", [caption.element], [copy, this.#menu(...others)], () => {
+      const { model, ...content } = caption.content;
+      return { ...content, model: model.name, version: model.version };
+    });
   }
 
   comparing(text) {

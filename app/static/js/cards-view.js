@@ -1,19 +1,36 @@
-// Many cards: a compact grid, sorted or only what is not sure, the counts, and a table of all to save.
+// Many cards: a compact grid, sorted or only some of them, the counts, and a table of all to save.
+import { inShort, cardOf } from "./card.js";
 import { asCsv } from "./history-store.js";
-import { byId, h, save, settings, t } from "./ui.js";
+import { byId, h, percent, save, settings, t } from "./ui.js";
 
+const COMPACT_ABOVE = 6;
+const captioning = settings.mode === "caption";
 const cards = byId("cards");
-const answers = new WeakMap();
-const COLUMNS = ["file", "label", "probability", "sure", "relevant", "model", "version"];
+const compact = byId("compact");
+const strict = byId("strict");
+const COLUMNS = captioning ? ["file", "text", "written_by", "sure", "score", "model", "version", "error"]
+  : ["file", "label", "probability", "sure", "relevant", "model", "version", "error"];
+let isChosen = false; // by the reader, and not by the number of cards
 
-const answered = () => [...cards.children].filter((card) => card.dataset.state === "answered" && answers.has(card))
-  .map((card) => ({ card, ...answers.get(card) }));
+/** Every card that has its answer or has failed: {card, row, group}. */
+const finished = () => [...cards.children].map((card) => ({ card, row: cardOf(card).row })).filter(({ row }) => row)
+  .map(({ card, row }) => ({ card, row, group: groupOf(row) }));
+
+const isUnsure = (row) => !row.error && row.relevant !== false && row.sure === false;
+
+function groupOf(row) {
+  if (row.error) return t("many_failed");
+  if (row.relevant === false) return inShort(row);
+  if (isUnsure(row)) return t("many_unsure");
+  return captioning ? t("many_described") : row.label;
+}
 
 const newest = (a, b) => Number(b.card.dataset.added) - Number(a.card.dataset.added);
+const likely = ({ row }) => row.probability ?? row.score ?? -Infinity;
 const ORDERS = {
   added: newest,
-  kind: (a, b) => a.group.localeCompare(b.group) || b.probability - a.probability || newest(a, b),
-  doubt: (a, b) => a.sure - b.sure || a.probability - b.probability || newest(a, b),
+  kind: (a, b) => a.group.localeCompare(b.group) || likely(b) - likely(a) || newest(a, b),
+  doubt: (a, b) => Boolean(a.row.sure) - Boolean(b.row.sure) || likely(a) - likely(b) || newest(a, b),
 };
 
 /** "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
@@ -21,42 +38,43 @@ function counts(rows) {
   const found = new Map();
   for (const { group } of rows) found.set(group, (found.get(group) ?? 0) + 1);
   const parts = [...found].sort(([, a], [, b]) => b - a).map(([group, count]) => `${group} ${count}`);
-  return t("many_counts", { count: rows.length, parts: parts.join(", ") });
+  return t("many_counts", { count: rows.filter(({ row }) => !row.error).length, parts: parts.join(", ") });
+}
+
+/** Of pictures held out, what share is answered at the slider's place, and how many of those rightly. */
+function strictness() {
+  const point = settings.curve[strict.value];
+  const text = t("strict_share", { threshold: percent(point.threshold), answered: percent(point.answered), right: percent(point.right) });
+  byId("strict-share").textContent = text;
+  strict.setAttribute("aria-valuetext", text);
+  return Number(strict.value) ? point.threshold : 0;
 }
 
 function refresh() {
-  const rows = answered();
-  byId("many").hidden = cards.children.length < 2;
+  const rows = finished();
+  const count = cards.children.length;
+  if (!count) {
+    isChosen = false;
+    for (const box of [compact, byId("only-unsure")]) box.checked = false;
+    byId("sort").value = "added";
+    if (strict) strict.value = "0";
+  }
+  if (!isChosen) compact.checked = count > COMPACT_ABOVE;
+  byId("many").hidden = count < 2;
   byId("counts").textContent = rows.length ? counts(rows) : "";
+  cards.classList.toggle("compact", compact.checked);
+  const least = strict ? strictness() : 0;
+  for (const { card, row } of rows) {
+    card.hidden = byId("only-unsure").checked && !isUnsure(row) || least > 0 && likely({ row }) < least && !row.error;
+  }
   // A card that is being asked again has not lost its place.
-  if (rows.length < cards.children.length || cards.contains(document.activeElement)) return;
+  if (rows.length < count || cards.contains(document.activeElement)) return;
   const sorted = rows.sort(ORDERS[byId("sort").value]).map(({ card }) => card);
   if (sorted.some((card, at) => card !== cards.children[at])) cards.append(...sorted);
 }
 
-document.addEventListener("gourmet:answered", ({ detail: { name, answer, card, actions } }) => {
-  const unsure = answer.relevant !== false && !answer.sure;
-  const group = answer.relevant === false ? t("correction_other", { subject: settings.subject })
-    : unsure ? t("many_unsure") : answer.label;
-  answers.set(card, { group, sure: answer.sure, probability: answer.probability, row: { ...answer, file: name,
-    model: answer.model.name, version: answer.model.version } });
-  card.dataset.doubt = unsure ? "unsure" : "";
-  const open = h("button", { class: "button small quiet", type: "button", "data-do": "open" });
-  const toggle = (isOpen) => {
-    card.classList.toggle("open", isOpen);
-    const label = t(isOpen ? "many_close" : "many_open");
-    open.textContent = label;
-    open.setAttribute("aria-label", `${label}: ${name}`);
-    open.setAttribute("aria-expanded", String(isOpen));
-  };
-  open.addEventListener("click", () => toggle(!card.classList.contains("open")));
-  toggle(false);
-  actions.append(open);
-});
-
 new MutationObserver(refresh).observe(cards, { childList: true, subtree: true, attributeFilter: ["data-state"] });
-byId("compact").addEventListener("change", ({ target }) => cards.classList.toggle("compact", target.checked));
-byId("only-unsure").addEventListener("change", ({ target }) => cards.classList.toggle("only-unsure", target.checked));
-byId("sort").addEventListener("change", refresh);
+compact.addEventListener("input", () => { isChosen = true; });
+byId("many").addEventListener("input", refresh);
 byId("cards-csv").addEventListener("click", () =>
-  save(new Blob([asCsv(answered().map(({ row }) => row), COLUMNS)], { type: "text/csv" }), "answers.csv"));
+  save(new Blob([asCsv(finished().map(({ row }) => row), COLUMNS)], { type: "text/csv" }), captioning ? "captions.csv" : "answers.csv"));

@@ -22,8 +22,8 @@ function inTriton(phases, inside) {
     { requests: inside.requests, queue: ms(inside.queue), compute: ms(inside.compute) }), " "];
 }
 
-/** [phase, milliseconds] one after another; each begins where the one above it ends. */
-export function waterfall(phases, inside) {
+/** The fold of an answer: [phase, milliseconds] one after another, each where the one above it ends, and the model. */
+export function waterfall(phases, { inside, model }, ...facts) {
   const total = phases.reduce((sum, [, value]) => sum + value, 0);
   let passed = 0;
   const rows = phases.map(([phase, value]) => {
@@ -37,7 +37,9 @@ export function waterfall(phases, inside) {
       h("span", { class: "share" }, ms(value)));
   });
   return h("details", { class: "time" },
-    h("summary", {}, t("time_all", { time: ms(total) })),
+    h("summary", {}, h("span", {}, t("time_all", { time: ms(total) }), " ", h("code", {}, ...soft(model.name)))),
     h("ol", { class: "waterfall" }, ...rows),
-    h("p", { class: "note" }, ...inTriton(phases, inside), t("time_note")));
+    h("p", { class: "note" }, ...inTriton(phases, inside), t("time_note")),
+    h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(model.name)), " ",
+      t("version", { version: model.version })), ...facts));
 }

@@ -1,10 +1,10 @@
-// "Not right? It is …" on every card that has an answer, where the operator keeps corrections to learn from.
+// "Not right?" on every card that has an answer, where the operator keeps corrections to learn from.
 import { correct } from "./api.js";
 import { h, icon, say, settings, soft, t } from "./ui.js";
 
 const OTHER = "other"; // what the API calls a photo that shows none of the labels
 
-document.addEventListener("gourmet:answered", ({ detail: { name, photo, below } }) => {
+document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions, below } }) => {
   const said = h("p", { class: "note" }, t("correction_note"));
   const button = (label, words = label) => {
     const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
@@ -19,7 +19,15 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, below } 
     });
     return choice;
   };
-  const none = settings.subject ? [button(OTHER, t("correction_other", { subject: settings.subject }))] : [];
-  below.append(h("details", { class: "correction" }, h("summary", {}, t("correction")),
-    h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), said));
+  const none = settings.subject ? [button(OTHER, t("irrelevant_short", { subject: settings.subject }))] : [];
+  const choices = h("div", { class: "correction", role: "group", "aria-label": t("correction_is"), hidden: true },
+    h("p", {}, t("correction_is")), h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), said);
+  below.append(choices);
+  const opener = h("button", { class: "button small quiet", type: "button", "data-do": "teach", "aria-expanded": "false",
+    "aria-label": `${t("correction")} ${name}` }, t("correction"));
+  opener.addEventListener("click", () => {
+    choices.hidden = !choices.hidden;
+    opener.setAttribute("aria-expanded", String(!choices.hidden));
+  });
+  actions.prepend(opener);
 });

@@ -61,9 +61,14 @@ class Job {
     return job;
   }
 
+  /** The file, or what the server shows in place of a format that this browser does not know. */
+  get #whole() {
+    return this.#sent.shown ? this.#sent.blob : this.file;
+  }
+
   /** What the model is to see: another square of the photo than the middle one is cut out of it. */
   async #seen() {
-    return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.file, this.#square);
+    return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.#whole, this.#square);
   }
 
   #look(square) {
@@ -163,7 +168,7 @@ class Job {
   async #caption(signal) {
     const caption = await this.#captioned();
     await caption.ask(signal, this.#sent.ms);
-    this.card.captioned(caption.element, { done: true });
+    this.card.captioned(caption, { done: true });
     say(`${this.file.name}: ${caption.content.text}`);
     this.#keep({ caption: caption.content });
   }
@@ -173,7 +178,7 @@ class Job {
     const name = content?.file || this.file.webkitRelativePath || this.file.name;
     const caption = new Caption(name, this.#sent.blob, () => this.#keep({ caption: caption.content }));
     if (content) caption.show(content);
-    this.card.captioned(caption.element, { done: content !== null });
+    this.card.captioned(caption, { done: content !== null });
     return caption;
   }
 

@@ -4,25 +4,31 @@
 // three times that for the shorter side, so that the server takes the same square and still has more
 // detail than it needs. Colours are not converted, as the server reads the numbers as they are; a
 // photo is turned upright here, since a canvas saves no EXIF.
+import { thumbnail as shownByServer } from "./api.js";
 import { placed } from "./square.js";
+import { settings } from "./ui.js";
 
 const SHORT_SIDE = 3 * 224;
 const WORTH_IT = 1.3;
 const SMALL_BYTES = 150_000;
 const QUALITY = 0.92;
 // Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
-const KINDS = /^image\/(jpeg|png|avif|heic|heif|bmp)$/;
+const KINDS = /^image\/(jpeg|png|avif|bmp)$/;
+// Many browsers show none of these.
+const RARE = /^image\/(heic|heif|tiff)$|\.(heic|heif|tiff?)$/i;
 
 /** {blob, ms, width, height}: the photo to send, which is the file itself where that is best. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
-  if (!KINDS.test(file.type) || file.size < SMALL_BYTES) return asItIs;
+  const isRare = RARE.test(file.type) || RARE.test(file.name);
+  if (!isRare && (!KINDS.test(file.type) || file.size < SMALL_BYTES)) return asItIs;
   let bitmap;
   try {
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   } catch {
-    return asItIs; // the server says what is wrong with it
+    if (!isRare || file.size > settings.max_bytes) return asItIs; // the server says what is wrong with it
+    return { blob: await shownByServer(file, file.name, signal), ms: performance.now() - started, shown: true };
   }
   try {
     signal.throwIfAborted();

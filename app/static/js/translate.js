@@ -11,6 +11,7 @@ const form = byId("form");
 const text = byId("text");
 const shown = byId("translation");
 let running = null;
+let isForeign = false;
 
 async function translate() {
   const source = text.value.trim();
@@ -63,14 +64,17 @@ function tell(whole, first, total) {
     h("span", {}, t("translate_time", { first: ms(first), rate: (1000 * words / total).toFixed(0) })));
 }
 
-/** Show it, the sentences marked that the model is not sure of. */
+const isUnsure = (sentence) => sentence.sure === false;
+
+/** Show it, the sentences marked that the model is not sure of, unless these are all. */
 function mark(translation, sure, sentences = [{ text: translation, sure }]) {
+  if (sentences.every(isUnsure)) return shown.replaceChildren(translation);
   let rest = translation;
   const parts = sentences.flatMap((sentence) => {
     const begin = rest.indexOf(sentence.text);
     const before = rest.slice(0, begin);
     rest = rest.slice(begin + sentence.text.length);
-    return [before, sentence.sure === false ? h("mark", {}, sentence.text) : sentence.text];
+    return [before, isUnsure(sentence) ? h("mark", {}, sentence.text) : sentence.text];
   });
   shown.replaceChildren(...parts, rest);
 }
@@ -79,16 +83,24 @@ function mark(translation, sure, sentences = [{ text: translation, sure }]) {
 function warn(warning = "", sure = true, sentences = [{ sure: sure || Boolean(warning) }]) {
   const doubt = byId("doubt");
   const isRough = sure === false;
-  const unsure = sentences.some((sentence) => sentence.sure === false) ? t("unsure_of") : "";
+  const unsure = !isRough || !sentences.some(isUnsure) ? "" : t(sentences.every(isUnsure) ? "unsure_of_all" : "unsure_of");
   const [label, said] = doubt.children;
   label.textContent = t(isRough ? "rough" : "careful");
   said.textContent = [warning, unsure].filter(Boolean).join("; ");
   doubt.hidden = !isRough && !warning;
 }
 
-/** Before anything is translated: whether what is written looks Russian, as the server judges it too. */
+/** Before anything is sent: whether it is too long, and whether it looks Russian, as the server judges it too. */
 function warnEarly() {
-  if (!settings.warnings.russian) return;
+  const count = [...text.value].length;
+  const isTooLong = count > settings.limit;
+  byId("length").textContent = t(isTooLong ? "too_long" : "length", { count: count.toLocaleString("en"), limit: settings.limit.toLocaleString("en") });
+  byId("length").classList.toggle("doubt", isTooLong);
+  byId("go").disabled = isTooLong;
+  if (settings.warnings.russian) warnOfLanguage();
+}
+
+function warnOfLanguage() {
   const { russian, others, hardly_russian: hardly, other_cyrillic: cyrillic } = settings.warnings;
   const letters = text.value.match(/\p{L}/gu) ?? [];
   const count = letters.filter((letter) => new RegExp(russian, "i").test(letter)).length;
@@ -97,6 +109,8 @@ function warnEarly() {
   language.textContent = 2 * count < letters.length ? hardly
     : foreign.size ? cyrillic.replace("{letters}", [...foreign].sort().join(", ")) : "";
   language.hidden = !language.textContent;
+  isForeign = language.textContent === hardly;
+  byId("go").textContent = t(isForeign ? "anyway" : "go");
 }
 
 function write(source) {
@@ -144,7 +158,10 @@ form.addEventListener("submit", (event) => {
 });
 text.addEventListener("input", warnEarly);
 text.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    if (isForeign) byId("go").focus(); // which asks
+    else byId("go").click();
+  }
 });
 addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
 byId("stop").addEventListener("click", () => running?.abort());

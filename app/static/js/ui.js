@@ -7,12 +7,33 @@ export const settings = JSON.parse(byId("settings").textContent);
 export const t = (id, values = {}) =>
   settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
-/** Show what needs a script, what is for touch screens or for a mouse and keys, and in a narrow menu this page. */
+/** Show what needs a script and what is for touch screens or for a mouse and keys; menus close by themselves. */
 export function withScript() {
   document.documentElement.classList.add("with-script");
   document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
-  const here = document.querySelector("header.site nav [aria-current]");
-  if (here) here.parentElement.scrollLeft += here.getBoundingClientRect().left - here.parentElement.getBoundingClientRect().left;
+  const close = (but) => {
+    for (const open of document.querySelectorAll(".menu[open]")) if (!open.contains(but)) open.open = false;
+  };
+  addEventListener("click", ({ target }) => close(target));
+  addEventListener("keydown", ({ key }) => {
+    const inside = document.activeElement.closest(".menu[open]");
+    if (key !== "Escape") return;
+    close(null);
+    inside?.querySelector("summary").focus();
+  });
+}
+
+/** A menu of buttons; what is chosen closes it. */
+export function menu(label, ...buttons) {
+  const summary = h("summary", { class: "button small quiet", "aria-label": label }, t("more"));
+  const details = h("details", { class: "menu", name: "menu" }, summary, h("div", { class: "choices" }, ...buttons));
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      details.open = false;
+      summary.focus({ preventScroll: true });
+    });
+  }
+  return details;
 }
 
 /** An element with properties or attributes and children; null children are left out. */

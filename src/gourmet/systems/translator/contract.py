@@ -192,6 +192,10 @@ class Translator:
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
         return replace(answer, warning=self.doubt(text_of(example), answer.text))
 
+    def foreign(self, text: str) -> str:
+        """Why `text` is probably not of this language; empty where nothing is known of that."""
+        return ""
+
     def doubt(self, text: str, translation: str) -> str:
         return "; ".join(texts.doubts(text, translation))
 
@@ -216,6 +220,9 @@ class RussianTranslator(Translator):
 
     def written(self, text: str) -> str:
         return texts.without_capitals(text)
+
+    def foreign(self, text: str) -> str:
+        return "" if texts.looks_russian(text) else texts.HARDLY_RUSSIAN
 
     def doubt(self, text: str, translation: str) -> str:
         return texts.warning(text, translation)
