@@ -1,13 +1,12 @@
 // Many cards: a compact grid, sorted or only some of them, the counts, and a table of all to save.
 import { inShort, cardOf } from "./card.js";
 import { asCsv } from "./history-store.js";
-import { byId, h, percent, save, settings, t } from "./ui.js";
+import { byId, save, settings, t } from "./ui.js";
 
 const COMPACT_ABOVE = 6;
 const captioning = settings.mode === "caption";
 const cards = byId("cards");
 const compact = byId("compact");
-const strict = byId("strict");
 const COLUMNS = captioning ? ["file", "text", "written_by", "sure", "score", "model", "version", "error"]
   : ["file", "label", "probability", "sure", "relevant", "model", "version", "error"];
 let isChosen = false; // by the reader, and not by the number of cards
@@ -41,15 +40,6 @@ function counts(rows) {
   return t("many_counts", { count: rows.filter(({ row }) => !row.error).length, parts: parts.join(", ") });
 }
 
-/** Of pictures held out, what share is answered at the slider's place, and how many of those rightly. */
-function strictness() {
-  const point = settings.curve[strict.value];
-  const text = t("strict_share", { threshold: percent(point.threshold), answered: percent(point.answered), right: percent(point.right) });
-  byId("strict-share").textContent = text;
-  strict.setAttribute("aria-valuetext", text);
-  return Number(strict.value) ? point.threshold : 0;
-}
-
 function refresh() {
   const rows = finished();
   const count = cards.children.length;
@@ -57,16 +47,12 @@ function refresh() {
     isChosen = false;
     for (const box of [compact, byId("only-unsure")]) box.checked = false;
     byId("sort").value = "added";
-    if (strict) strict.value = "0";
   }
   if (!isChosen) compact.checked = count > COMPACT_ABOVE;
   byId("many").hidden = count < 2;
   byId("counts").textContent = rows.length ? counts(rows) : "";
   cards.classList.toggle("compact", compact.checked);
-  const least = strict ? strictness() : 0;
-  for (const { card, row } of rows) {
-    card.hidden = byId("only-unsure").checked && !isUnsure(row) || least > 0 && likely({ row }) < least && !row.error;
-  }
+  for (const { card, row } of rows) card.hidden = byId("only-unsure").checked && !isUnsure(row);
   // A card that is being asked again has not lost its place.
   if (rows.length < count || cards.contains(document.activeElement)) return;
   const sorted = rows.sort(ORDERS[byId("sort").value]).map(({ card }) => card);
