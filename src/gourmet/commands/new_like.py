@@ -78,6 +78,7 @@ def new_like(
             checkpoint=checkpoint,
             data=None,
             fp32=fp32,
+            force=False,
             number=None,
             architecture="",
             url=url,
