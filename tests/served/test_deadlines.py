@@ -1,10 +1,8 @@
 """No served model works longer than its caller's deadline and one batch: a walk over all that are shipped.
 
-Shown for callers who tell a deadline as this project's own client does, for those who ask over gRPC and
-leave, and for streams whose connection is closed. Not shown, since it does not hold: a request over HTTP
-without a stream, to a model without a queue policy, is computed whatever became of its caller
-(docs/reliability.md). The 24 such requests of `told_a_deadline` are so few that they are done within one
-batch's time all the same.
+Tested for callers who send a deadline to the models that read it, for callers who ask over gRPC and leave,
+and for streams whose connection is closed. It does not hold for other models over HTTP: Triton computes such
+a request whatever became of its caller (docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -140,6 +138,14 @@ def only_closed(triton: RunningTriton, model: str) -> None:
         client.infer(model, given, client_timeout=DEADLINE_S)
 
 
+# These models read the deadline of a request.
+READS_DEADLINES: Final = (
+    "captioner",
+    "captioner_stream",
+    "translator",
+    "translator_bls",
+    "translator_stream",
+)
 # As many as would take it longer than that.
 MORE: Final = {(only_closed, "translator_encoder"): 150}
 
@@ -148,8 +154,11 @@ def test_every_shipped_model_is_walked_over() -> None:
     assert sorted(EXPENSIVE) == sorted(model_names(MODELS))
 
 
-@pytest.mark.parametrize("model", EXPENSIVE)
-@pytest.mark.parametrize("leave", [told_a_deadline, only_closed], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("leave", "model"),
+    [(told_a_deadline, model) for model in READS_DEADLINES] + [(only_closed, model) for model in EXPENSIVE],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_a_model_is_idle_one_batch_after_its_callers_deadline(
     triton: RunningTriton, model: str, leave: Callable[[RunningTriton, str], None]
 ) -> None:
