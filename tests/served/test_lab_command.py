@@ -118,4 +118,4 @@ def test_without_jupyterlab_it_says_what_installs_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lab_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["lab"])
     assert result.exit_code == 1
-    assert "`make lab` installs it" in result.output
+    assert "run `make setup-lab`" in result.output

@@ -274,7 +274,8 @@ def steps(client: triton_http.InferenceServerClient, source: np.ndarray, target:
     inputs = [triton_http.InferInput(name, [len(source), 50], "INT32") for name in ("source", "target")]
     inputs[0].set_data_from_numpy(source)
     inputs[1].set_data_from_numpy(target)
-    return client.infer("onnx-model", inputs).as_numpy("output")
+    # tritonclient returns read-only arrays.
+    return client.infer("onnx-model", inputs).as_numpy("output").copy()
 
 
 def test_a_loop_in_the_client_over_whole_steps_finds_the_same_words(
