@@ -112,7 +112,9 @@ def test_a_half_precision_network_of_several_labels_with_weights_beside_it_answe
         opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})
         expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
         assert opened.locator(".card h3 .label").first.inner_text() == "bright, red"
-        request = urllib.request.Request(f"http://127.0.0.1:{up.port}/classify/tags", body, headers)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{up.port}/classify/tags", body, {**headers, "Accept": "text/html"}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert "bright, red" in answer.read().decode(), "without JavaScript too"
     finally:
