@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 from support.eventually import eventually
 from support.triton import some_models, triton_server
@@ -45,6 +46,7 @@ def frozen(server: TritonServer) -> Iterator[None]:
     pid = server.pid
     assert pid
     os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     try:
         yield
     finally:
