@@ -56,7 +56,7 @@ export class Card {
     this.#picture.after(this.square.element);
   }
 
-  /** What stands of it in a table; null while there is no answer yet. */
+  /** Return the row of the table, or null before the photo is answered. */
   get row() {
     return this.#row?.() ?? null;
   }
