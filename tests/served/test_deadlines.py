@@ -2,7 +2,7 @@
 
 Tested for callers who send a deadline to the models that read it, for callers who ask over gRPC and leave,
 and for streams whose connection is closed. It does not hold for other models over HTTP: Triton computes such
-a request whatever became of its caller (docs/reliability.md).
+a request whatever became of its caller (docs/operating.md).
 """
 
 from __future__ import annotations

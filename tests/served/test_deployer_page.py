@@ -1,4 +1,4 @@
-"""The commands of docs/deployer.md are run as they stand."""
+"""The commands with NVIDIA's flags in docs/models.md are run as they stand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.up import GOURMET, Up
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "deployer.md").read_text(encoding="utf-8")
+_, _, PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").partition("flags of NVIDIA")
 COMMANDS = re.findall(r"^\$ (gourmet .*)", PAGE, re.MULTILINE)
 
 

@@ -478,7 +478,7 @@ def test_what_the_web_image_installs_by_hash_is_what_is_pinned() -> None:
 def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
     text = "".join(path.read_text() for path in ROOT.glob("docker-compose*.yaml"))
     variables = set(re.findall(r"\$\{(\w+)", text))
-    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "containers.md").read_text()))
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "operating.md").read_text()))
     assert variables <= documented, f"undocumented: {sorted(variables - documented)}"
 
 

@@ -23,7 +23,7 @@ from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
 
-_OPEN = "others reach {} too: put a proxy in front, as docs/containers.md has it, and set TRUSTED_PROXIES=1"
+_OPEN = "others reach {} too: put a proxy in front, as docs/operating.md has it, and set TRUSTED_PROXIES=1"
 
 
 def _help() -> str:

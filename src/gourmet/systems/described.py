@@ -26,7 +26,7 @@ MODEL_CARD: Final = "MODEL_CARD.md"
 FILES: Final = (MODEL_CARD, SAMPLE, FILE)
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 Read = TypeVar("Read")
-_HEADING: Final = "# A system that is data; docs/add-a-system.md says what each line means.\n"
+_HEADING: Final = "# A system that is data; docs/models.md says what each line means.\n"
 
 
 def classifier(name: str, described: Mapping[str, Any], folder: Path) -> PictureClassifier:
@@ -73,7 +73,7 @@ def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Re
             )
         return contract(folder.name, tomllib.loads(read_text(path)))
     except KeyError as exc:
-        raise GourmetError(f"{path} lacks {exc}: docs/add-a-system.md says what belongs there") from exc
+        raise GourmetError(f"{path} lacks {exc}: docs/models.md says what belongs there") from exc
     except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise GourmetError(f"{path} does not describe a system: {in_short(exc)}") from exc
 

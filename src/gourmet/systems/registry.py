@@ -50,7 +50,7 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
     if not isinstance(found, protocol):
         raise GourmetError(
             f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
-            "docs/add-a-system.md says what each file holds"
+            "docs/models.md says what each file holds"
         )
     return found
 

@@ -34,7 +34,7 @@ def engine_format(*, rows: int, usual_rows: int, workspace: int, half: bool) -> 
         raise GourmetError(
             "--trt: a TensorRT engine is built on the GPU that runs it, and this machine lacks "
             f"{' and '.join(lacking)}: deploy with --onnx, and serve that or build an engine of it as "
-            "docs/deployer.md says"
+            "docs/models.md says"
         )
     import tensorrt as trt
 
