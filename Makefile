@@ -30,7 +30,7 @@ run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$stat
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit format bench bench-peers bench-generation clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit docs format bench bench-peers bench-generation clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,14 @@ check: setup-dev ## Lint, check the format, the types and which package imports 
 
 audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py
+
+docs: setup ## Write the documentation as a site with search to site/html
+	@$(INSTALL) -r requirements/docs.txt
+	@rm -rf site && mkdir -p site/source
+	@git ls-files -z '*.md' '*.csv' '*.ipynb' 'docs/*.svg' 'docs/*.png' NOTICE proxy/nginx.conf deploy/haproxy 'triton/models/*/model.py' | \
+		xargs -0 cp --parents -t site/source
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/html/index.html is the first page."
 
 format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .
