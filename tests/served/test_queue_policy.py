@@ -118,14 +118,3 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
     answered = sum(kind is Answer for kind, _ in answers)
     assert answered >= 1 + WAITING
     assert rows_since(slow, before, answered) == answered
-
-
-def test_food_has_none_since_its_instances_would_wait_while_requests_do() -> None:
-    assert not config_of("food_classifier").dynamic_batching.HasField("default_queue_policy")
-
-
-def test_business_logic_scripting_has_a_queue_of_bounded_length_and_time() -> None:
-    policy = policy_of("translator_bls")
-    assert 0 < policy.max_queue_size <= 64
-    assert (policy.timeout_action, policy.allow_timeout_override) == (policy.REJECT, True)
-    assert 0 < policy.default_timeout_microseconds <= 30_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import brotli
@@ -14,7 +13,6 @@ from flask.testing import FlaskClient
 from support.fake_classifier import client, code, form, knowing
 
 from app.core.settings import Rate, Settings, SettingsError
-from gourmet.runtime.turns import Turns
 from gourmet.systems.food11 import contract
 
 KEYS = ("k" * 20, "another-key-of-the-tests")
@@ -60,26 +58,6 @@ def test_without_a_key_the_api_says_how_to_send_one(headers: dict[str, str]) -> 
         assert code(reply) == (401, "key_needed")
         assert reply.headers["WWW-Authenticate"].startswith("Bearer")
         assert not any(key in reply.text for key in KEYS)
-
-
-def test_a_known_key_has_a_line_of_its_own_and_any_other_word_that_of_its_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    acquire = Turns.acquire
-
-    def observed(turns: Turns, client: str, gave_up: Callable[[], bool]) -> float:
-        asked.append(client)
-        return acquire(turns, client, gave_up)
-
-    monkeypatch.setattr(Turns, "acquire", observed)
-    browser = client(api_keys=KEYS)
-    for key in (*KEYS, "a-key-that-nobody-knows"):
-        classify(browser, headers={"X-API-Key": key})
-    assert len(set(asked)) == 2
-    assert not {"127.0.0.1", *KEYS} & set(asked)
-    classify(client(), headers={"X-API-Key": KEYS[0]})  # where none is asked for, none is known
-    assert asked[-1] == "127.0.0.1"
 
 
 def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,46 +18,18 @@ from support.eventually import eventually
 from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
-from app.api.schemas import HeatMap, ModelName, Progress
 from app.api.text_calls import LINES
 from app.classifier import AskRows, ServedModel
 from app.core import errors
 from app.core.settings import Rate, Settings
-from app.features.explain import STEPS, Step, covered, heat_maps
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 
 EXPLAIN = "/api/v1/explain"
-COARSE, FINE = STEPS
-
-
-def about(class_id: int) -> dict[str, Any]:
-    """What each map says of an image whose label is certain."""
-    model = ModelName(name="m", version="1")
-    return {"label": "x", "class_id": class_id, "probability": 1.0, "model": model, "request_id": "r"}
 
 
 # What is covered, and what is found
-
-
-@pytest.mark.parametrize(
-    ("step", "cell", "rows", "columns"),
-    [
-        (COARSE, 0, (0, 32), (0, 32)),
-        (COARSE, 7 * 3 + 6, (96, 128), (192, 224)),
-        (FINE, 0, (0, 32), (0, 32)),
-        (FINE, 14 * 7 + 6, (96, 144), (80, 128)),
-        (FINE, 195, (192, 224), (192, 224)),
-    ],
-)
-def test_a_cover_hides_its_cell_and_nothing_else(step: Step, cell: int, rows: Any, columns: Any) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (224, 224, 3)).astype(np.uint8)
-    (hidden,) = covered(image, step, [cell])
-    there = np.zeros((224, 224), bool)
-    there[slice(*rows), slice(*columns)] = True
-    assert (hidden[~there] == image[~there]).all()
-    assert (hidden[there] == image.mean(axis=(0, 1)).round()).all()
 
 
 def test_a_denial_is_explained_by_how_likely_the_photo_shows_something_else() -> None:
@@ -80,40 +51,6 @@ def test_a_denial_is_explained_by_how_likely_the_photo_shows_something_else() ->
         answer = client(Denies()).post(address, data=form(PHOTO), headers={"Accept": LINES})
         last = json.loads(answer.text.splitlines()[-1])
         assert (answer.status_code, last["label"]) == (200, label)
-
-
-def test_a_planted_thing_is_found_where_it_is_and_nowhere_else() -> None:
-    image = np.full((224, 224, 3), 90, np.uint8)
-    image[40:60, 150:170] = (255, 0, 0)
-
-    def redness(images: Pixels) -> Floats:
-        red = (images[..., 0] > 200).mean(axis=(1, 2)) / (20 * 20 / 224**2)
-        return np.stack([1 - red, red], axis=1).astype(np.float32)
-
-    parts = list(heat_maps(image, redness, 16, STEPS, Deadline(60), **about(1)))
-    coarse, fine = (part for part in parts if isinstance(part, HeatMap))
-    assert (coarse.final, fine.final) == (False, True)
-    first, falls = np.array(coarse.falls), np.array(fine.falls)
-    assert np.unravel_index(first.argmax(), first.shape) == (1, 4)
-    row, column = np.unravel_index(falls.argmax(), falls.shape)
-    assert (row, column) in [(2, 9), (3, 9), (2, 10), (3, 10)]
-    assert falls.max() == pytest.approx(1.0)
-    assert (falls[6:] == 0).all()
-    assert (falls[:, :7] == 0).all()
-    steps = [part for part in parts if isinstance(part, Progress)]
-    assert [step.done for step in steps] == sorted(step.done for step in steps)
-    assert steps[-1] == Progress(done=49 + 196, total=49 + 196)
-
-
-def test_the_finer_map_is_left_out_where_there_is_no_time_for_it() -> None:
-    def slow(images: Pixels) -> Floats:
-        time.sleep(0.02)
-        return np.ones((len(images), 1), np.float32)
-
-    image = np.zeros((224, 224, 3), np.uint8)
-    *_, last = heat_maps(image, slow, 16, STEPS, Deadline(0.2), **about(0))
-    assert isinstance(last, HeatMap)
-    assert (last.grid, last.final) == (COARSE.grid, True)
 
 
 # The address

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
-from collections.abc import ItemsView
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.listener import Listen, answered, http, listen
 
-import gourmet.pictures.classifier as classifier_module
 from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import (
@@ -167,20 +163,6 @@ def test_what_a_model_that_decodes_refuses_is_told_as_if_the_app_had_decoded_it(
     assert "INPUT_IMAGE" not in str(caught.value)
 
 
-def test_a_photo_that_triton_decodes_is_looked_at_here_only_when_it_fails(
-    listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[bytes] = []
-    monkeypatch.setattr(classifier_module, "identify", looked.append)
-    listener = listen(dict(GOOD))
-    classify(listener.url)
-    assert not looked
-    listener.script["/infer"] = http({"error": "no"}, "400 Bad Request")
-    with pytest.raises(ServingError):
-        classify(listener.url)
-    assert looked == [contract.SYSTEM.sample()]
-
-
 def test_a_file_that_is_not_a_photo_is_refused_for_that_though_triton_is_away() -> None:
     with pytest.raises(PictureError) as caught:
         classifier_of(AppTriton("127.0.0.1:9", 1.0)).classify(b"text", Deadline(2))
@@ -291,22 +273,3 @@ def test_the_request_id_reaches_triton(listen: Listen) -> None:
     answer = AppTriton(listener.url).infer("m", {"INPUT_IMAGE": photo}, Deadline(5), "my-id")
     assert '"id":"my-id"' in listener.bodies[-1]
     assert answer.outputs["PROBABILITIES"].shape == (1, 11)
-
-
-def test_each_thread_has_a_connection_of_its_own(listen: Listen) -> None:
-    together = threading.Barrier(4)
-
-    class OnceAllFourAsked(dict[str, bytes]):
-        def items(self) -> ItemsView[str, bytes]:
-            together.wait(10)
-            return super().items()
-
-    listener = listen(OnceAllFourAsked(GOOD))
-    triton = AppTriton(listener.url)
-
-    def ask(_: int) -> None:
-        triton.describe("m", Deadline(5))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(ask, range(4)))
-        assert listener.open_connections == 4

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.eventually import eventually
 
-from app.admission.queue import client_of
 from gourmet.runtime.turns import QueueFull, Turns
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -122,24 +121,3 @@ def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
         list(pool.map(work, range(8)))
     assert most[0] <= 3
     assert [turns.acquire(ME, never) for _ in range(3)] == [0.0] * 3
-
-
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("", ""),
-        ("unknown", "unknown"),
-        ("192.0.2.7:50123", "192.0.2.7"),
-        ("[2001:db8::1]:50123", "20010db800000000/64"),
-        ("[2001:db8::1]", "20010db800000000/64"),
-    ],
-)
-def test_a_client_is_an_address(address: str, client: str) -> None:
-    assert client_of(address) == client
-    assert client_of(client) == client
-
-
-def test_a_subscriber_of_ipv6_has_many_addresses_and_is_one_client() -> None:
-    assert client_of("2001:db8::1") == client_of("2001:db8::ffff:1:2") != client_of("2001:db8:0:1::1")

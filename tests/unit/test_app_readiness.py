@@ -16,8 +16,6 @@ from support.listener import Listen, answered, http, listen
 
 from app import create_app
 from app.api import services
-from app.api.schemas import HealthModel
-from app.api.services import Readiness
 from app.classifier import Prediction
 from app.core.errors import TritonTooSlow
 from app.core.settings import Settings
@@ -69,37 +67,6 @@ def test_until_a_model_was_asked_its_page_is_linked_and_says_nothing_wrong(hangi
     page = client(hanging).get("/digits", headers=HTML).text
     assert 'href="/digits"' in page
     assert '<noscript><p class="status">' not in page
-
-
-def test_ready_never_repeats_an_old_state_of_a_model_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an orchestrator asks once a minute, it is told of the model as it is now."""
-    monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
-    monkeypatch.setattr(services, "_STALE_S", 0.3)
-    goes_on, asked, waited = threading.Event(), threading.Event(), list[float]()
-
-    def ask() -> HealthModel:
-        if asked.is_set():
-            goes_on.wait(60)
-        asked.set()
-        return HealthModel(name="m")
-
-    readiness = Readiness(ask, "m")
-    assert readiness.health().state == "ready"
-    try:
-        time.sleep(0.4)
-        assert not readiness.known_problem  # of a page, which asks nothing
-        began = time.monotonic()
-        found = readiness.health()
-        assert (found.ready, found.code) == (False, "triton_too_slow")
-        assert time.monotonic() - began < 30
-        monkeypatch.setattr(readiness._asking, "join", lambda wait_s: waited.append(wait_s))
-        readiness.check()
-        assert waited == [0.0], "of a sample that hangs, more than one wait"
-    finally:
-        goes_on.set()
-    monkeypatch.undo()
-    readiness._asking.join(30)
-    assert readiness.health().ready
 
 
 CONTRACT = """
@@ -228,13 +195,6 @@ def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503(ha
         other.goes_on.set()
     assert (ready.status_code, ready.get_json()["systems"]["digits"]) == (200, {"ready": None})
     assert time.monotonic() - began < 5
-
-
-def test_a_problem_that_nobody_looked_at_since_hides_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = knowing(client(FakeClassifier(others={"digits": TritonTooSlow("no answer")})), "digits")
-    assert 'href="/digits"' not in browser.get("/", headers=HTML).text
-    monkeypatch.setattr(services, "_TOLD_S", 0.0)
-    assert 'href="/digits"' in browser.get("/", headers=HTML).text
 
 
 def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: Listen) -> None:

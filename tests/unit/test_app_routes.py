@@ -6,18 +6,15 @@ import html
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
-from app.api import schemas
 from app.classifier import Prediction
-from app.core import errors, messages
+from app.core import errors
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.food11 import contract
@@ -237,37 +234,3 @@ def test_metrics_count_requests_photos_and_phases() -> None:
 def test_two_apps_in_one_process_do_not_share_their_counts() -> None:
     post(client())
     assert "food_predictions_total{" not in client().get("/metrics").text
-
-
-APP = Path(messages.__file__).parents[1]
-
-
-def test_every_text_that_a_template_names_is_there() -> None:
-    for template in APP.glob("templates/**/*.html"):
-        for text_id in re.findall(r"""\bt\(\s*["']([\w.-]+)["']\s*[,)]""", template.read_text()):
-            assert text_id in messages.TEXTS, f"{template.name} says t('{text_id}')"
-
-
-def test_every_text_of_a_schema_s_field_is_of_one_that_is_there() -> None:
-    client()  # of an app, which imports those of its features
-    shapes = {each.__name__: each for each in subclasses(schemas.Schema)}
-    for text_id in messages.starting_with("shape."):
-        shape, _, name = text_id.partition(".")
-        assert name in shapes[shape].model_fields, text_id
-
-
-def subclasses(shape: type[schemas.Schema]) -> Iterator[type[schemas.Schema]]:
-    for each in shape.__subclasses__():
-        yield each
-        yield from subclasses(each)
-
-
-def test_an_id_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        messages.t("no.such.text")
-
-
-def test_values_are_put_in_and_never_taken_for_markup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(messages.TEXTS, "x", "by {model}")
-    assert messages.t("x", model="<m>") == "by <m>"
-    assert not hasattr(messages.t("x", model="<m>"), "__html__")  # so that the template escapes it

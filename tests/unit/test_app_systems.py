@@ -19,7 +19,6 @@ from app.api.photo_calls import count
 from app.classifier import Prediction
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings, SettingsError
-from app.features import OWN_PAGES
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 __all__ = ["listen"]  # the fixture
@@ -324,14 +323,6 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     assert len(counted) == MOST_LABELS + 1
     assert dict(counted)[OTHER] == f"{1000 - MOST_LABELS}.0"
     assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MOST_LABELS + 1
-
-
-def test_a_system_is_named_by_its_own_feature_alone() -> None:
-    owners = set(OWN_PAGES)
-    root = Path(create_app.__code__.co_filename).parent
-    for path in root.rglob("*.py"):
-        named = {name for name in owners if re.search(rf"systems[./]{name}\b|\"{name}\"", path.read_text())}
-        assert not named or (len(named) == 1 and path.parent.name == "features"), (path, named)
 
 
 def test_with_triton_away_the_visitor_is_told_so_and_the_log_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -219,15 +219,6 @@ def test_a_run_whose_page_fails_goes_on_with_the_same_command(tmp_path: Path) ->
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_table_is_written_under_a_name_that_nobody_can_know_before(tmp_path: Path) -> None:
-    """Another user of the folder may have laid links for each number that a process may have."""
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / f".out.csv.{os.getpid()}.part").symlink_to(tmp_path / "precious")
-    write_table([row("a.jpg")], tmp_path / "out.csv", COLUMNS)
-    assert (tmp_path / "precious").read_text() == "kept"
-    assert not (tmp_path / "out.csv").is_symlink()
-
-
 # The table
 
 
@@ -243,16 +234,6 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     assert formula["path"] == "'=cmd()"
     assert {spreadsheet_cell(f"{sign}1")[0] for sign in "=+-@\t\r\n"} == {"'"}
     assert (failed["answer"], failed["error"]) == ("", "this is not a picture [x]")
-
-
-def test_a_table_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
-    def broken() -> object:
-        yield row("a.jpg")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_table(broken(), tmp_path / "out.csv", COLUMNS)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import squares
 from gourmet.runtime.decoding.engine import onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.systems.captioner.export import TrainedCaptioner, eager_answers
 from gourmet.systems.captioner.network import CaptionerCheckpoint, load
 from gourmet.systems.captioner.serving import CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
@@ -106,42 +105,6 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
     found = [row[1 + len(prompt) :] for row in answers]
     end = opened.network.end
     assert [row[: row.index(end)] if end in row else row for row in found] == eager(opened, pictures, prompt)
-
-
-def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
-    opened: CaptionerCheckpoint, pictures: Pixels
-) -> None:
-    files = small_captioner.files(opened)
-    decoder = onnx_graph(files["decoder.onnx"], 1)
-    (memory,) = onnx_graph(files["vision.onnx"], 1)(["memory"], {"pixels": pictures[:2]})
-    words = np.array([[2, 5, 9, 6], [2, 8, 4, 7]])
-    rows, layers, _, heads, places, size = memory.shape
-    fixed = {"memory": memory, "mask": np.ones((rows, places), np.int32)}
-    cache = np.zeros((rows, layers, 2, heads, 0, size), np.float32)
-    none = {"length": np.zeros((rows, 1), np.int64), "cache": cache}
-    added, at_once = decoder(["added", "logits"], {"token": words, **none, **fixed})
-    assert added.shape == (rows, layers, 2, heads, words.shape[1], size)
-    for place in range(words.shape[1]):
-        one = {"token": words[:, place : place + 1], "length": np.full((rows, 1), place), "cache": cache}
-        newest, logits = decoder(["added", "logits"], {**one, **fixed})
-        np.testing.assert_allclose(logits[:, 0], at_once[:, place], atol=1e-4)
-        cache = np.concatenate([cache, newest], axis=4)
-
-
-def test_eight_bits_say_most_of_the_words_of_the_network(
-    opened: CaptionerCheckpoint, pictures: Pixels
-) -> None:
-    source = TrainedCaptioner(opened, list(pictures))
-    served = CaptionerNetwork.open(source.files, 1)
-    rows = [Row(pixels, MOST) for pixels in pictures]
-    Loop(served.engine, start=served.vocabulary.start, end=served.vocabulary.end, max_rows=8).complete(rows)
-    right = [answer[:MOST] for answer in eager_answers(opened.network, list(pictures))]
-    same = [sum(map(int.__eq__, row.tokens, answer)) for row, answer in zip(rows, right, strict=True)]
-    assert sum(same) >= 0.5 * sum(map(len, right))  # of weights drawn by chance
-    small, large = (
-        sum(map(len, each.files.values())) for each in (source, TrainedCaptioner(opened, [], fp32=True))
-    )
-    assert small < 0.8 * large
 
 
 def test_signs_are_never_an_answer(opened: CaptionerCheckpoint, pictures: Pixels) -> None:

@@ -18,16 +18,6 @@ def test_there_are_eleven_labels_in_food11_s_order() -> None:
     assert contract.SYSTEM.labels[3] == "Egg"
 
 
-def test_normalising_is_imagenet_s_mean_and_deviation_channels_first() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), dtype=np.uint8)
-    expected = (pixels / 255.0 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
-    got = contract.SYSTEM.normalise(pixels)
-    assert got.dtype == np.float32
-    assert got.flags.c_contiguous
-    np.testing.assert_allclose(got, np.moveaxis(expected, -1, 1), atol=1e-5)
-    np.testing.assert_array_equal(contract.SYSTEM.normalise(pixels[0]), got[0])
-
-
 def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
     photo = contract.SYSTEM.sample()
     raw = contract.SYSTEM.encode(photo, "BYTES")
@@ -40,22 +30,7 @@ def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
     np.testing.assert_array_equal(values, contract.SYSTEM.normalise(pixels))
 
 
-def test_softmax_sums_to_one_keeps_the_order_and_survives_large_logits() -> None:
-    logits = np.array([[1.0, 3.0, 2.0], [1000.0, 0.0, -1000.0]], dtype=np.float32)
-    rows = softmax(logits)
-    np.testing.assert_allclose(rows.sum(axis=1), 1, rtol=1e-6)
-    assert rows[0].argsort().tolist() == [0, 2, 1]
-    assert rows[1, 0] == 1
-
-
 LOGITS = np.random.default_rng(1).normal(size=(2, 11)).astype(np.float32)
-
-
-def test_probabilities_are_taken_as_they_are_and_logits_brought_to_the_temperature() -> None:
-    rows = softmax(LOGITS)
-    for name in ("PROBABILITIES", "probabilities"):
-        np.testing.assert_array_equal(contract.SYSTEM.read({name: rows}, temperature=3.0), rows)
-    np.testing.assert_array_equal(contract.SYSTEM.read({"output": LOGITS}, 1.5), softmax(LOGITS, 1.5))
 
 
 def test_every_sample_photo_is_small_named_by_its_class_and_credited() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -20,15 +17,11 @@ from support.stopping import everything
 
 from gourmet.cli import main
 from gourmet.client.model_config import as_pbtxt
-from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
-from gourmet.pictures.decode import square_pixels
-from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
 from gourmet.tasks.classification.deployer import networks
-from gourmet.tasks.classification.deployer.check import ClientOptions, examples_of
-from gourmet.tasks.classification.deployer.deployment import DeployerOptions, config_of, made
+from gourmet.tasks.classification.deployer.deployment import DeployerOptions, config_of
 from gourmet.tasks.classification.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
@@ -114,10 +107,6 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
     assert json.loads(config.parameters["labels"].string_value)[999] == "kind 999"
 
 
-def test_a_delay_of_nothing_is_static_batching() -> None:
-    assert ["dynamic_batching" in described(delay_ms=delay) for delay in (0, -1, 0.1)] == [False, False, True]
-
-
 def described(*, engine: bool = False, **flags: Any) -> str:
     form = replace(FORMATS["onnx"], platform="tensorrt_plan") if engine else FORMATS["onnx"]
     return as_pbtxt(config_of(DeployerOptions("onnx", SMALL, **flags), form, side=224, outputs=5))
@@ -129,21 +118,6 @@ def test_without_a_batch_the_rows_are_a_dimension() -> None:
     assert "format" not in text
     with pytest.raises(GourmetError, match="delay 2 needs a --triton-max-batch-size of at least 1"):
         DeployerOptions("onnx", SMALL, max_batch_size=0, delay_ms=2)
-
-
-def test_a_cuda_graph_is_an_engine_s_alone() -> None:
-    assert "graphs: true" in described(engine=True)
-    assert "graphs: true" not in described(cuda_graphs=False, engine=True)
-    assert "graphs" not in described()
-
-
-def test_the_network_s_arguments_may_stand_before_the_dashes_and_trt_s_are_not_used(tmp_path: Path) -> None:
-    there = tmp_path / "models"
-    flags = ["--onnx", "--trt-fp16", "--save-dir", str(there), "--config", SMALL, "--batch_size", "2"]
-    done = CliRunner().invoke(main, ["deployer", *flags])
-    assert done.exit_code == 0, done.output
-    assert (there / "model" / "1" / "model.onnx").exists()
-    assert "settings of --trt: not used" in done.output
 
 
 def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path) -> None:
@@ -235,15 +209,6 @@ def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
             assert torch.equal(tensor, right[name]), name
 
 
-@pytest.mark.parametrize(
-    ("config", "millions"), [("resnet50", 25.56), ("resnext101-32x4d", 44.18), ("se-resnext101-32x4d", 45.25)]
-)
-def test_nvidia_s_networks_have_their_sizes(config: str, millions: float) -> None:
-    with torch.device("meta"):
-        network = networks.build(config, 1000, seed=0).module
-    assert sum(each.numel() for each in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
-
-
 def test_the_checkpoint_says_how_many_classes_there_are(deployer: Deployer, tmp_path: Path) -> None:
     save_file(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.safetensors")
     network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.safetensors")
@@ -309,41 +274,6 @@ def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
     assert files(tmp_path / "models") == before
 
 
-def test_a_file_with_one_changed_weight_does_not_pass_the_gate(tmp_path: Path) -> None:
-    options = DeployerOptions("onnx", SMALL, batch_size=2)
-    target = made(options, tmp_path, lambda _share, _words="": None).deployment.targets["onnx"]
-    target.build(path := tmp_path / "model.onnx")
-    assert all(check.passed for check in target.verify(path))
-    model = onnx.load(path)
-    weight = next(each for each in model.graph.initializer if list(each.dims)[:2] == [1000, 512])
-    values = np.array(onnx.numpy_helper.to_array(weight))
-    values[3, 7] += 1.0  # of half a million
-    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
-    onnx.save(model, path)
-    failed = [check for check in target.verify(path) if not check.passed]
-    assert failed
-    assert "largest difference" in failed[0].what
-
-
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """Files of this process end after a mebibyte."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("flag", ["--onnx", "--ts-script", "--ts-trace"])
-def test_a_disk_without_room_is_told_and_nothing_is_left(
-    deployer: Deployer, tmp_path: Path, small_disk: None, flag: str
-) -> None:
-    done = deployer(flag)
-    assert done.exit_code == 1
-    assert "cannot be written" in done.output.splitlines()[-1]
-    assert not (tmp_path / "models").exists()
-
-
 def test_a_server_that_is_not_there_is_refused_before_the_work(deployer: Deployer, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     done = deployer("--onnx", "--triton-server-url", f"127.0.0.1:{port}")
@@ -380,23 +310,3 @@ def test_networks_that_are_not_known_or_not_installed_are_told(tmp_path: Path) -
         networks.build("resnet", 10, 0)
     with pytest.raises(GourmetError, match=r"needs the package timm|timm has no network 'resnet'"):
         networks.build("timm:resnet", 10, 0)
-
-
-def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) -> None:
-    for label in ("ant", "bee"):
-        (tmp_path / label).mkdir()
-        (tmp_path / label / "1.jpg").write_bytes(made_up(len(label)))
-    info = ModelInfo("m", (TensorSpec("input__0", "FP32", (-1, 3, 64, 64)),), ())
-    for network in (
-        None,
-        networks.Network("other", torch.nn.Identity(), 64, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)),
-    ):
-        asked = examples_of(info, ClientOptions("m", data=tmp_path), network)
-        assert list(asked.names) == ["ant/1.jpg", "bee/1.jpg"]
-        assert asked.classes is not None
-        assert list(asked.classes) == [0, 1]
-        mean = np.array(network.mean if network else (0.485, 0.456, 0.406))
-        std = np.array(network.std if network else (0.229, 0.224, 0.225))
-        pixels = square_pixels((tmp_path / "bee" / "1.jpg").read_bytes(), 64) / 255
-        right = np.moveaxis((pixels - mean) / std, -1, 0)
-        np.testing.assert_allclose(asked.read(1, 2)[0], right, atol=1e-5)

@@ -21,20 +21,6 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def centre(image: np.ndarray) -> tuple[float, float]:
-    places = np.arange(28) + 0.5
-    return (image.sum(axis=1) @ places / image.sum(), image.sum(axis=0) @ places / image.sum())
-
-
-@pytest.mark.parametrize("digit", range(10))
-def test_a_drawing_is_brought_to_twenty_pixels_around_the_middle(digit: int) -> None:
-    image = contract.SYSTEM.pixels(drawn_digits.png(digit, at=(0.1, 0.4), scale=0.5))
-    assert (image.shape, image.dtype, image.max()) == ((28, 28), np.uint8, 255)
-    inked = np.argwhere(image > 60)
-    assert 19 <= np.ptp(inked, axis=0).max() + 1 <= 21
-    assert np.abs(np.array(centre(image)) - 14).max() < 1
-
-
 def wide() -> bytes:
     canvas = np.zeros((280, 900), np.uint8)
     canvas[:, 600:880] = np.asarray(Image.open(io.BytesIO(drawn_digits.png(2))))
@@ -96,20 +82,6 @@ def test_a_picture_becomes_the_tensor_that_both_models_take() -> None:
     np.testing.assert_array_equal(
         values[0], contract.SYSTEM.normalise(contract.SYSTEM.pixels(contract.SYSTEM.sample()))
     )
-
-
-@pytest.mark.parametrize("name", ["logits", "26"])
-def test_both_models_logits_are_brought_to_the_temperature(name: str) -> None:
-    logits = np.random.default_rng(1).normal(size=(3, 10)).astype(np.float32)
-    sharp, soft = (contract.SYSTEM.read({name: logits}, t) for t in (0.5, 2.0))
-    np.testing.assert_allclose(sharp.sum(axis=1), 1, rtol=1e-6)
-    assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-
-
-def test_the_sample_is_what_its_script_draws() -> None:
-    drawn = np.asarray(Image.open(io.BytesIO(drawn_digits.png(3))))
-    bundled = np.asarray(Image.open(io.BytesIO(contract.SYSTEM.sample())))
-    np.testing.assert_array_equal(drawn, bundled)
 
 
 def test_the_examples_are_the_ten_digits_in_turn_and_the_same_for_the_same_seed() -> None:

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from gourmet.errors import GourmetError
-from gourmet.systems.digits import data
 from gourmet.systems.digits.network import DigitsNetwork, load
-from gourmet.systems.digits.train import TRAINING, DigitsTask, varied
 from gourmet.training.files import save_tensors
 
 
@@ -42,18 +40,3 @@ def test_weights_come_back_as_they_were_saved_and_others_are_refused(
     save_tensors(path, network.state_dict(), {**network.about, "system": "food11"})
     with pytest.raises(GourmetError, match="its system is food11, not digits"):
         load(path)
-
-
-def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
-    task = TRAINING.prepare(
-        data.bundled()[0], limit=20, seed=0, device="cpu", pretrained=False, tick=lambda share: None
-    )
-    assert isinstance(task, DigitsTask)
-    assert len(task.images) == 20 + 20 + 20, "written ones twice, and drawn ones"
-    one, same, other = (varied(task.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert one.shape == task.images.shape
-    assert one.min() >= 0.0
-    assert one.max() <= 1.0
-    assert (one.amax(dim=(1, 2, 3)) > 0.3).all()

@@ -20,7 +20,6 @@ from gourmet.cli import main
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonUnreachable
 from gourmet.client.transport import Call
-from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import UsageError
 from gourmet.measure.task import Addresses, wire_for
 from gourmet.serving import run_file
@@ -176,35 +175,12 @@ def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_mach
     assert f"gourmet config digits --reset --url {there.url}" in done.output
 
 
-def test_perf_analyzer_asks_by_grpc_where_the_variable_names_a_server(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asked the local stack's gRPC."""
-    runs(stack(9100))
-    runs(stack(9200))
-    for named, found in {
-        "there:9000": "there:8001",
-        "grpc://there:9001": "there:9001",
-        "127.0.0.1:9200": "127.0.0.1:9201",
-    }.items():
-        monkeypatch.setenv("TRITON_SERVER_URL", named)
-        assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", found]
-    assert _address_for(["-m", "m"]) == ["-u", "127.0.0.1:9200"]
-
-
 def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     load: Any = type("Load", (), {"protocol": "http", "through": "triton", "model": "m"})
     with pytest.raises(UsageError, match="--protocol grpc"):
         wire_for(Addresses(url="grpc://there:8001"), load, None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("verb", ["new", "deployer", "deployer client", "lab", "up", "translate"])
-def test_the_other_verbs_take_the_address_too(verb: str) -> None:
-    said = " ".join(asked(*verb.split(), "--help").output.split())
-    assert "--url HOST:PORT" in said
-    assert "env var: TRITON_SERVER_URL" in said
 
 
 def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from gourmet.tasks.classification.accuracy import (
 )
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.evaluation import Answered, evaluate
-from gourmet.tasks.classification.pages import evaluation_page, mistakes
+from gourmet.tasks.classification.pages import evaluation_page
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])
@@ -35,12 +34,6 @@ def test_balanced_accuracy_counts_every_class_alike() -> None:
     assert [each.label for each in found.classes] == ["a", "b", "c"]
     assert found.classes[0].precision == pytest.approx(2 / 3)
     assert found.confusion[0].tolist() == [2, 1, 0, 0]
-
-
-def test_the_margin_shrinks_with_the_root_of_the_photos() -> None:
-    few = accuracy(SCORES, CLASSES, LABELS).balanced_margin
-    many = accuracy(np.tile(SCORES, (4, 1)), np.tile(CLASSES, 4), LABELS).balanced_margin
-    assert many == pytest.approx(few / 2)
 
 
 def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
@@ -93,15 +86,6 @@ def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_al
     assert 0 < numbers["test"]["answered"] <= 1
 
 
-def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
-    part = answered(1.0)
-    found = mistakes(softmax(part.logits), part.classes, part.names, part.picture, LABELS, count=10)
-    assert len(found) == 10
-    assert all(each["answer"] != each["true"] for each in found)
-    sure = [each["sure"] for each in found]
-    assert sure == sorted(sure, reverse=True)
-
-
 def test_the_report_holds_everything_itself() -> None:
     found = evaluate({"validation": answered(1.0)}, LABELS, accuracy_goals={"validation": 0.75})
     report = evaluation_page("blobs <1>", found)
@@ -109,21 +93,6 @@ def test_the_report_holds_everything_itself() -> None:
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
     assert report.count("<svg") == 4
-
-
-def test_a_picture_whose_name_is_no_text_is_in_the_report_too() -> None:
-    part = replace(answered(1.0), names=[os.fsdecode(b"zw\xf6lf%d.jpg" % number) for number in range(400)])
-    found = evaluate({"validation": part, "sharp": part}, LABELS, {"validation": 0.75, "sharp": 0.75})
-    assert "zw?lf" in evaluation_page("two", found)
-
-
-def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:
-    part = Answered(SCORES[[0, 5]], np.array([0, 2]), ["0.jpg", "1.jpg"], lambda row: b"picture")
-    report = evaluation_page(
-        "two", evaluate({"validation": part}, LABELS, accuracy_goals={"validation": 0.75})
-    )
-    matrix = report.partition("Who is taken for whom</title>")[2].partition("</svg>")[0]
-    assert re.findall("text-anchor='end'.*>(.)</text>", matrix) == ["a", "c"]
 
 
 def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measured_apart() -> None:

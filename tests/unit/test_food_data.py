@@ -8,7 +8,6 @@ import os
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -22,8 +21,6 @@ from gourmet.tasks.classification.labelled_pictures import (
     ALL,
     OTHER_TRAIN,
     decode,
-    natural_side,
-    origin_of,
 )
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import load_tensors
@@ -98,20 +95,6 @@ def test_hidden_files_and_notes_are_no_photos(tmp_path: Path) -> None:
     assert [p.name for p in DATA.listing(tmp_path, "test")] == ["0/a.jpg"]
 
 
-def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
-    for index, colour in enumerate([(250, 0, 0), (0, 250, 0)]):
-        (tmp_path / "test" / str(index)).mkdir(parents=True)
-        (tmp_path / "test" / str(index) / "a.jpg").write_bytes(jpeg(colour, side=40))
-    photos = DATA.listing(tmp_path, "test")
-    done: list[float] = []
-    (pixels,) = decode([photos], natural_side(photos, 224), done.append)
-    assert pixels.images.shape == (2, 40, 40, 3)
-    assert np.argmax(pixels.images.mean(axis=(1, 2)), axis=1).tolist() == [0, 1]
-    assert done == [0.5, 1.0]
-    assert pixels.classes.tolist() == [0, 1]
-    assert natural_side(photos, 24) == 24, "at most the serving size"
-
-
 def test_one_zip_holds_the_classes_and_pictures_of_none(tmp_path: Path) -> None:
     names = [f"{c:02d}/web/recipes_{i:04d}.webp" for c in CLASSES for i in range(9)]
     names += [f"other/animal/zoo_{i}.jpg" for i in range(20)]
@@ -127,26 +110,13 @@ def test_one_zip_holds_the_classes_and_pictures_of_none(tmp_path: Path) -> None:
     assert "other" in DATA.parts(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "origin"),
-    [
-        ("web_0012.webp", "web"),
-        ("05/steak/fork-7.jpg", "fork"),
-        ("2821522.jpg", ""),
-        ("0_123.jpg", ""),
-        ("a.jpg", ""),
-    ],
-)
-def test_the_number_in_a_name_follows_its_source(name: str, origin: str) -> None:
-    assert origin_of(name) == origin
-
-
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
     with pytest.raises(BadData, match=r"has no photos of Soup: training needs all 11"):
         TRAINING.solve(tmp_path, tmp_path / "out", limit=None, seed=0, tick=print)
 
 
+@pytest.mark.slow
 def test_training_measures_sources_it_did_not_learn_from_and_repeats_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from support import caption_network
-from support.beam_search import search
 from support.eventually import eventually
 
-from gourmet.runtime.decoding import room as rooms
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.runtime.decoding.loop import Row, TooManyRows
-from gourmet.runtime.decoding.room import GenerationRoom, RoomFigures
+from gourmet.runtime.decoding.room import GenerationRoom
 
 Pixels = npt.NDArray[np.float32]
 START, END, PROMPT = 0, caption_network.END, [2, 3, 4]
@@ -137,48 +133,6 @@ def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
     ]
 
 
-class FakeMetricFamilies:
-    """What the room's figures need of Triton's Python backend."""
-
-    GAUGE, COUNTER = "gauge", "counter"
-
-    def __init__(self) -> None:
-        self.MetricFamily = self
-        self.made: dict[str, Any] = {}
-
-    def __call__(self, name: str, description: str, kind: str) -> Any:
-        def metric(labels: dict[str, str]) -> Any:
-            self.made[name] = made = SimpleNamespace(kind=kind, labels=labels, value=0.0)
-            made.increment = lambda by: vars(made).update(value=made.value + by)
-            return made
-
-        return SimpleNamespace(Metric=metric, description=description)
-
-
-def test_a_room_s_figures_are_told_as_metrics(engine: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_EVERY_S", 0.01)
-    goes_on = threading.Event()
-    engine.before_step = lambda: goes_on.wait(WITHIN_S)
-    rows, triton = [Row(each, 20) for each in pictures(8)], FakeMetricFamilies()
-
-    def told(**expected: float) -> bool:
-        now = {name: triton.made[f"generation_{name}"].value for name in expected}
-        return now == expected
-
-    with opened(engine, max_rows=2) as room:
-        told_of = RoomFigures(triton, room, {"model": "m", "process": "1"})
-        room.submit(rows)
-        eventually(lambda: told(waiting=4, at_work=4, tokens_total=0, begun_total=0))
-        goes_on.set()
-        finished(rows)
-        tokens = sum(len(row.tokens) + (row.finished == "stop") for row in rows)
-        eventually(lambda: told(waiting=0, at_work=0, tokens_total=tokens, begun_total=8))
-        told_of.close()
-    assert triton.made["generation_first_token_seconds_total"].value > 0
-    assert {each.kind for name, each in triton.made.items() if name.endswith("_total")} == {"counter"}
-    assert all(each.labels == {"model": "m", "process": "1"} for each in triton.made.values())
-
-
 def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
     (picture,) = pictures(1)
     free, forced = alone(picture), alone(picture, prefix=PROMPT)
@@ -193,28 +147,6 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
         finished([short])
     assert (short.tokens, short.finished) == (forced.tokens[:2], "length")
     assert short.score > forced.score
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_the_loop_finds_what_a_search_by_itself_finds_after_the_same_prompt(
-    engine: Pictures, beams: int
-) -> None:
-    (picture,) = pictures(1)
-    right = Row(picture, 20, prefix=PROMPT, beams=beams)
-    search(engine, right, start=START, end=END)
-    found = alone(picture, prefix=PROMPT, beams=beams)
-    assert found.tokens == right.tokens
-    assert found.score == pytest.approx(right.score, abs=1e-3)
-    assert list(found.others) == right.others
-
-
-def test_memories_of_one_size_get_exactly_that(engine: Pictures) -> None:
-    rows = [Row(each, 20) for each in pictures(6)]
-    rows.append(Row(pictures(1)[0], 20, beams=3))
-    with opened(engine) as room:
-        room.submit(rows)
-        finished(rows)
-    assert engine.widths == {PLACES}  # and not the power of two above it
 
 
 def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
@@ -260,21 +192,6 @@ def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
     assert second.tokens == alone(slow).tokens
 
 
-def test_the_thread_that_encodes_is_nicer_than_those_whose_tokens_are_waited_for(engine: Pictures) -> None:
-    """How much that saves, hard/test_encode_stalls.py measures."""
-    nice = dict[str, int]()
-
-    def note(what: str) -> None:
-        nice[what] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    engine.before_encoding, engine.before_step = lambda _: note("encoding"), lambda: note("a step")
-    row = Row(pictures(1)[0], 5)
-    with opened(engine) as room:
-        room.submit([row])
-        finished([row])
-    assert nice["encoding"] > nice["a step"] == os.getpriority(os.PRIO_PROCESS, 0)
-
-
 def test_an_encode_that_fails_fails_its_own_rows_and_those_beside_it_are_answered(engine: Pictures) -> None:
     shown = pictures(4)
 
@@ -292,21 +209,6 @@ def test_an_encode_that_fails_fails_its_own_rows_and_those_beside_it_are_answere
     assert rows[3].tokens == alone(shown[3]).tokens
 
 
-def test_pictures_that_wait_are_encoded_together_and_not_long_before_they_can_join(engine: Pictures) -> None:
-    go_on = threading.Event()
-    engine.before_step = lambda: go_on.wait(WITHIN_S)
-    rows = [Row(each, 20) for each in pictures(12)]
-    with opened(engine, max_rows=4) as room:
-        room.submit(rows)
-        time.sleep(0.2)
-        # Those that have room, and two that are next: a memory may be large.
-        assert engine.encoded[0] == 4
-        assert sum(engine.encoded) == 6
-        go_on.set()
-        finished(rows)
-    assert sum(engine.encoded) == 12
-
-
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pictures, beams: int) -> None:
     gone, late = pictures(2)
@@ -319,19 +221,6 @@ def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pi
         finished(rows)
     assert [row.finished for row in rows] == ["cancelled", "deadline"]
     assert not engine.encoded
-
-
-def test_a_row_may_leave_during_its_prompt_and_during_a_search(engine: Pictures) -> None:
-    steps = iter(range(100))
-    left = threading.Event()
-    prompted = Row(pictures(1)[0], 20, prefix=PROMPT * 4, is_cancelled=left.is_set)
-    searched = Row(pictures(1)[0], 20, beams=3, is_cancelled=left.is_set)
-    engine.before_step = lambda: left.set() if next(steps) > 3 else None
-    with opened(engine) as room:
-        room.submit([prompted, searched])
-        finished([prompted, searched])
-    assert (prompted.finished, searched.finished) == ("cancelled", "cancelled")
-    assert not prompted.tokens
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -385,8 +274,7 @@ def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
     return took
 
 
-@pytest.mark.parametrize("is_brief", [True, False])
-@pytest.mark.parametrize("others_are_brief", [True, False])
+@pytest.mark.parametrize(("is_brief", "others_are_brief"), [(True, True), (False, False)])
 def test_a_search_gets_its_places_while_greedy_rows_would_take_each_that_is_free(
     engine: Pictures, is_brief: bool, others_are_brief: bool
 ) -> None:
@@ -409,31 +297,6 @@ def test_greedy_rows_join_while_several_clients_have_searches_without_end(
     honest = Row(own, 20, client="you")
     assert steps_beside(theirs, honest, engine) < 100
     assert honest.tokens == alone(own).tokens
-
-
-def test_a_search_with_more_beams_than_places_is_refused_at_once(engine: Pictures) -> None:
-    with opened(engine, max_rows=2) as room, pytest.raises(ValueError, match="3 beams need as many rows"):
-        room.submit([Row(pictures(1)[0], 20, beams=3)])
-
-
-def test_brief_sources_are_encoded_a_few_at_a_time_while_others_wait_for_the_step(engine: Pictures) -> None:
-    many, own = pictures(2)
-    theirs = [Row(many, 1, client="me") for _ in range(300)]
-    honest = Row(own, 30, client="you")
-    beside = list[int]()
-
-    def count(sources: Sequence[Pixels]) -> None:
-        if honest.tokens and not honest.finished:
-            beside.append(len(sources))
-
-    engine.is_brief = lambda source: True  # type: ignore[method-assign]
-    engine.before_encoding, engine.before_step = count, lambda: time.sleep(0.001)
-    with opened(engine, max_rows=16) as room:
-        room.submit(theirs)
-        room.submit([honest])
-        finished([honest, *theirs])
-    assert max(engine.encoded) > 2
-    assert max(beside) <= 2
 
 
 def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:
@@ -494,28 +357,6 @@ def test_more_that_have_to_be_prepared_than_there_are_threads_are_refused(engine
             room.submit([Row(None, 20, prepare=lambda row: None)])
     assert {str(row.error) for row in rows} == {"the model is being unloaded"}
     go_on.set()
-
-
-def test_where_sources_are_encoded_one_by_one_the_first_waits_for_no_other(engine: Pictures) -> None:
-    engine.max_sources = 1
-    shown, go_on = pictures(4), threading.Event()
-    engine.before_encoding = lambda sources: None if sources[0] is shown[0] else go_on.wait(WITHIN_S)
-    first, *others = [Row(each, 20) for each in shown]
-    with opened(engine) as room:
-        room.submit([first, *others])
-        finished([first])
-        go_on.set()
-        finished(others)
-    assert engine.encoded == [1, 1, 1, 1]
-
-
-def test_a_search_tells_what_else_it_found(engine: Pictures) -> None:
-    (picture,) = pictures(1)
-    network = RoomNetwork(engine)
-    with opened(engine) as room:
-        (answer,) = wait_for([[Row(picture, 20, beams=3)]], network, room, within_s=WITHIN_S)
-        assert not wait_for([[Row(picture, 20)]], network, room, within_s=WITHIN_S)[0].others
-    assert len({answer.text, *answer.others}) == 3
 
 
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:

@@ -8,11 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from gourmet import repository
-from gourmet.systems import registry
-
 ROOT = Path(__file__).parents[2]
 TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
 # A verb imports these when it needs them; the others compute with torch. So do networks' own modules.
@@ -20,8 +15,6 @@ WITHOUT_TORCH = re.compile(
     r"app\b|gourmet\.(cli|commands|doctor|measure|lab|tuning|serving|client|reports|pictures|runtime|contracts"
     r"|systems\.(registry|\w+\.contract))\b(?!.*_network$)"
 )
-# Where a system may be named: its folder, its served models, its feature of the app.
-FEATURES = "app.features."
 
 
 def named_modules() -> dict[str, Path]:
@@ -35,7 +28,6 @@ def named_modules() -> dict[str, Path]:
 
 
 MODULES = named_modules()
-IN_TRITON = [name for name in MODULES if name.startswith("triton.")]
 
 
 def imported(path: Path) -> set[str]:
@@ -61,17 +53,6 @@ def test_nothing_waits_for_torch_that_does_not_compute_with_it(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", IN_TRITON)
-def test_what_runs_inside_triton_imports_contracts_and_what_serving_needs(module: str) -> None:
-    allowed = re.compile(r"gourmet\.(contracts|errors|runtime|pictures|systems\.\w+)\b")
-    ours = {name for name in imported(MODULES[module]) if name.startswith("gourmet")}
-    assert not {name for name in ours if not allowed.match(name)}
-    top = re.findall(
-        r"^(?:import|from) (torch|torchvision)\b", MODULES[module].read_text(encoding="utf-8"), re.M
-    )
-    assert not top or module.endswith("_network"), "a network is a module of its own, imported by an instance"
-
-
 def test_one_package_speaks_to_triton() -> None:
     for folder in ("app", "src", "triton", "benchmarks", "scripts"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -84,36 +65,3 @@ def test_asking_over_http_needs_no_library_of_a_client() -> None:
     heavy = TRITON_CLIENTS | {"gevent"}
     program = f"import sys, gourmet.client.triton; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
-
-
-def names_of(system: str) -> set[str]:
-    """The names that stand for one system only."""
-    models = [
-        name
-        for name in repository.model_names(repository.DEFAULT)
-        if f'"{system}"' in (repository.DEFAULT / name / "config.pbtxt").read_text()
-    ]
-    return {system, *models}
-
-
-def documentation(tree: ast.AST) -> set[ast.AST]:
-    """What only the documentation of the API shows: examples of its schemas."""
-    keywords = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "examples")
-    return {node for keyword in keywords for node in ast.walk(keyword)}
-
-
-@pytest.mark.parametrize("system", registry.names())
-def test_nothing_else_has_a_system_s_name_in_it(system: str) -> None:
-    """Docstrings, help and the documentation may give examples: the defaults of the README."""
-    names, wrong = names_of(system), []
-    for module, path in MODULES.items():
-        if module.startswith((f"gourmet.systems.{system}", "triton.models.", FEATURES)):
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        shown = documentation(tree)
-        wrong += [
-            f"{module}:{node.lineno} {node.value!r}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and node.value in names and node not in shown
-        ]
-    assert not wrong

@@ -5,7 +5,6 @@ They were never applied to a cluster.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -15,13 +14,11 @@ import pytest
 import yaml
 from kubernetes_rules import MADE, RULES, made
 from kubernetes_validate.utils import all_versions
-from support.dockerfile import instructions
 from support.kubernetes import (
     FOLDER,
     IMAGES,
     ROOT,
     SERVICES,
-    Manifest,
     manifests_of,
     of_kind,
     one,
@@ -68,23 +65,6 @@ def test_pods_run_our_images_without_rights_and_within_limits(folder: str) -> No
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert security["readOnlyRootFilesystem"]
             assert container["resources"]["limits"].keys() >= {"cpu", "memory"}
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_containers_are_started_with_the_ports_command_and_memory_of_image_and_compose(name: str) -> None:
-    for _, spec in pods(overlay(name)):
-        container = spec["containers"][0]
-        dockerfile, service = IMAGES[container["image"]]
-        limit = str(SERVICES[service]["mem_limit"])
-        if "-cpu:" in container["image"]:
-            (limit,) = re.findall("mem_limit: (.+)", (ROOT / "docker-compose.cpu.yaml").read_text())
-        memory = re.sub(r"\$\{\w+:-(\d+)m?g?\}", r"\1", limit)
-        assert container["resources"]["limits"]["memory"].rstrip("MGi") == memory.rstrip("mg")
-        if dockerfile:
-            exposed = instructions(dockerfile, "EXPOSE")[0].split()
-            assert [str(port["containerPort"]) for port in container["ports"]] == exposed
-            started = json.loads(instructions(dockerfile, "CMD")[0])
-            assert container.get("args", started)[: len(started)] == started
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -150,65 +130,10 @@ def test_a_pod_that_ends_has_time_for_what_it_was_asked(name: str) -> None:
     assert triton["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] >= longest + 10
 
 
-def test_models_of_an_image_are_verified_before_triton_and_read_only() -> None:
-    for name in ("cpu", "gpu"):
-        spec = pod(overlay(name), "triton")
-        copies, verify = spec["initContainers"]
-        assert json.loads(instructions(FOLDER / "Dockerfile.models", "CMD")[0]) == copies["command"]
-        assert copies["volumeMounts"] == [{"name": "models", "mountPath": "/served"}]
-        assert verify["image"] == spec["containers"][0]["image"]
-        assert verify["command"] == ["python3", "-m", "gourmet.runtime.manifest", "/models"]
-        # It sets versions aside, which Triton only reads.
-        for container, is_read_only in ((verify, None), (spec["containers"][0], True)):
-            (mount,) = (each for each in container["volumeMounts"] if each["name"] == "models")
-            assert (mount["mountPath"], mount.get("readOnly")) == ("/models", is_read_only)
-
-
-def test_triton_has_the_shared_memory_that_compose_gives_it() -> None:
-    (shared,) = (each for each in pod(overlay("cpu"), "triton")["volumes"] if each["name"] == "shm")
-    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
-    assert SERVICES["triton"]["shm_size"] == "1gb"
-
-
-def test_threads_of_nvidias_onnx_backend_are_as_many_as_the_pod_has_processors() -> None:
-    triton = server(overlay("gpu"), "triton")
-    started = json.loads(instructions(IMAGES[triton["image"]][0], "CMD")[0])
-    assert "--backend-config=onnxruntime,enable-global-threadpool=1" in started
-    threads = triton["resources"]["limits"]["cpu"]
-    assert f"--backend-config=onnxruntime,intra_op_thread_count={threads}" in started
-    assert triton["resources"]["limits"]["nvidia.com/gpu"] == 1
-
-
-@pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_the_number_of_web_apps_is_set_by_their_autoscaler_alone(name: str) -> None:
-    (scaler,) = of_kind(overlay(name), "HorizontalPodAutoscaler")
-    scaled: Manifest = one(overlay(name), "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
-    assert "replicas" not in scaled["spec"]
-
-
-def test_pods_have_accounts_of_their_own_without_a_token() -> None:
-    manifests = overlay("cpu")
-    for name, spec in pods(manifests):
-        assert spec["serviceAccountName"] == name
-        assert one(manifests, "ServiceAccount", name)["automountServiceAccountToken"] is False
-
-
 def test_without_the_secret_of_its_keys_the_app_does_not_start() -> None:
     for name in ("cpu", "gpu"):
         (keys,) = (each for each in server(overlay(name), "flask")["env"] if each["name"] == "API_KEYS")
         assert keys["valueFrom"] == {"secretKeyRef": {"name": "web-keys", "key": "API_KEYS"}}
-
-
-def test_a_gateway_waits_longer_than_the_proxy_and_leads_to_the_pages_name() -> None:
-    manifests = overlay("cpu")
-    route = one(manifests, "HTTPRoute", "gourmetgram")["spec"]
-    (rule,) = route["rules"]
-    (wait,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
-    assert int(rule["timeouts"]["request"].removesuffix("s")) > int(wait)
-    (backend,) = rule["backendRefs"]
-    ports = one(manifests, "Service", backend["name"])["spec"]["ports"]
-    assert backend["port"] in {each["port"] for each in ports}
-    assert route["hostnames"] == [settings(manifests)["TRUSTED_HOSTS"]]
 
 
 def test_an_ingress_lets_through_what_the_proxy_takes_and_waits_as_long(tmp_path: Path) -> None:
@@ -259,9 +184,3 @@ def test_monitors_look_where_the_metrics_are_and_name_jobs_as_the_rules_do() -> 
     prometheus = yaml.safe_load((ROOT / "observability" / "prometheus.yml").read_text())
     wanted = prometheus["global"]["scrape_interval"]
     assert jobs == {each["job_name"]: wanted for each in prometheus["scrape_configs"]}
-
-
-def test_images_are_named_in_one_place() -> None:
-    listed = yaml.safe_load((FOLDER / "components" / "images" / "kustomization.yaml").read_text())["images"]
-    ours = {image for image, (dockerfile, _) in IMAGES.items() if dockerfile}
-    assert {f"{each['name']}:{each['newTag']}" for each in listed} == ours

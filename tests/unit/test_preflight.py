@@ -105,11 +105,6 @@ def test_another_start_is_told_where_the_stack_is_and_what_to_do(
         pass
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(preflight.NotReadyToStart, match=r"192\.0\.2\.1"):
-        preflight.check_ports("192.0.2.1", {"--port": 45678})
-
-
 @pytest.mark.parametrize(
     ("allowed", "refused"), [(64, True), (255, True), (256, False), (resource.RLIM_INFINITY, False)]
 )
@@ -160,10 +155,6 @@ def test_a_model_that_cannot_answer_is_refused_with_those_that_can(name: str, wh
         preflight.configured_models({contract.SYSTEM.model_variable: name}, served)
 
 
-def test_a_repository_without_food_is_served_all_the_same() -> None:
-    assert preflight.configured_models({}, {"digits_of_somebody": of("digits")}) == {}
-
-
 def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -> None:
     for name in ("asked", "other", "study"):
         model(tmp_path, name)
@@ -173,12 +164,6 @@ def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -
     served = preflight.check_repositories([tmp_path])
     assert preflight.held_back(served, ["asked"]) == ["study"]
     assert preflight.held_back(served, ["study"]) == []
-
-
-def test_a_service_of_photos_alone_is_the_models_of_its_system() -> None:
-    served = preflight.of_systems(preflight.check_repositories([repository.DEFAULT]), ["food11"])
-    assert set(served) == {"food_classifier", "food_classifier_onnx", "food_classifier_int8"}
-    assert preflight.configured_models({}, served) == {"food11": "food_classifier"}
 
 
 def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:

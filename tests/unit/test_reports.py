@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gourmet.reports import page, table
-from gourmet.reports.chart import Bar, Drawing, Series, bars, columns, lines, matrix, stacked, ticks
+from gourmet.reports.chart import Bar, Drawing, Series, bars, columns, lines, matrix
 
 SVG = "{http://www.w3.org/2000/svg}"
 BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]
@@ -37,25 +37,6 @@ def test_a_chart_is_a_whole_picture_that_says_what_it_shows(drawing: Drawing, ta
     assert len(shapes(drawing, tag)) == count
     assert shapes(drawing, "title")[0].text == "t"
     assert drawing.height > 60
-
-
-def test_an_interval_that_is_not_known_is_not_drawn() -> None:
-    known, unknown = bars([BARS[0]], "t", "rows"), bars([Bar("a", 2.0)], "t", "rows", end=2.5)
-    assert len(shapes(known, "line")) - len(shapes(unknown, "line")) == 3
-
-
-def test_drawings_stand_below_one_another_each_in_full() -> None:
-    one = bars(BARS, "t", "rows")
-    both = stacked("both", [("first", one), ("second", one)])
-    assert both.height > 2 * one.height
-    tops = [float(each.get("y", 0)) for each in shapes(both, "svg")[1:]]
-    assert tops[1] - tops[0] > one.height
-
-
-def test_the_numbers_of_an_axis_are_round_and_hold_the_values() -> None:
-    assert ticks(0, 97) == [0, 20, 40, 60, 80, 100]
-    assert ticks(0.93, 1.12)[0] <= 0.93 < 1.12 <= ticks(0.93, 1.12)[-1]
-    assert ticks(0, 0) == [0, 1.0] or len(ticks(0, 0)) > 1
 
 
 def test_a_page_says_what_made_it_and_nothing_in_it_is_markup() -> None:

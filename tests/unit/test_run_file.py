@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from support.another_user import NOBODY
 
 from gourmet import repository
-from gourmet.cli import main
 from gourmet.commands.bench_options import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
@@ -189,21 +188,6 @@ def test_of_several_stacks_the_one_on_the_usual_port_is_meant_and_otherwise_none
             running_stack()
         with runs(stack(8000)):
             assert running_stack() == stack(8000)
-
-
-@pytest.mark.parametrize(
-    "verb", [["config"], ["check"], ["tune"], ["deploy"], ["rollback"], ["doctor"], ["bench", "run"]]
-)
-def test_every_verb_that_takes_an_address_names_the_variable_for_it(verb: list[str]) -> None:
-    said = " ".join(asked(main, *verb, "--help").split())
-    assert "env var: TRITON_SERVER_URL" in said
-
-
-def test_the_version_is_said_and_up_names_the_variable_of_every_system() -> None:
-    assert asked(main, "--version").startswith("gourmet, version ")
-    said = " ".join(asked(main, "up", "--help").split())
-    assert "FOOD11_MODEL_NAME" in said
-    assert "(unless set: digits)" in said
 
 
 def test_a_stack_is_found_by_its_address_and_perf_analyzer_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:

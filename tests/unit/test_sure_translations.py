@@ -136,16 +136,6 @@ def test_the_last_piece_of_a_streamed_answer_tells_its_sentences_and_none_before
     assert pieces[-1].sentences == whole.sentences
 
 
-def test_the_shipped_threshold_is_the_one_that_was_measured() -> None:
-    for name in ANSWERING:
-        config = as_json(repository.read_config(repository.DEFAULT / name))
-        about = manifest.read(repository.DEFAULT / name / "1")
-        found = about["certainty"]
-        assert float(parameter(config, THRESHOLD_PARAMETER)) == found["threshold"]
-        assert found["parts"]["validation"]["least"] >= found["wanted"]
-        assert found["parts"]["test"]["texts"] > 2000
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A copy of the shipped models that answer."""
@@ -183,12 +173,6 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
     again = CliRunner().invoke(main, [*asked, "--json"])
     assert json.loads(again.stdout)["certainty"] == about["certainty"]
-
-
-def test_a_version_of_which_nothing_was_measured_has_no_threshold_of_the_one_before() -> None:
-    config = ConfigFile.read(TRANSLATOR)
-    assert parameter(config.generated, THRESHOLD_PARAMETER)
-    assert THRESHOLD_PARAMETER not in config.with_version({}, {}).text()
 
 
 def test_what_is_calibrated_before_it_is_deployed_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from gourmet.runtime.files import written_aside
 from gourmet.tasks.classification.picture_training import phase
 from gourmet.training.files import load_tensors
 from gourmet.training.loop import BEST, CHECKPOINT, LAST, fit
-from gourmet.training.muon import orthogonal
 from gourmet.training.run import curves
 from gourmet.training.task import Phase, Recipe
 
@@ -145,27 +144,6 @@ def test_the_watcher_hears_how_much_of_the_work_is_done(tmp_path: Path) -> None:
     assert shares[-1] == 1.0
     assert all(share < 1.0 for share in shares[:-1])
     assert told[-1][1].startswith("epoch 3/3 · 8 px · loss ")
-
-
-def test_the_rate_rises_then_falls_to_nothing() -> None:
-    rates = [RECIPE.rate_at(share / 100) for share in range(101)]
-    top = rates.index(max(rates))
-    assert 10 <= top <= 20
-    assert rates[:top] == sorted(rates[:top])
-    assert rates[-1] == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_smaller_batch_takes_smaller_steps() -> None:
-    before, after = RECIPE.rate_at(0.6 - 1e-9), RECIPE.rate_at(0.6)
-    assert after == pytest.approx(before / 2**0.5, rel=1e-3)
-
-
-@pytest.mark.parametrize("shape", [(8, 40), (40, 8), (160, 200)])
-def test_an_orthogonal_update_moves_in_all_directions_alike(shape: tuple[int, int]) -> None:
-    matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonal(matrix))
-    assert values.min() > 0.5
-    assert values.max() < 1.4
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:

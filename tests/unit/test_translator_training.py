@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.network import load
@@ -36,23 +35,6 @@ def prepared(data: Path, *changes: str) -> TranslatorTask:
     training = TRAINING.configured([*SMALL, *changes])
     assert isinstance(training, TranslatorTraining)
     return training.prepare(data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda *_: None)
-
-
-def test_an_epoch_has_every_everyday_pair_and_as_many_of_the_others_as_are_wanted(data: Path) -> None:
-    task = prepared(data)
-    shown = [task.pairs[place] for place in task.order(torch.Generator()).tolist()]
-    everyday = [pair for pair in shown if pair.source == "everyday"]
-    assert {(pair.text, pair.answer) for pair in everyday} == set([*SYSTEM.meanings.items()][6:])
-    assert [sum(pair.source == kind for pair in shown) for kind in ("tar", "back")] == [3, 5]
-    assert len(shown) == len(everyday) + 8
-    assert not [pair for pair in prepared(data, "synthetic=0").pairs if pair.source == "back"]
-
-
-def test_in_reverse_it_learns_to_write_what_it_read(data: Path) -> None:
-    ways = [prepared(data), prepared(data, "reverse=true")]
-    for there, back in zip(*(task.pairs for task in ways), strict=True):
-        assert (there.text, there.answer) == (back.answer, back.text)
-    assert [pair.text for pair in ways[1].held] == [pair.answer for pair in ways[0].held]
 
 
 def test_the_loss_falls_and_what_is_kept_can_be_loaded(data: Path, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from support.stopping import everything
 from torch import nn
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import deployed_together, rollback, staged
+from gourmet.deploying.deploy import rollback, staged
 from gourmet.errors import GourmetError
-from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.repository import read_config, versions
 from gourmet.runtime.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
@@ -63,16 +63,6 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     assert "has no version before 1" in done.output
     assert everything(models) == before
     assert versions(models / "others") == (1,)
-
-
-def test_a_model_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
-    (own := tmp_path / "home" / "models").mkdir(parents=True)
-    with pytest.raises(RepositoryError, match="no models of a system 'bread': it has none at all"):
-        deployed_together(own, "bread")
-    put(tmp_path / "broth", 1, "")
-    with pytest.raises(RepositoryError, match="no model and no models of a system 'bread': it has broth"):
-        deployed_together(tmp_path, "bread")
 
 
 def test_what_a_version_brought_goes_with_it_and_nothing_is_left_of_it(

@@ -68,13 +68,6 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert commands[2] == "make test"
 
 
-@pytest.mark.parametrize(
-    "command", sorted({command for command, _ in examples() if command.startswith("make ")})
-)
-def test_its_make_targets_exist(command: str) -> None:
-    subprocess.run(["make", "-n", *command.split()[1:]], cwd=ROOT, check=True, capture_output=True)
-
-
 def test_curl_prints_what_it_shows(python_web, triton) -> None:
     printed, told = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
     assert printed.keys() == told.keys()
@@ -101,8 +94,3 @@ def test_perf_analyzer_prints_what_it_shows(python_web, triton) -> None:
     printed = run(f"{PERF} {quick}", python_web.port, triton)
     told = shown(PERF)
     assert form(told.splitlines()[-1]) in form(printed)
-
-
-def test_its_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)[)#]", README):
-        assert (ROOT / target).exists(), target
