@@ -41,6 +41,7 @@ def test_prometheus_can_read_its_config() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_the_alerts_do_what_their_tests_say() -> None:
     ran = promtool("test", "rules", "rules.test.yml")
     assert ran.returncode == 0, ran.stdout + ran.stderr
