@@ -1,22 +1,21 @@
-"""OpenTelemetry traces of requests, from the browser's to Triton's, off unless OTEL_* says where to.
+"""OpenTelemetry traces of requests, from the browser's to Triton's; off unless OTEL_* names an endpoint.
 
     OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318
 
-A request's span has a child for the decoding of a photo and one for asking Triton, to which the W3C header
-`traceparent` is passed: a Triton that traces too (`gourmet up` starts it so) continues the same trace. A
-`traceparent` of the browser's, or of a proxy's, is continued in the same way. The packages are those of
-requirements/tracing.txt; nothing of them is imported where there is no endpoint. The instrumentation of Flask
-has no release for the semantic conventions of this SDK, which each release of it pins.
+OpenTelemetry's WSGI instrumentation makes the span of a request and continues the `traceparent` of a browser
+or proxy. This module adds two spans, for decoding a photo and for asking Triton, and sends Triton a
+`traceparent`: a Triton that traces too (`gourmet up` starts it so) continues the same trace.
+requirements/tracing.txt has the packages; without an endpoint none of them is imported.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
 
@@ -26,10 +25,12 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.transport import Call, Reply, Transport
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from opentelemetry.trace import Tracer
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _SERVICE: Final = "gourmetgram-web"
+_UNTRACED: Final = ("/static/", "/metrics")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,12 +38,15 @@ _tracer: Tracer | None = None
 
 
 def init_app(app: Flask, _: Settings) -> None:
-    """Trace the app's requests if the environment says so."""
+    """Trace the app's requests if the environment names an endpoint."""
     configured = any(os.environ.get(name) for name in _ENDPOINTS)
     if not configured or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
+    # The attributes' present names (`http.request.method`); the instrumentation's default are older ones.
+    os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
     try:
         from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.instrumentation.wsgi import OpenTelemetryMiddleware
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -56,84 +60,57 @@ def init_app(app: Flask, _: Settings) -> None:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     global _tracer
     _tracer = provider.get_tracer(_SERVICE)
-    app.before_request(_begin)
-    app.after_request(_finish)
+    untraced = app.wsgi_app
+    traced = OpenTelemetryMiddleware(untraced, tracer_provider=provider)
+
+    def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        call = untraced if environ.get("PATH_INFO", "").startswith(_UNTRACED) else traced
+        return call(environ, start_response)
+
+    app.wsgi_app = wsgi_app  # type: ignore[method-assign]
+    app.before_request(_name_span)
+    app.after_request(_describe_answer)
     app.extensions["tracing"] = provider
 
 
 @contextmanager
 def span(name: str, **attributes: str | int) -> Iterator[None]:
-    """Around a part of a request, within whatever span is open in this thread."""
-    if _tracer is None:
+    """A span around a part of a request, within the span that is open in this thread."""
+    with _tracer.start_as_current_span(name, attributes=attributes) if _tracer else nullcontext():
         yield
-        return
-    with _tracer.start_as_current_span(name, attributes=attributes):
-        yield
-
-
-def headers() -> dict[str, str]:
-    """What has another server go on with the trace."""
-    if _tracer is None:
-        return {}
-    from opentelemetry.propagate import inject
-
-    carrier: dict[str, str] = {}
-    inject(carrier)
-    return carrier
 
 
 def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """`call`, for other threads, within the span that is open in this one."""
+    """Return `call` for other threads, within the span that is open in this one."""
     here = copy_context()
-    # A context is one thread's at a time, so each call has a copy.
+    # Only one thread at a time may run in a context, so each call has a copy.
     return lambda *args, **kwargs: here.copy().run(call, *args, **kwargs)
 
 
-def _begin() -> None:
-    from opentelemetry.propagate import extract
-    from opentelemetry.trace import SpanKind, format_trace_id
+def _name_span() -> None:
+    """Name the request's span for its route: a path may hold anything."""
+    from opentelemetry.trace import format_trace_id, get_current_span
 
-    if _tracer is None or request.url_rule is None or request.endpoint in ("static", "health.metrics"):
+    span = get_current_span()
+    if not span.get_span_context().is_valid:
         return
-    route = request.url_rule.rule
-    g.span_in_use = _tracer.start_as_current_span(
-        f"{request.method} {route}",
-        context=extract(request.headers),
-        kind=SpanKind.SERVER,
-        attributes={
-            "http.request.method": request.method,
-            "http.route": route,
-            "gourmet.request_id": request_id(),
-        },
-        end_on_exit=False,
-    )
-    g.span = g.span_in_use.__enter__()
-    g.trace_id = format_trace_id(g.span.get_span_context().trace_id)
+    g.trace_id = format_trace_id(span.get_span_context().trace_id)
+    route = request.url_rule.rule if request.url_rule else "unknown"
+    span.update_name(f"{request.method} {route}")
+    span.set_attributes({"http.route": route, "gourmet.request_id": request_id()})
 
 
-def _finish(response: Response) -> Response:
-    opened: Any = g.pop("span", None)
-    if opened is None:
-        return response
-    from opentelemetry.trace import Status, StatusCode
+def _describe_answer(response: Response) -> Response:
+    from opentelemetry.trace import get_current_span
 
-    opened.set_attribute("http.response.status_code", response.status_code)
-    if model := g.get("model"):
-        opened.set_attribute("gourmet.model", model)
-    if response.status_code >= 500:
-        opened.set_status(Status(StatusCode.ERROR))
-        opened.set_attribute("error.type", g.get("error_code") or str(response.status_code))
-    g.pop("span_in_use").__exit__(None, None, None)
-    # A heat map is still being sent; its span ends with its last line, and all others with their answer.
-    if response.is_streamed:
-        response.call_on_close(opened.end)
-    else:
-        opened.end()
+    for attribute in ("model", "error_code"):
+        if value := g.get(attribute):
+            get_current_span().set_attribute(f"gourmet.{attribute}", value)
     return response
 
 
 class TracedTransport:
-    """Has a server go on with the trace of a request."""
+    """Has a server continue the trace of a request."""
 
     def __init__(self, below: Transport) -> None:
         self.protocol, self.address = below.protocol, below.address
@@ -145,4 +122,13 @@ class TracedTransport:
             yield from self._below.send(call, deadline)
             return
         with span("triton", model=call.target):
-            yield from self._below.send(replace(call, headers=headers()), deadline)
+            yield from self._below.send(replace(call, headers=_traceparent()), deadline)
+
+
+def _traceparent() -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if _tracer is not None:
+        from opentelemetry.propagate import inject
+
+        inject(headers)
+    return headers
