@@ -61,10 +61,10 @@ def init_app(app: Flask, settings: Settings) -> None:
 def _is_own_host(names: tuple[str, ...], host: str | None, bound: str) -> bool:
     """Return whether a request is for one of `names`, for localhost, or for an address of the app.
 
-    `.b.c` means b.c and all names below it. Flask's own TRUSTED_HOSTS refuses capitals, IPv6 addresses, all of
-    127.0.0.0/8 but the addresses in its list, and the address that the app listens at (7 of the 21 cases in
-    tests/unit/test_other_sites.py). An address cannot be made to lead here as a name can: where the app listens
-    at all addresses, it answers to any. A request without the header, as in HTTP/1.0, comes from no browser.
+    `.b.c` means b.c and all names below it. Flask's own TRUSTED_HOSTS refuses capitals, IPv6 addresses, and
+    the address that the app listens at: 7 of the 21 cases in tests/unit/test_other_sites.py. Another site can
+    have its name lead here, but no address: an app that listens at all addresses answers to any of them.
+    A request without the header, as in HTTP/1.0, comes from no browser.
     """
     if host is None:
         return True
