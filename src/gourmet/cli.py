@@ -28,6 +28,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
         "list": "List systems, models and versions: which serves, since when, how large.",
         "config": "Show or change the config of a served model while it runs.",
+        "load": "Load a model, or a folder of your own, into the running Triton.",
+        "unload": "Unload a model from the running Triton.",
     },
     "Models": {
         "new": "Make a picture classification system, and serve your weights as its model.",
@@ -68,7 +70,8 @@ class Verbs(click.Group):
         if name not in (*VERBS, "calibrate"):  # of `check --calibrate`; the old verb stays for one version
             return None
         module = name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{module}"), module)
+        file = "load" if name == "unload" else module
+        command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{file}"), module)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,11 +18,11 @@ def gourmet(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def test_help_shows_21_verbs_in_five_groups() -> None:
+def test_help_shows_23_verbs_in_five_groups() -> None:
     text = gourmet("--help").output
     assert list(GROUPS) == re.findall(r"^(\w+):$", text, re.MULTILINE)[1:]
-    assert [*GROUPS["Serve"]] == ["up", "doctor", "list", "config"]
-    assert sum(map(len, GROUPS.values())) == 21
+    assert [*GROUPS["Serve"]] == ["up", "doctor", "list", "config", "load", "unload"]
+    assert sum(map(len, GROUPS.values())) == 23
     assert "calibrate" not in text
 
 

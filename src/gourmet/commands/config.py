@@ -98,7 +98,10 @@ def config(
     with connect(url, LOADS_WITHIN_S) as triton:
         index = triton.index()
         if model not in index:
-            raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")
+            raise UsageError(
+                f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}. "
+                f"`gourmet load {model} --from FOLDER` adds a folder of yours"
+            )
         running = triton.config(model)
         if reset:
             # Asked to load without a config, Triton keeps the changed one: the files did not change.

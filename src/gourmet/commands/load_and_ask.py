@@ -29,10 +29,10 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
                 f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
                 f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
             )
-        return _ask(triton, name)
+        return ask(triton, name)
 
 
-def _ask(triton: Triton, name: str) -> str:
+def ask(triton: Triton, name: str) -> str:
     """What a model that is loaded answers; raise unless it does."""
     info = triton.describe(name)
     with contextlib.suppress(BadSample):  # which says nothing of the model
