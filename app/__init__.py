@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
     """The app, set up from the environment and asking a real Triton unless given others."""
     from app.admission import auth, queue, rate_limit, uploads
+    from app.api import openapi
     from app.api.services import Services, add_navigation
     from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
     from app.core.settings import Settings
@@ -32,5 +33,6 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)
+    openapi.hold_to(app, services.document)
     add_navigation(app, links)
     return app

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, wait
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
@@ -20,7 +20,6 @@ from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import FIELD, OTHER_FIELD, photo_too_large, receiving
 from app.api import schemas
-from app.api.openapi import Parameter
 from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
@@ -38,19 +37,6 @@ from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
-
-MODEL_PARAMETER: Final = {
-    "model": "One of the models that are ready; the default unless given",
-    "version": "One of the model's versions that serve; the newest unless given",
-}
-PARAMETERS: Final[Mapping[str, str | Parameter]] = {
-    **MODEL_PARAMETER,
-    "inside": Parameter(
-        "`1` for the time as well that Triton had the photo in its queue and with the model, which costs two "
-        "more questions to Triton",
-        ("1",),
-    ),
-}
 
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]

@@ -1,37 +1,32 @@
 """The addresses that belong to no system: models, classify, health and documentation of the API; and, for
 monitoring, whether the app is alive, whether its model really answers, and in numbers.
 
-The documentation's page is our own and not Swagger's or Redoc's: those are a megabyte of script with inline
-styles, which the app's content policy forbids.
+The documentation's page shows openapi.json by Swagger UI, without a script as text.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, jsonify, render_template, request
-from markupsafe import Markup, escape
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api import photo_calls, schemas
-from app.api.openapi import Operation, Parameter, document, documented, examples_of, operation_id, photos
 from app.api.photo_calls import answer_of
-from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
+from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
 from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
-from app.core.http import API, JSON, marked, unstored
-from app.core.messages import starting_with, t
+from app.core.http import API, CONTENT_POLICY, JSON, marked, unstored
+from app.core.messages import t
 from app.core.metrics import Metrics
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import System
 
-# The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
+EXAMPLES: Final = Path(__file__).parent / "examples"
+# The address in the examples' files; the page shows the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
@@ -43,22 +38,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return photo_calls.one_of("system", services.readiness)
 
     @routes.get("/models")
-    @documented(
-        Operation(
-            schemas.Models,
-            errors=(400, 502, 503, 504),
-            query={
-                "system": Parameter(
-                    "Only the models of this system; `default` is its default then", services.readiness
-                )
-            },
-        )
-    )
     def models() -> Response:
-        """The models to choose from.
-
-        Those that Triton has ready at the moment and that give a picture one label, of all systems.
-        """
+        """The models to choose from."""
         found = [
             schemas.PictureModel(
                 name=each.info.name,
@@ -76,23 +57,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/classify")
     @marked(admitted="photos")
-    @documented(
-        Operation(
-            schemas.Results,
-            fails_as_answer=True,
-            bodies=photos(max_photos=settings.max_photos),
-            query={
-                **photo_calls.PARAMETERS,
-                "probabilities": Parameter("`all` for the probability of every label as well", ("all",)),
-            },
-        )
-    )
     def classify() -> Response:
-        """What is on these photos.
-
-        Send photos as the fields `file` of a form, one photo as it is, or base64 texts. Each has its own
-        result, in the same order, and one that cannot be used leaves the others unharmed.
-        """
+        """What is on these photos."""
         with_all = photo_calls.one_of("probabilities", ("all",)) == "all"
 
         def describe(found: Prediction, timings: Mapping[str, float], name: str | None) -> schemas.Classified:
@@ -103,18 +69,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/health")
     @marked(open=True)
-    @documented(
-        Operation(
-            schemas.Health,
-            errors=(400,),
-            query={
-                "system": Parameter(
-                    "The system whose configured model is asked; the first of them unless given",
-                    services.readiness,
-                )
-            },
-        )
-    )
     def health() -> Response:
         """Whether a photo would be answered now.
 
@@ -124,44 +78,20 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     pages = Blueprint("docs", __name__)
 
-    @cache
-    def made() -> dict[str, Any]:
-        return document(app, settings)
-
     @pages.get(f"{API}openapi.json")
     @marked(open=True)
     def openapi() -> Response:
-        return jsonify(made())
-
-    def menus() -> dict[str, list[str]]:
-        """The models that each operation may ask, as far as they are ready."""
-        ready: list[tuple[System, str]] = []
-        deadline = Deadline(LINK_DEADLINE_S)
-        with contextlib.suppress(ServingError):
-            ready += [(each.system, each.info.target) for each in classifier.models(deadline)]
-            ready += [(each.system, each.info.target) for each in services.generator.models.ready(deadline)]
-        views = ((name, getattr(view, "openapi", None)) for name, view in app.view_functions.items())
-        return {
-            operation_id(endpoint): [
-                name for system, name in ready if about.asks in (system.name, system.task)
-            ]
-            for endpoint, about in views
-            if about
-        }
+        return jsonify(services.document)
 
     @pages.get("/api/docs")
-    def docs() -> str:
-        return render_template(
-            "api_docs.html",
-            document=made(),
-            examples=_examples(made(), request.url_root.rstrip("/")),
-            settings=settings,
-            texts=starting_with("api.js."),
-            menus=menus(),
-        )
+    def docs() -> Response:
+        text = json.dumps(services.document, indent=2, ensure_ascii=False)
+        examples = _examples(services.document["paths"], request.url_root.rstrip("/"))
+        page = Response(render_template("api_docs.html", text=text, examples=examples, settings=settings))
+        # Swagger UI's icons are data: URLs in its style sheet.
+        page.headers["Content-Security-Policy"] = CONTENT_POLICY.replace("blob:", "blob: data:")
+        return page
 
-    pages.add_app_template_filter(prose)
-    pages.add_app_template_filter(partial(json.dumps, ensure_ascii=False), "plain_json")
     app.register_blueprint(pages)
     _add_probes(app, services)
     return [NavigationEntry("docs.docs", t("nav.api"))]
@@ -208,21 +138,14 @@ def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
     return {"ready": True, "model": found.as_dict()}
 
 
-def _examples(document: dict[str, Any], base: str) -> list[tuple[str, dict[str, str], str]]:
-    """What a client's code can do, its code by language and, if there is one, a sample of an answer."""
-    found = []
-    for operation in (each for methods in document["paths"].values() for each in methods.values()):
-        folder = examples_of(operation["operationId"])
-        if folder.is_dir():
-            code = {
-                language: (folder / file).read_text().replace(_EXAMPLE_BASE, base).strip()
-                for language, file in _LANGUAGES.items()
-            }
-            answer = folder / "answer.json"
-            found.append((operation["summary"], code, answer.read_text() if answer.exists() else ""))
-    return found
-
-
-def prose(text: str) -> Markup:
-    """Text with `code` between backticks as HTML."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - of our own files
+def _examples(paths: Mapping[str, Any], base: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Of each operation that has them: its summary and a client's code by language."""
+    for folder in sorted(EXAMPLES.iterdir()):
+        if operation := paths.get(API + folder.name, {}).get("post"):
+            yield (
+                operation["summary"],
+                {
+                    language: (folder / file).read_text().replace(_EXAMPLE_BASE, base).strip()
+                    for language, file in _LANGUAGES.items()
+                },
+            )

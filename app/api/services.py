@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from flask import Blueprint, Flask, render_template, request, url_for
 
+from app.api import openapi
 from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
 from app.asking import AppTriton
@@ -212,6 +213,8 @@ class Services:
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
+        # The API's document, held to the app's routes once all features are added.
+        self.document = openapi.read(list(systems), settings.max_photos)
         self._answered: dict[str, HealthModel] = {}  # by system, the model that answered its sample
         self.readiness = {
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems

@@ -13,15 +13,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
 from app.admission.queue import Decoding, admission
 from app.api import schemas
-from app.api.generated import generated
-from app.api.openapi import EVENTS
 from app.asking import Served, ServedModels, with_warning
 from app.core.errors import (
     BadRequest,
@@ -49,9 +47,9 @@ from gourmet.contracts import (
 )
 
 LINES: Final = "application/x-ndjson"
+EVENTS: Final = "text/event-stream"
 # Examples of one request: while a model reads it, the requests of others wait.
 _AT_ONCE: Final = 8
-ERRORS: Final = (400, 404, 413, 415, 500, 502, 503, 504)
 
 # A part, or None where there was none for a while.
 Parts = Iterator[schemas.Schema | None]
@@ -301,6 +299,37 @@ def observed(
     counted["tokens_total"].labels(model.info.name).inc(tokens or 0)
     metrics.observe_phases(model.system.name, timings)
     return schemas.GenerationTimings(**timings)
+
+
+def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
+    """What every answer says of its text."""
+    scored = answer.sentences or ()
+    sentences = [
+        schemas.Sentence(text=answer.text[begin:end], score=score, sure=model.reaches(score))
+        for begin, end, score in scored
+    ]
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "score": answer.score,
+        "sure": model.is_sure(answer),
+        "sentences": sentences if len(sentences) > 1 else None,
+        "warning": answer.warning or None,
+    }
+
+
+def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings) -> dict[str, Any]:
+    """What the shape of every answer says."""
+    return {
+        **said(model.info, answer),
+        "model": schemas.ModelName(name=model.info.name, version=model.info.version),
+        "timings_ms": timings,
+        "request_id": request_id(),
+    }
+
+
+def generated(*found: Any) -> schemas.Generated:
+    return schemas.Generated(**facts(*found))
 
 
 def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Response:

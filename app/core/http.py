@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
@@ -36,11 +37,13 @@ JSON: Final = "application/json"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
+CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 HEADERS: Final = tuple(
     {
-        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-        "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'",
+        "Content-Security-Policy": CONTENT_POLICY,
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         # Other sites are told nothing. With `no-referrer` the page's own form has the origin `null`.
@@ -273,10 +276,17 @@ def _compressed(response: Response) -> Response:
     if encoding is None or "Content-Encoding" in response.headers:
         return response
     response.direct_passthrough = False
-    data = response.get_data()
-    is_brotli = encoding == "br"
-    response.set_data(brotli.compress(data, quality=5) if is_brotli else gzip.compress(data, 6, mtime=0))
+    compress = _compress_once if request.endpoint == "static" else _compress
+    response.set_data(compress(response.get_data(), encoding))
     response.headers["Content-Encoding"] = encoding
     if etag := response.get_etag()[0]:
         response.set_etag(etag, weak=True)  # the bytes are not those that it was made for
     return response
+
+
+def _compress(data: bytes, encoding: str) -> bytes:
+    return bytes(brotli.compress(data, quality=5) if encoding == "br" else gzip.compress(data, 6, mtime=0))
+
+
+# Measured: 86 ms for the script of the API's page.
+_compress_once: Final = lru_cache(64)(_compress)

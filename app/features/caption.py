@@ -15,16 +15,14 @@ from pydantic import Field
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.api import openapi, schemas, text_calls
-from app.api.generated import Generated, facts
-from app.api.openapi import EVENTS, Operation, Parameter, documented
-from app.api.photo_calls import MODEL_PARAMETER, answer_each, form_photo
+from app.api import schemas, text_calls
+from app.api.photo_calls import answer_each, form_photo
 from app.api.request_parsing import photos_and_more
-from app.api.schemas import Maybe, Schema
+from app.api.schemas import Generated, Schema
 from app.api.services import PHOTO_THREADS, NavigationEntry, Services
-from app.api.text_calls import ReadyModel
+from app.api.text_calls import ReadyModel, facts
 from app.core.errors import BadRequest
-from app.core.http import JSON, marked, render, request_id
+from app.core.http import marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.contracts import GeneratedText
 from gourmet.systems.captioner.contract import OPTIONS, STREAMING_MODEL, SYSTEM
@@ -34,23 +32,15 @@ _STREAM: Final = ("0", "1")
 
 
 class CaptionRequest(schemas.Base64Photos):
-    """Photos as text, for clients that speak JSON only, and options. A data: URL is taken too."""
-
-    stream: bool = Field(default=False, description="As the parameter of that name")
-    options: dict[str, schemas.Whole | str] = Field(
-        default_factory=dict,
-        description="The parameters `prompt`, `max_tokens` and `beams`",
-        examples=[{"beams": 4}],
-    )
+    stream: bool = False
+    options: dict[str, schemas.Whole | str] = Field(default_factory=dict)
 
 
 class Captioned(Generated):
     """What one photo shows, in a sentence."""
 
-    alternatives: list[str] | Maybe = Field(
-        default=None, description="Only with `beams`: what else they found, the better first"
-    )
-    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
+    alternatives: list[str] | None = None
+    filename: str | None = None
 
 
 class Captions(Schema):
@@ -89,35 +79,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/caption", endpoint="caption")
     @marked(admitted="texts")
-    @documented(
-        Operation(
-            Captions,
-            in_parts={EVENTS: (schemas.Piece, schemas.Error, Captioned)},
-            fails_as_answer=True,
-            bodies={**openapi.photos(max_photos=settings.max_photos), JSON: CaptionRequest},
-            asks=SYSTEM.name,
-            query={
-                **MODEL_PARAMETER,
-                "prompt": "What the caption begins with",
-                **{
-                    name: Parameter(f"From {least} to {most}", tuple(map(str, range(least, most + 1))))
-                    for name, (least, most, _) in OPTIONS.items()
-                },
-                "stream": Parameter(
-                    "`1` for a single photo's words as they come, as server-sent events", _STREAM
-                ),
-            },
-        )
-    )
     def caption() -> Response:
-        """A sentence about each of these photos.
-
-        Send photos in the ways of `classify`; options as parameters, as fields of the form, or in the
-        JSON's `options`. Each photo has its own result, and one that cannot be used leaves the others
-        unharmed. With `stream`, a single photo is answered by server-sent events: `piece` events as its
-        words come, and at the end `done` with the whole, or `error`; closing the connection ends the work on
-        it. Where `beams` are asked for, `alternatives` has what else they found.
-        """
+        """A sentence about each of these photos."""
         photos, chosen, asked = photos_and_more(settings, CaptionRequest)
         options, stream = _options(asked)
         if settings.rate_limit:

@@ -20,7 +20,6 @@ from flask import Flask, Response
 from PIL import Image
 
 from app.admission.queue import admission, deadline_of_request
-from app.api.openapi import Operation, Parameter, documented, photos
 from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
@@ -42,25 +41,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/corrections")
     @marked(admitted="photos")
-    @documented(
-        Operation(
-            Kept,
-            bodies=photos(),
-            query={
-                "label": Parameter(
-                    f"What the photo shows: one of the system's labels, or {OTHER} where it is none of them",
-                    required=True,
-                ),
-                "system": Parameter("The system whose label it is; the first of them unless given", systems),
-            },
-        )
-    )
     def correct() -> Response:
-        """Say what a photo really shows.
-
-        It is kept, as a small square, for the operator of this site to train on. A photo that is sent again
-        replaces what was said of it before.
-        """
+        """Say what a photo really shows."""
         sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
         allowed = (*system.labels, OTHER) if system.subject else system.labels

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from flask import Blueprint, Flask, Response, url_for
-from pydantic import Field
 
-from app.api import openapi, photo_calls
-from app.api.openapi import Operation, documented
+from app.api import photo_calls
 from app.api.photo_calls import answer_of
-from app.api.schemas import Failed, Photo, Probability, Schema
+from app.api.schemas import Failed, Photo, Schema
 from app.api.services import NavigationEntry, Services
 from app.core.http import marked
 from app.core.messages import t
@@ -25,9 +23,7 @@ ABOUT: Final = SYSTEM.name
 class Digit(Photo):
     """Which digit one picture shows."""
 
-    probabilities: list[Probability] = Field(
-        description="Of the digits 0 to 9, in this order", min_length=10, max_length=10
-    )
+    probabilities: list[float]
 
 
 class Digits(Schema):
@@ -59,22 +55,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/digits", endpoint="digits")
     @marked(admitted="photos")
-    @documented(
-        Operation(
-            Digits,
-            fails_as_answer=True,
-            bodies=openapi.photos(max_photos=services.settings.max_photos),
-            query=photo_calls.PARAMETERS,
-            asks=SYSTEM.name,
-        )
-    )
     def read_digits() -> Response:
-        """Which digits these pictures show.
-
-        Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or
-        dark on light. A picture of one colour is refused as `blank`, one of several digits as
-        `several_digits`.
-        """
+        """Which digits these pictures show."""
         return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)

@@ -18,9 +18,8 @@ from flask import Flask, Response, current_app
 
 from app.admission.queue import admission, deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.api import openapi, schemas
-from app.api.openapi import Operation, documented
-from app.api.photo_calls import MODEL_PARAMETER, one_of
+from app.api import schemas
+from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
@@ -57,30 +56,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/explain")
     @marked(admitted="heat maps")
-    @documented(
-        Operation(
-            schemas.HeatMap,
-            as_json=False,
-            in_parts={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
-            errors=(*openapi.ERRORS, 429),
-            bodies=openapi.photos(),
-            query={
-                **MODEL_PARAMETER,
-                "label": "The label to explain, or `not food`; the model's answer unless given",
-                "grid": openapi.Parameter(
-                    f"{GRIDS[0]} for the coarse map alone; both are made unless given", _GRIDS
-                ),
-            },
-        )
-    )
     def explain() -> Response:
-        """Which regions of this photo matter for the answer.
-
-        Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
-        colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it
-        is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map
-        with `final` true, or the `Error` that ended it.
-        """
+        """Which regions of this photo matter for the answer."""
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         if len(photos) != 1:

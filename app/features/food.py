@@ -8,9 +8,7 @@ from typing import Final
 from flask import Blueprint, Flask, Response
 
 from app.admission.queue import admission
-from app.api.openapi import Operation, documented, form
-from app.api.photo_calls import MODEL_PARAMETER, form_answer
-from app.api.schemas import Predicted
+from app.api.photo_calls import form_answer
 from app.api.services import NavigationEntry, Services
 from app.core.http import marked
 from app.core.messages import t
@@ -33,12 +31,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/predict")
     @marked(admitted="photos", charged=True)
-    @documented(Operation(Predicted, as_html=True, bodies=form(), query=MODEL_PARAMETER))
     def predict() -> Response:
-        """What food is on this photo.
-
-        The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.
-        """
+        """What food is on this photo."""
         return form_answer(services, SYSTEM.name)
 
     @routes.get("/test")

@@ -9,27 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from flask import Blueprint, Flask, Response, abort, request, url_for
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
-from app.api.generated import Generated, Said, said
-from app.api.openapi import EVENTS, Operation, documented
 from app.api.request_parsing import chosen_model, from_json, text_body
-from app.api.schemas import Schema
+from app.api.schemas import Said, Schema
 from app.api.services import NavigationEntry, Services
-from app.api.text_calls import ReadyModel
+from app.api.text_calls import ReadyModel, said
 from app.core.errors import BadRequest, RefusedRequest, ServingError, UnknownModel, for_visitor
-from app.core.http import JSON, marked, request_id, unstored
+from app.core.http import marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,
-    OPTIONS,
     SYSTEM,
     Translator,
     problem,
@@ -44,55 +41,19 @@ MAX_CALL_SENTENCES: Final = 400
 _MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
 _EXAMPLES: Final = 6
 
-# What `problem` refuses, but for half characters.
-Text = Annotated[
-    str,
-    Field(
-        examples=["Я люблю чай."], json_schema_extra={"maxLength": MOST_CHARACTERS, "pattern": r"[^\s\x00]"}
-    ),
-]
-Texts = Annotated[
-    list[Text], Field(min_length=1, max_length=MOST_TEXTS, examples=[["Я люблю чай.", "Он любит кофе."]])
-]
-
 
 def _translators() -> dict[str, Translator]:
     return {name: each for name, each in load_all().items() if isinstance(each, Translator)}
 
 
-def _named(schema: dict[str, Any]) -> None:
-    schema["enum"] = list(_translators())
-
-
 class TranslateRequest(schemas.Chosen):
     """One text, which can be streamed, or several."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            **schemas.exactly_one("texts", "text", then={"stream": {"const": False}}),
-            # The model that streams searches with a single beam.
-            "not": {
-                "required": ["stream", "options"],
-                "properties": {"stream": {"const": True}, "options": {"required": ["beams"]}},
-            },
-        }
-    )
-
-    system: Annotated[str, Field(json_schema_extra=_named)] | None = None
-    texts: Texts | None = None
-    text: Text | None = None
+    system: str | None = None
+    texts: Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)] | None = None
+    text: str | None = None
     stream: bool = False
-    options: dict[str, schemas.Whole] = Field(
-        default_factory=dict,
-        examples=[{"beams": 4}],
-        json_schema_extra={
-            "properties": {
-                name: {"type": "integer", "minimum": least, "maximum": most}
-                for name, (least, most, _) in OPTIONS.items()
-            },
-            "additionalProperties": False,
-        },
-    )
+    options: dict[str, schemas.Whole] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TranslateRequest:
@@ -120,6 +81,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     routes = Blueprint("translate", __name__)
     systems = {SYSTEM.name: SYSTEM, **_translators()}
+    services.document["components"]["schemas"]["TranslatorName"]["enum"] = list(systems)
 
     def shown(
         system: Translator,
@@ -187,24 +149,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/translate", endpoint="translate")
     @marked(admitted="texts")
-    @documented(
-        Operation(
-            Translations,
-            in_parts={EVENTS: (schemas.Piece, schemas.Error, Generated)},
-            errors=text_calls.ERRORS,
-            bodies={JSON: TranslateRequest},
-            example={"text": SYSTEM.sample().decode()},
-        )
-    )
     def translate() -> Response:
-        """These Russian texts in English, or those of another pair in its other language.
-
-        Send up to 32 as `texts`, of at most 400 sentences or lines together, or one as `text`; `system` or
-        `model` chooses another pair. One with `stream` is answered by server-sent events: `piece` events as
-        its words come, and at the end `done` with the whole, or `error`. Closing the connection ends the work
-        on it. A text that does not look Russian is translated all the same, with a `warning`, as is one whose
-        numbers, Latin letters or emoji are not in the translation. Show what is not `sure` as a rough guess.
-        """
+        """These Russian texts in English, or those of another pair in its other language."""
         body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
         texts = asked.texts if asked.texts is not None else [asked.text or ""]

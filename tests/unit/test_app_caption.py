@@ -21,7 +21,7 @@ from app import create_app
 from app.core.http import marks
 from app.core.settings import Rate, Settings
 from app.features.caption import Captioned, Captions
-from gourmet.systems.captioner.contract import SYSTEM
+from gourmet.systems.captioner.contract import OPTIONS, SYSTEM
 
 __all__ = ["listen"]  # the fixture
 
@@ -239,15 +239,16 @@ def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_g
     assert (reply.status_code, "no photo found" in reply.text) == (400, True)
 
 
-def test_the_document_has_its_options_its_stream_and_examples(browser: FlaskClient) -> None:
-    made = browser.get("/api/v1/openapi.json").json
-    operation = made["paths"][CAPTION]["post"]
-    named = {each["name"] for each in operation["parameters"]}
-    assert named == {"model", "version", "prompt", "max_tokens", "beams", "stream"}
-    assert operation["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
-    assert made["components"]["schemas"]["CaptionRequest"]["properties"]["options"]["examples"] == [
-        {"beams": 4}
-    ]
+def test_the_document_has_its_options_and_the_page_its_examples(browser: FlaskClient) -> None:
+    parameters = browser.get("/api/v1/openapi.json").json["paths"][CAPTION]["post"]["parameters"]
+    allowed = {each["name"]: each["schema"] for each in parameters if "name" in each}
+    assert allowed.keys() == {"prompt", *OPTIONS, "stream"}
+    for name, (least, most, _) in OPTIONS.items():
+        for number in range(most + 2):
+            is_allowed = str(number) in allowed[name].get("enum", ()) or bool(
+                re.search(allowed[name].get("pattern", "^$"), str(number))
+            )
+            assert is_allowed is (least <= number <= most), (name, number)
     page = browser.get("/api/docs").text
     assert "A sentence about each of these photos" in page
     assert "$API/caption?stream=1" in page

@@ -19,7 +19,7 @@ from support.slow_captioner import slow_captioner
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp
 
-from app.api.openapi import examples_of
+from app.api.routes import EXAMPLES
 from gourmet.systems.food11.contract import SAMPLES
 
 SYSTEMS = Path(__file__).parents[1] / "support" / "systems"
@@ -191,7 +191,7 @@ def test_the_examples_of_the_api_s_page_print_captions(
     visit: Callable[..., Page], web: WebApp, tmp_path: Path
 ) -> None:
     def example(name: str) -> str:
-        code = examples_of("api_caption").joinpath(f"{name}.txt").read_text()
+        code = (EXAMPLES / "caption" / f"{name}.txt").read_text()
         return code.replace("http://localhost:5000", web.url)
 
     for name, data in {"photo.jpg": SOUP, "other.jpg": CUPCAKES}.items():
