@@ -20,10 +20,6 @@ MODEL_FOLDERS := $(filter-out %/food_first/1/,$(dir $(wildcard triton/models/*/1
 # Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
 # longest files first. Half of the time they wait for servers, so that three keep two cores busy.
 WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
-# Some tests are about time, and share the machine with each other, the servers they start and whatever else runs
-# there: one that fails is asked once more, and the summary names it with the failure.
-RERUN := --reruns 1 -rR --rerun-show-tracebacks
-
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
@@ -49,15 +45,15 @@ ifeq ($(ARGS),--smoke)
 test: smoke
 else
 test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
-	@$(call run_tests,$(SERVED) $(WORKERS) 3 $(RERUN) -m "not slow")
+	@$(call run_tests,$(SERVED) $(WORKERS) 3 -m "not slow")
 endif
 
 test-slow: setup-dev ## Run the slow ones: notebooks, training, tuning, faults, thousands of real photos and broken rows
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 $(RERUN) -m slow)
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
-	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 $(RERUN) -m "not slow")
+	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow")
 
 test-hard: setup-dev ## Overload, faults and soak on the real stack, with a table at the end
 	$(PYTEST) tests/hard --timeout 3600 $(ARGS)

@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         tier = item.path.relative_to(HERE).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.flaky(reruns=1))  # Chromium, which is not ours, may stumble
     if config.getoption("smoke"):
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]

@@ -157,7 +157,9 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
         ["--concurrency", "2", "--batch", "4", "--protocol", "grpc"],
         ["--batch", "8", "--protocol", "grpc", "--shared-memory"],
         # Of five requests, one cut by the end of the window would break Little's law by itself.
-        ["--rate", "6", "--batch", "4", "--arrivals", "constant", "--window", "3"],
+        pytest.param(
+            ["--rate", "6", "--batch", "4", "--arrivals", "constant", "--window", "3"], marks=pytest.mark.slow
+        ),
     ],
     ids=" ".join,
 )
@@ -198,6 +200,7 @@ def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
     assert "<svg" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_scenario_changes_configs_and_puts_the_old_one_back(
     lab_triton: Any, onnx_lab: Any, serve: Serve, tmp_path: Path
 ) -> None:

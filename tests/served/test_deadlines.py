@@ -146,6 +146,8 @@ READS_DEADLINES: Final = (
     "translator_bls",
     "translator_stream",
 )
+# One for each kind of backend and of request; the others are slow ones.
+USUAL: Final = ("food_classifier", "food_classifier_onnx", "captioner_stream")
 # As many as would take it longer than that.
 MORE: Final = {(only_closed, "translator_encoder"): 150}
 
@@ -156,7 +158,13 @@ def test_every_shipped_model_is_walked_over() -> None:
 
 @pytest.mark.parametrize(
     ("leave", "model"),
-    [(told_a_deadline, model) for model in READS_DEADLINES] + [(only_closed, model) for model in EXPENSIVE],
+    [
+        *((told_a_deadline, model) for model in READS_DEADLINES),
+        *(
+            pytest.param(only_closed, model, marks=[] if model in USUAL else pytest.mark.slow)
+            for model in EXPENSIVE
+        ),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_model_is_idle_one_batch_after_its_callers_deadline(

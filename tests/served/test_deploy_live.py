@@ -168,7 +168,11 @@ def without_answers(content: bytes) -> bytes:
     return changed.SerializeToString()
 
 
-@pytest.mark.parametrize("broken", [without_answers, lambda _: b"no model at all"], ids=["nan", "no model"])
+@pytest.mark.parametrize(
+    "broken",
+    [without_answers, pytest.param(lambda _: b"no model at all", marks=pytest.mark.slow)],
+    ids=["nan", "no model"],
+)
 def test_a_version_that_does_not_answer_is_not_gone_back_to_and_the_one_after_serves_on(
     lab_triton: Any, model: Path, broken: Any
 ) -> None:

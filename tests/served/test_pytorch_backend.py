@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -191,8 +192,10 @@ def test_weights_that_others_name_and_share_are_served(onnx_lab: Any, serve: Ser
 
 
 X = tensors("input", "x")
+TWO = tensors("input", "x", "y")
 ONE = f"{X} {tensors('output', 'y')}"
 STRINGS = ONE.replace("FP32", "STRING")
+slow = partial(pytest.param, marks=pytest.mark.slow)  # each starts a process with torch
 UNSUPPORTED = "is TYPE_STRING; this backend carries .*; sequence_batching is not supported"
 INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
 
@@ -201,9 +204,9 @@ INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
     ("name", "module", "config", "says"),
     [
         ("strings", Doubler(), f"max_batch_size: 1 sequence_batching {{ }} {STRINGS}", UNSUPPORTED),
-        ("two_given", Doubler(), f"{tensors('input', 'x', 'y')} {tensors('output', 'z')}", "takes x: Tensor"),
-        ("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "answers with 1 value"),
-        ("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
+        slow("two_given", Doubler(), f"{TWO} {tensors('output', 'z')}", "takes x: Tensor"),
+        slow("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "answers with 1 value"),
+        slow("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
         ("other_type", Doubler(), INTEGERS, "came back as int64, and the config says float32"),
         ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
     ],

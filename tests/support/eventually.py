@@ -7,5 +7,5 @@ from collections.abc import Callable
 from gourmet.serving.waiting import wait_until
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     wait_until(condition, seconds, "it did not come to hold", poll_s=0.01)

@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page
 
 PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-VIEWS: Final = [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}]
+VIEWS: Final = [
+    {"color_scheme": "light"},
+    pytest.param({"color_scheme": "dark", **PHONE}, marks=pytest.mark.slow),
+]
 
 
 def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:

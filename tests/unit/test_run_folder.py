@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.another_user import NOBODY
+from support.eventually import eventually
 
 from gourmet.runtime.files import RunFolder
 
@@ -65,9 +65,12 @@ def test_it_stays_while_a_child_of_the_killed_program_runs(tmp_path: Path) -> No
     left = killed(tmp_path, "1")
     RunFolder("own-", tmp_path).close()
     assert left.is_dir()
-    time.sleep(1.2)
-    RunFolder("own-", tmp_path).close()
-    assert not list(tmp_path.iterdir())
+
+    def is_empty() -> bool:
+        RunFolder("own-", tmp_path).close()
+        return not list(tmp_path.iterdir())
+
+    eventually(is_empty)
 
 
 def of_another_user(left: Path) -> None:

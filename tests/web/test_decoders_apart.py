@@ -75,7 +75,7 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
 
     with ThreadPoolExecutor(12) as pool:
         stuck = [pool.submit(ask, gif(fault)) for _ in range(at_once)]
-        time.sleep(0.5)
+        time.sleep(0.2)
         honest = [ask(sample) for _ in range(10)]
         assert not all(each.done() for each in stuck)
         answers = [each.result() for each in stuck]

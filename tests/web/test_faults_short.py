@@ -15,9 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+from support.eventually import eventually
 from support.product import Product
 from support.proxy import Proxy
 from support.up import Up
+from support.web_app import Site
 
 from gourmet.serving.connect import ask_sample
 from gourmet.serving.waiting import wait_until
@@ -89,7 +91,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
             asked = time.monotonic()
             whole = pool.submit(ask, {"texts": [TEXT]})
             streamed = pool.submit(ask, {"text": TEXT, "stream": True})
-            time.sleep(1)
+            eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 2)
             for stub in stubs:
                 stub.kill()
             status, said, ended = whole.result()

@@ -154,7 +154,10 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
             go_on()
 
 
-@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **NARROW}])
+@pytest.mark.parametrize(
+    "view",
+    [{"color_scheme": "light"}, pytest.param({"color_scheme": "dark", **NARROW}, marks=pytest.mark.slow)],
+)
 def test_axe_finds_nothing(visit: Callable[..., Page], python_web: Any, view: dict[str, Any]) -> None:
     page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
     tell(page, look(100, 1), look(102, 2, failures=2))
@@ -182,7 +185,7 @@ def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
     go.click()
     expect(go).to_have_text("Start")
     kept = shown.text_content()
-    page.wait_for_timeout(600)
+    page.wait_for_timeout(200)
     assert shown.text_content() == kept
     expect(page.locator("#configs div", has_text="food_classifier_int8")).to_contain_text("batches of up to")
     meaning = page.locator("#term-batch")

@@ -87,7 +87,7 @@ def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> Non
     )
     with connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(head + b"x" * 1_500_000)
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert web.measured("web_photos_in_flight").get("upload", 0) == 0
         connection.sendall(b"x" * 500_000)
         reply = b"".join(iter(lambda: connection.recv(65_536), b""))
@@ -172,6 +172,7 @@ def test_slow_and_silent_clients_are_ended_and_others_answered(
     assert status(impatient.port, VISITOR, PAGE) == 200
 
 
+@pytest.mark.slow
 def test_pages_that_nobody_reads_are_given_up_and_others_answered(impatient: Any) -> None:
     with contextlib.ExitStack() as held:
         attack = [

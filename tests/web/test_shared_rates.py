@@ -92,7 +92,7 @@ def test_other_clients_have_rates_of_their_own_in_all_web_apps(start: StartWeb, 
         assert [web.request("GET", COUNTED, X_API_Key=key).status == 429 for web in webs] == [False, True]
 
 
-@pytest.mark.parametrize("fault", ["killed", "stopped"])
+@pytest.mark.parametrize("fault", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_when_redis_is_lost_nobody_is_refused_and_it_is_used_again_when_it_is_back(
     start: StartWeb, server: RedisServer, fault: str
 ) -> None:

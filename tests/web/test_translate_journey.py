@@ -54,7 +54,7 @@ def test_it_can_be_stopped_and_what_was_there_stays(visit: Callable[..., Page], 
     page.click("#stop")
     expect(page.locator("#facts")).to_have_text("Stopped.")
     kept = page.locator("#translation").text_content()
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(200)
     assert page.locator("#translation").text_content() == kept
     expect(page.locator("#copy")).to_be_enabled()
 

@@ -89,7 +89,10 @@ def held_back_until_a_verb_asks(running: Up) -> None:
 
 @pytest.mark.parametrize(
     ("number", "model"),
-    [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX)],
+    [
+        pytest.param(signal.SIGINT, "food_classifier", marks=pytest.mark.slow),
+        (signal.SIGTERM, ONNX),
+    ],
     ids=["Ctrl-C, all models", "SIGTERM, few models"],
 )
 def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model, tmp_path) -> None:
@@ -216,6 +219,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few) -> No
     assert (caught.value.code, state["error"]["code"]) == (503, "model_not_ready")
 
 
+@pytest.mark.slow
 def test_the_newest_version_that_loads_serves(up, few) -> None:
     """Also after Triton was killed; the page says that it is an older one, and rollback makes that last."""
     shutil.copytree(few / ONNX / "1", few / ONNX / "2")

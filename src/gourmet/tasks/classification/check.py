@@ -182,7 +182,10 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
             )
     found = PictureCheck(server, served, pictures, options, parts, against)
     sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
+    before = server.triton.total(model.name)
     found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
+    # Triton counts it a little after it answered: the rows of the check are counted from then on.
+    server.triton.counted(model.name, before, lambda counted: counted.requests > 0)
     return found
 
 
