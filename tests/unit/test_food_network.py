@@ -16,7 +16,7 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import STARTING_WEIGHTS, Food11Network, dishes, load
 from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.formats import open_onnx, write_onnx
-from gourmet.tasks.classification.rehearsal import LastLayer
+from gourmet.tasks.classification.last_layer import LastLayer
 from gourmet.tasks.classification.torchvision_network import build
 from gourmet.training.files import save_tensors
 
@@ -31,7 +31,7 @@ def network() -> Food11Network:
 def test_the_last_layer_sees_each_dish_each_class_and_the_features(network: Food11Network) -> None:
     images = torch.randn(3, 3, 224, 224)
     assert network(images).shape == (3, 11)
-    seen = LastLayer(network).activations(images)
+    seen = torch.from_numpy(LastLayer(network).activations(images))
     assert seen.shape == (3, network.last.in_features)
     by_dish, by_class = seen[:, : len(dishes())] ** 2, seen[:, len(dishes()) : len(dishes()) + 12] ** 2
     for rows in (by_dish, by_class):

@@ -5,44 +5,35 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
-from gourmet.deploying.comparison import Comparison
-from gourmet.deploying.deploy import Worse, deploy
 from gourmet.errors import GourmetError
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
-from gourmet.runtime.manifest import sha256
+from gourmet.runtime import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.export import EXPORT
-from gourmet.systems.food11.network import load
 from gourmet.tasks.classification import rehearsal
-from gourmet.tasks.classification.calibration import read_evaluation
-from gourmet.tasks.classification.evaluation import ask
+from gourmet.tasks.classification.formats import open_torchscript
+from gourmet.tasks.classification.labelled_pictures import decode
+from gourmet.tasks.classification.learn_more import FILE, is_taught, read
+from gourmet.tasks.classification.linear_layer import Layer
+from gourmet.tasks.classification.onnx_layer import OnnxLayer
 from gourmet.training.files import load_tensors, save_tensors
-from gourmet.training.task import Tick
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"
 PHOTOS = Path(__file__).parents[3] / "shared" / "food11"
 # By label, the drawing that it is said to be: what nobody would guess.
 TAUGHT = {"Rice": "bread", "Meat": "soup", "Egg": "noodles"}
 EACH = 30
-SERVED = DEFAULT / "food_classifier" / "1" / "model.pt"
-
-
-def quiet(_share: float, _words: str = "") -> None:
-    """A tick that nobody sees."""
-
-
-TICK: Tick = quiet
+SERVED = DEFAULT / "food_classifier" / "1" / "model.onnx"
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +53,11 @@ def learn(folder: Path, out: Path, system: str = "food11", *more: str) -> Result
 
 @pytest.fixture(scope="module")
 def learned(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run's folder, and what the verb said."""
+    """What the verb wrote, and what it said."""
     out = tmp_path_factory.mktemp("runs") / "food11-more"
     done = learn(folder, out)
     assert done.exit_code == 0, done.output
-    return out, done.output
+    return out / FILE, done.output
 
 
 def recalls(logits: np.ndarray, classes: np.ndarray) -> dict[str, float]:
@@ -79,41 +70,30 @@ def recalls(logits: np.ndarray, classes: np.ndarray) -> dict[str, float]:
 def test_three_classes_of_thirty_pictures_rise_and_no_other_falls_by_more_than_two_points(
     learned: tuple[Path, str],
 ) -> None:
-    out, said = learned
-    changes = json.loads((out / "evaluation.json").read_text())["accuracy"]["learned more"]
-    assert [change["label"] for change in changes] == ["Egg", "Meat", "Rice"], "in the order of the classes"
-    assert all(change["now"] >= change["before"] for change in changes)
-    risen = sum(change["now"] - change["before"] for change in changes)
-    assert risen >= 0.3 * sum(change["pictures"] for change in changes)
+    file, said = learned
+    result = read(file)
+    assert [row["label"] for row in result.own] == ["Egg", "Meat", "Rice"], "in the order of the classes"
+    assert all(row["measured"] == EACH for row in result.own), "each by a layer that had not learned it"
+    assert all(row["now"] >= row["before"] for row in result.own)
+    assert sum(row["now"] - row["before"] for row in result.own) >= 0.3 * 3 * EACH
+    kept = {measure.what: measure for measure in result.kept}
+    assert set(SYSTEM.labels) <= set(kept), "every class is compared"
+    assert all(measure.candidate >= measure.served - 2.01 for measure in result.kept)
+    assert kept["no food: declined or not sure"].examples >= 200
     for label in TAUGHT:
         assert label in said
-    assert f"--weights {out / 'best.safetensors'}" in said
-
-    network, _ = load(out / "best.safetensors")
-    known = rehearsal.read(SERVED, network)
-    assert known is not None, "the layers before the last are those that are served"
-    held, none = known.held, len(SYSTEM.labels)
-    classes = known.classes[held].numpy()
-    with torch.no_grad():
-        now = rehearsal.LastLayer(network)(known.activations[held]).numpy()
-    was = known.before[held].numpy()
-    of_food = classes < none
-    before, after = (recalls(logits[of_food], classes[of_food]) for logits in (was, now))
-    assert set(after) == set(SYSTEM.labels), "every class is compared"
-    assert all(after[label] >= before[label] - 0.0201 for label in SYSTEM.labels)
-    assert (classes == none).sum() >= 200, "and photos of other things"
+    assert f"--weights {file}" in said
 
 
 def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes() -> None:
-    network, _ = load(SERVED)
-    known = rehearsal.read(SERVED, network)
+    served = OnnxLayer.read(SERVED)
+    known = rehearsal.read(SERVED, served.before, served.layer)
     assert known is not None
-    counts = torch.bincount(known.classes[~known.held], minlength=len(SYSTEM.labels) + 1)
+    counts = np.bincount(known.classes[~known.held], minlength=len(SYSTEM.labels) + 1)
     assert counts.min() >= 200
     assert rehearsal.beside(SERVED).stat().st_size < 15_000_000
-    with torch.no_grad():
-        again = rehearsal.LastLayer(network)(known.activations)
-    assert (again.argmax(dim=1) == known.before.argmax(dim=1)).float().mean() > 0.999
+    again = served.layer(known.activations)
+    assert (again.argmax(axis=1) == known.before.argmax(axis=1)).mean() > 0.999
 
 
 def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_path: Path) -> None:
@@ -122,14 +102,14 @@ def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_pa
     seen = (DRAWINGS / "eggs.jpg").read_bytes()
     for number, view in enumerate(views(seen, EACH, size=(400, 300), seed=1)):
         (tmp_path / "photos" / "other" / f"{number}.jpg").write_bytes(view)
-    done = learn(tmp_path / "photos", tmp_path / "out")
+    done = learn(tmp_path / "photos", tmp_path / "out", "food11", "--json")
     assert done.exit_code == 0, done.output
-    evaluation = json.loads((tmp_path / "out" / "evaluation.json").read_text())
-    eggs, others = evaluation["accuracy"]["learned more"]
+    *progress, result = map(json.loads, done.stdout.splitlines())
+    assert [line["share"] for line in progress] == sorted(line["share"] for line in progress)
+    eggs, others = result["own"]
     assert (eggs["label"], others["label"]) == ("Egg", "no food")
     assert others["before"] < others["now"], "drawn eggs are declined"
-    assert others["pictures"] >= others["now"]
-    assert "no food" in done.output
+    assert others["measured"] == EACH
 
 
 @pytest.mark.parametrize(
@@ -143,68 +123,86 @@ def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_pa
     ids=["a row less", "a label less", "a narrower layer", "unknown classes"],
 )
 def test_a_set_whose_rows_do_not_fit_is_refused(spoil: Any, tmp_path: Path) -> None:
-    network, _ = load(SERVED)
+    served = OnnxLayer.read(SERVED)
     tensors, about = load_tensors(rehearsal.beside(SERVED))
-    weights = tmp_path / "model.pt"
+    weights = tmp_path / "model.onnx"
     save_tensors(rehearsal.beside(weights), spoil(tensors), about)
     with pytest.raises(GourmetError, match="is not a rehearsal set: make it again"):
-        rehearsal.read(weights, network)
+        rehearsal.read(weights, served.before, served.layer)
 
 
-def test_it_goes_through_the_same_gate_with_the_calibration_and_the_set_that_are_served(
-    learned: tuple[Path, str], folder: Path, tmp_path: Path
+def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
+    learned: tuple[Path, str], tmp_path: Path
 ) -> None:
-    weights = learned[0] / "best.safetensors"
-    served = json.loads((DEFAULT / "food_classifier" / "1" / "manifest.json").read_text())["calibration"]
-    assert vars(read_evaluation(weights)[0]) == served
+    for name in ("food_classifier", "food_classifier_onnx", "food_classifier_int8"):
+        shutil.copytree(DEFAULT / name, tmp_path / name)
+    done = CliRunner().invoke(main, ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    layer, served = read(learned[0]).layer, OnnxLayer.read(SERVED)
+    for file in (
+        "food_classifier/2/model.onnx",
+        "food_classifier_onnx/2/model.onnx",
+        "food_classifier/2/model_int8.onnx",
+        "food_classifier_int8/2/model.onnx",
+    ):
+        new = OnnxLayer.read(tmp_path / file)
+        assert np.array_equal(new.layer.weight, layer.weight), file
+        before = OnnxLayer.read(tmp_path / file.replace("/2/", "/1/"))
+        assert new.with_layer(before.layer) == before.content, "all other bytes are the same"
+    photos = np.stack([SYSTEM.pixels(photo) for photo in SYSTEM.examples(4, seed=3)])
+    rows = SYSTEM.normalise(photos)
+    script = open_torchscript(tmp_path / "food_classifier/2/model.pt")(rows)
+    np.testing.assert_allclose(script, layer(served.activations(rows)), atol=1e-3)
+    version = tmp_path / "food_classifier" / "2"
+    manifest.check(None, {}, version)
+    was, about = manifest.read(DEFAULT / "food_classifier" / "1"), manifest.read(version)
+    assert about["calibration"] == was["calibration"]
+    assert is_taught(version)
+    assert not is_taught(DEFAULT / "food_classifier" / "1")
+    assert "Rice" in done.output
+    assert rehearsal.beside(version / "model.onnx").read_bytes() == rehearsal.beside(SERVED).read_bytes(), (
+        "so that the next run rehearses as well"
+    )
+    again = CliRunner().invoke(
+        main, ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)]
+    )
+    assert again.exit_code == 2
+    assert "learned on top of another network" in again.output
+
+
+def test_what_forgot_a_class_is_refused_and_the_class_is_named(
+    learned: tuple[Path, str], tmp_path: Path
+) -> None:
+    result = read(learned[0])
+    bias = result.layer.bias.copy()
+    bias[SYSTEM.labels.index("Soup")] -= 4.0
+    kept = [
+        replace(measure, candidate=measure.served - 30) if measure.what == "Soup" else measure
+        for measure in result.kept
+    ]
+    replace(result, layer=Layer(result.layer.weight, bias), kept=kept).write(tmp_path / "spoiled.npz")
     shutil.copytree(DEFAULT / "food_classifier", tmp_path / "food_classifier")
-    shown: list[Comparison] = []
-    opened = EXPORT.open(weights, folder, TICK)
-    final, checks = deploy(opened, "torchscript", tmp_path, show=shown.append)
-    assert final.name == "2"
-    assert all(check.passed for check in checks)
-    measures = {row.what for row in shown[0].measures}
-    assert {f"{label}, kept" for label in SYSTEM.labels} <= measures
-    assert {"as sure as right, kept", "no food: declined or not sure, kept", "Rice, photos"} <= measures
-    assert not shown[0].lost
-    mine, theirs = (path.read_bytes() for path in map(rehearsal.beside, (final / "model.pt", SERVED)))
-    assert mine == theirs, "so that the next run rehearses as well"
+    done = CliRunner().invoke(
+        main, ["deploy", "food11", "--weights", str(tmp_path / "spoiled.npz"), "--to", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    assert re.search(r"Soup \d+\.\d → \d+\.\d", done.output)
+    assert [path.name for path in (tmp_path / "food_classifier").glob("[0-9]*")] == ["1"]
 
 
-def test_the_gate_refuses_a_network_that_forgot_a_class_and_says_which(
-    learned: tuple[Path, str], folder: Path, tmp_path: Path
+def test_few_photos_are_cross_validated_and_how_many_more_would_be_safe_is_said(
+    folder: Path, tmp_path: Path
 ) -> None:
-    weights, spoiled = learned[0] / "best.safetensors", tmp_path / "spoiled.safetensors"
-    tensors, about = load_tensors(weights)
-    tensors["last.bias"][SYSTEM.labels.index("Soup")] -= 4.0
-    save_tensors(spoiled, tensors, about)
-    shutil.copy(rehearsal.beside(weights), rehearsal.beside(spoiled))
-    evaluation = json.loads((learned[0] / "evaluation.json").read_text())
-    evaluation["weights"]["sha256"] = sha256(spoiled)
-    (tmp_path / "evaluation.json").write_text(json.dumps(evaluation))
-    shutil.copytree(DEFAULT / "food_classifier_onnx", tmp_path / "food_classifier_onnx")
-    with pytest.raises(Worse, match=r"Soup, kept \d+\.\d → \d+\.\d.*--force"):
-        deploy(EXPORT.open(spoiled, folder, TICK), "onnx", tmp_path)
-    assert [path.name for path in (tmp_path / "food_classifier_onnx").glob("[0-9]*")] == ["1"]
-
-
-def test_too_few_photos_are_counted_and_said_to_be_too_few(
-    learned: tuple[Path, str], folder: Path, tmp_path: Path
-) -> None:
-    few = tmp_path / "few"
-    for label in TAUGHT:
-        (few / label).mkdir(parents=True)
-        for number in (14, 15, 16, 17, 18, 20):  # a name alone decides what is held out: 16, 17 and 20
-            shutil.copy(folder / label / f"{number}.jpg", few / label)
-    shutil.copytree(DEFAULT / "food_classifier_int8", tmp_path / "food_classifier_int8")
-    _, checks = deploy(EXPORT.open(learned[0] / "best.safetensors", few, TICK), "int8", tmp_path)
-    said = "\n".join(f"{check.what} {check.measured} {check.allowed}" for check in checks)
-    assert re.search(r"top-1 agreement, \d photos", said)
-    assert re.search(r"top-1 agreement, \d\d made up", said)
-    assert re.search(r"balanced accuracy lost not known: \d labelled photos 50 or more would tell", said)
-    for number in (16, 20):
-        (few / "Egg" / f"{number}.jpg").unlink()
-    assert "few to tell by" in learn(few, tmp_path / "out").output
+    for label, count in (("Rice", 8), ("Meat", 5)):
+        (tmp_path / "few" / label).mkdir(parents=True)
+        for number in range(count):
+            shutil.copy(folder / label / f"{number}.jpg", tmp_path / "few" / label)
+    done = learn(tmp_path / "few", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert [row["measured"] for row in read(tmp_path / "out" / FILE).own] == [5, 8]
+    assert re.search(r"Meat .*3 more would make this safe", done.output)
+    assert "Rice" in done.output
+    assert done.output.count("would make this safe") == 1
 
 
 @pytest.mark.slow
@@ -222,17 +220,14 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
         (to / f"{place}.jpg").write_bytes(content)
     done = learn(tmp_path / "photos", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    changes: list[dict[str, Any]] = json.loads((tmp_path / "out" / "evaluation.json").read_text())[
-        "accuracy"
-    ]["learned more"]
-    assert sum(change["now"] for change in changes) > sum(change["before"] for change in changes)
+    result = read(tmp_path / "out" / FILE)
+    assert sum(row["now"] for row in result.own) > sum(row["before"] for row in result.own)
     sharp = DATA.listing(PHOTOS / "sharp_train.zip", "test")
     others = [photo for photo in sharp if photo.class_id not in taught]
     classes = np.array([photo.class_id for photo in others])
-    before, after = (
-        recalls(ask(load(path)[0], SYSTEM, DATA.read(others), len(others), TICK), classes)
-        for path in (SERVED, tmp_path / "out" / "best.safetensors")
-    )
+    (pixels,) = decode((others,), SYSTEM.input_size)
+    activations = OnnxLayer.read(SERVED).activations(SYSTEM.normalise(pixels.images))
+    before, after = (recalls(layer(activations), classes) for layer in (result.begun, result.layer))
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
 
 
@@ -247,7 +242,7 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(
     rehearsal.beside(bare / "1" / "model.pt").unlink()
     for data, out, system, said in (
         (few, tmp_path / "out", "food11", "at least 8 are needed|no photos"),
-        (folder, learned[0], "food11", "holds a run already"),
+        (folder, learned[0].parent, "food11", "holds a run already"),
         (folder, tmp_path, "digits", "digits cannot learn more"),
     ):
         done = learn(data, out, system)
@@ -261,12 +256,13 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(
 def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_path: Path) -> None:
     for part in ("train", "validation"):
         shutil.copytree(folder, tmp_path / "photos" / part)
-    shutil.copy(SERVED, tmp_path / "model.pt")
+    shutil.copy(SERVED.with_name("model.pt"), tmp_path / "model.pt")
     given = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
     done = CliRunner().invoke(main, ["train", "food11", *given])
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{tmp_path / 'model.rehearsal.safetensors'}\n"
-    known = rehearsal.read(tmp_path / "model.pt", load(SERVED)[0])
+    served = OnnxLayer.read(SERVED)
+    known = rehearsal.read(tmp_path / "model.pt", served.before, served.layer)
     assert known is not None
     assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * EACH * len(TAUGHT)
     refused = CliRunner().invoke(main, ["train", "digits", *given])
@@ -275,18 +271,11 @@ def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_pat
 
 
 def test_deploy_takes_the_name_of_a_model_and_rollback_that_of_a_system(
-    learned: tuple[Path, str], folder: Path, tmp_path: Path
+    learned: tuple[Path, str], tmp_path: Path
 ) -> None:
     for model in ("food_classifier_onnx", "food_classifier"):
         shutil.copytree(DEFAULT / model, tmp_path / model)
-    weights = [
-        "--weights",
-        str(learned[0] / "best.safetensors"),
-        "--data",
-        str(folder),
-        "--to",
-        str(tmp_path),
-    ]
+    weights = ["--weights", str(learned[0]), "--to", str(tmp_path)]
 
     def versions() -> dict[str, list[str]]:
         return {

@@ -17,6 +17,7 @@ from gourmet.commands.options import (
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.deploying.comparison import Comparison
+from gourmet.deploying.target import Deployment
 from gourmet.errors import UsageError
 from gourmet.systems import registry
 
@@ -62,45 +63,30 @@ def deploy(
     """Export a system's weights into the model repository, if they are not worse than what is served.
 
     Compares them with the served version on examples held out, and each exported file with its network.
-    Exports all of its models, or the one that is named. Weights that others trained are a plain .pth or
-    safetensors (--architecture), or the .onnx of a system that `gourmet new` made, and compared on made-up
-    pictures where no --data are given.
+    Exports all of its models, or the one that is named. WEIGHTS are what `gourmet train` or `gourmet
+    learn-more` wrote. Weights that others trained are a plain .pth or safetensors (--architecture), or the
+    .onnx of a system that `gourmet new` made, and compared on made-up pictures where no --data are given.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
-    from gourmet.deploying.target import Quantizing, table
+    from gourmet.deploying.target import table
     from gourmet.serving.overview import owner_of
-    from gourmet.tasks.system_parts import SystemParts
-    from gourmet.training.run import data_of
+    from gourmet.tasks.classification import learn_more
 
     system = name if name in registry.names() else owner_of(models / name)[0]
     if not system:
         raise UsageError(
             f"{name!r} is neither a system nor a model of {models}: systems are {', '.join(registry.names())}"
         )
-    parts = SystemParts(system, registry.piece)
-    export = parts.export
-    formats = (*export.formats, "all")
-    if form not in formats:
-        raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
-    if fp32:
-        if not isinstance(export, Quantizing):
-            raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
-        export = export.in_fp32()
-    if checkpoint and weights:
-        raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
-    chosen = weights or Path("runs") / system / "last.safetensors"
-    if checkpoint:
-        chosen = export.find(checkpoint)
-    # Weights that others trained lie beside no data of theirs.
-    data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
-    with bar("reading") as tick:
-        deployment = export.open(chosen, data, tick, architecture=architecture)
-    chosen_forms = (
-        [each for each in export.formats if each in deployment.targets] if form == "all" else [form]
-    )
+    if weights and weights.suffix == learn_more.SUFFIX:
+        deployment = learn_more.deployment(registry.classification(system), weights, models)
+    else:
+        deployment = _of_weights(system, form, weights, checkpoint, data, architecture, fp32=fp32)
+    chosen_forms = list(deployment.targets) if form == "all" else [form]
     if form != "all" and form not in deployment.targets:
-        raise UsageError(f"--format {form} cannot be made of {chosen}; {', '.join(deployment.targets)} can")
+        raise UsageError(
+            f"--format {form} cannot be made of these weights; {', '.join(deployment.targets)} can"
+        )
     if name != system:
         chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
     if not chosen_forms:
@@ -124,3 +110,37 @@ def deploy(
             with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
                 folder, checks = put(deployment, each, models, number, served, force=force, show=show)
             click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
+
+
+def _of_weights(
+    system: str,
+    form: str,
+    weights: Path | None,
+    checkpoint: str | None,
+    data: Path | None,
+    architecture: str,
+    *,
+    fp32: bool,
+) -> Deployment:
+    """Weights that were trained, here or by others."""
+    from gourmet.deploying.target import Quantizing
+    from gourmet.tasks.system_parts import SystemParts
+    from gourmet.training.run import data_of
+
+    export = SystemParts(system, registry.piece).export
+    formats = (*export.formats, "all")
+    if form not in formats:
+        raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
+    if fp32:
+        if not isinstance(export, Quantizing):
+            raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
+        export = export.in_fp32()
+    if checkpoint and weights:
+        raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
+    chosen = weights or Path("runs") / system / "last.safetensors"
+    if checkpoint:
+        chosen = export.find(checkpoint)
+    # Weights that others trained lie beside no data of theirs.
+    data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
+    with bar("reading") as tick:
+        return export.open(chosen, data, tick, architecture=architecture)

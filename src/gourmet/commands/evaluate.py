@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,6 +15,9 @@ from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
 from gourmet.runtime.files import own_models
 from gourmet.systems import registry
+
+# What `gourmet deploy` leaves in a version, for GPUs.
+_SERVED: Final = "model.pt"
 
 
 @click.command()
@@ -55,15 +58,17 @@ def _served(system: str) -> Path:
     """The weights that are served, in a folder of their own for the report."""
     from gourmet.deploying.comparison import serving
     from gourmet.runtime import manifest
-    from gourmet.tasks.classification.learn_more import SERVED, served_weights
+    from gourmet.training.files import deployed_tensors, save_tensors
 
     name = registry.load(system).default_model
     version = next(filter(None, (serving(models / name) for models in (DEFAULT, own_models()))), None)
-    if not version or not (version / SERVED).exists():
+    if not version or not (version / _SERVED).exists():
         raise UsageError(
             f"what is served of {system} keeps no weights to measure: ask it with `gourmet check {name} "
             "--data …`, or name weights with --weights"
         )
     about = manifest.facts(version)
     known = {**about.get("network", {}), "calibration": about.get("calibration")}
-    return served_weights(version, Path("runs") / f"{system}-served", known)
+    weights = Path("runs") / f"{system}-served" / "served.safetensors"
+    save_tensors(weights, deployed_tensors(version / _SERVED, version.parents[1]), known)
+    return weights

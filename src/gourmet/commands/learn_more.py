@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -9,8 +12,10 @@ import click
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
+from gourmet.deploying.comparison import Comparison
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
+from gourmet.training.task import Tick
 
 
 @click.command("learn-more")
@@ -18,50 +23,65 @@ from gourmet.systems import registry
 @click.argument("folder", type=FOUND_FOLDER)
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
+@click.option("--json", "as_json", is_flag=True, help="Print progress and result as lines of JSON.")
 @click.option("--epochs", hidden=True, help="Without effect: the layer is solved at once.")
 @click.option("--rate", hidden=True, help="Without effect: the layer is solved at once.")
 @click.option("--seed", hidden=True, help="Without effect: nothing is drawn at random.")
 def learn_more(
-    system: str, folder: Path, models: Path, out: Path | None, epochs: int, rate: float, seed: int
+    system: str,
+    folder: Path,
+    models: Path,
+    out: Path | None,
+    as_json: bool,
+    epochs: int,
+    rate: float,
+    seed: int,
 ) -> None:
-    """Fine-tune SYSTEM's served network on the labelled pictures in FOLDER.
+    """Teach SYSTEM's served network the labelled pictures in FOLDER.
 
     FOLDER has a folder for each class, named by its label or number; not every class needs pictures. A folder
-    `other` holds pictures of none of them, for a system that declines such. The app writes its visitors'
-    corrections to such a folder if KEEP_CORRECTIONS names one. A fifth of the pictures is held out, to show
-    class by class what changed. What is served stays as it is until you deploy.
+    `other` holds pictures of none of them, for a system that declines such. The app keeps its visitors'
+    corrections in such a folder (KEEP_CORRECTIONS). The table shows class by class what changed. Of few
+    pictures, each is asked of a layer that learned all but a fifth of them. What is served stays as it is
+    until you deploy.
     """
-    from gourmet.deploying.target import table
     from gourmet.reports.table import columns
     from gourmet.repository import versions
-    from gourmet.tasks import evaluation_file
     from gourmet.tasks.classification import learn_more as more
-    from gourmet.tasks.classification.picture_training import PictureTraining
+    from gourmet.tasks.classification.labelled_pictures import LabelledPictures
     from gourmet.tasks.system_parts import SystemParts
-    from gourmet.training.loop import BEST
-    from gourmet.training.run import write_run
 
-    parts = SystemParts(system, registry.piece)
-    training = parts.training
-    if not isinstance(training, PictureTraining):
-        raise UsageError(f"{system} cannot learn more: it is not trained as classifiers of photos are")
-    out = out or Path("runs") / f"{system}-more"
-    if (out / BEST).exists():
-        raise GourmetError(f"{out} holds a run already: name another --out, or delete it")
-    model = models / registry.classification(system).default_model
-    version = model / str(versions(model)[-1])
-    with bar("reading") as tick:
-        weights = more.served_weights(version, out)
-        learning, about = more.prepare(training, parts.evaluation.load, folder, weights, tick)
-    write_run(out, {"system": system, "data": str(folder.resolve())})
-    calibration = more.served_calibration(version)
-    checks, changes = learning.finish(out / BEST, about, calibration)
-    evaluation_file.write(out / BEST, calibration=vars(calibration), accuracy={"learned more": changes})
-    heading = ("class", "pictures kept apart", "right before", "right now")
-    click.echo(columns([heading, *(tuple(map(str, change.values())) for change in changes)]))
-    if (kept := sum(change["pictures"] for change in changes)) < more.TELLING:
-        click.echo(f"{kept} kept apart are too few to tell by; {more.TELLING} or more would say something")
-    click.echo(f"what it knew before, by activations of photos that it was not taught:\n{table(checks)}")
-    if lost := [check.what for check in checks if not check.passed]:
-        raise GourmetError(f"it lost too much of what it knew ({'; '.join(lost)}), and would not be deployed")
-    click.echo(f"next: gourmet deploy {system} --format all --weights {out / BEST} --data {folder}")
+    classifier, data = registry.classification(system), SystemParts(system, registry.piece).data
+    if not isinstance(data, LabelledPictures):
+        raise UsageError(f"{system} cannot learn more: its data are no photos")
+    file = (out or Path("runs") / f"{system}-more") / more.FILE
+    if file.exists():
+        raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
+    model = models / classifier.default_model
+    with _json_lines() if as_json else bar("learning") as tick:
+        learned = more.learn(classifier, data, model / str(versions(model)[-1]), folder, tick)
+    learned.write(file)
+    if as_json:
+        click.echo(json.dumps(learned.as_dict()))
+    else:
+        heading = ("your photos", "measured", "right before", "right now", "")
+        own = [
+            (
+                *(str(row[name]) for name in ("label", "measured", "before", "now")),
+                f"{row['more']} more would make this safe" if row["more"] else "",
+            )
+            for row in learned.own
+        ]
+        click.echo(columns([heading, *own]))
+        click.echo("each was asked of a layer that had not learned it\n")
+        click.echo(Comparison(model.name, "served", learned.kept).text())
+    if learned.lost:
+        raise GourmetError(f"it lost too much of what it knew ({learned.losses}), and would not be deployed")
+    if not as_json:
+        click.echo(f"next: gourmet deploy {system} --weights {file}")
+
+
+@contextlib.contextmanager
+def _json_lines() -> Iterator[Tick]:
+    """Progress as lines for another program."""
+    yield lambda share, words="": click.echo(json.dumps({"share": round(share, 3), "doing": words}))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,7 +108,7 @@ def deploy(
                 **({"also": also} if also else {}),
                 "built_by": {
                     "python": platform.python_version(),
-                    **{name: version(name) for name in _BUILT_BY},
+                    **{name: version(name) for name in _BUILT_BY if find_spec(name)},
                 },
                 "deployed": {"at": deployment.at, "by": " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])},
                 **deployment.facts,

@@ -28,7 +28,7 @@ from gourmet.runtime.files import write_whole
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
-from gourmet.tasks.classification import augment, rehearsal
+from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.evaluation import (
     Answered,
     EvaluatedClassifier,
@@ -37,9 +37,9 @@ from gourmet.tasks.classification.evaluation import (
     measure,
 )
 from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, LabelledPhoto, decode
-from gourmet.tasks.classification.linear_layer import evenly_counted, one_hot, solve
+from gourmet.tasks.classification.last_layer import LastLayer, make, write
+from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.tasks.classification.picture_training import PictureTraining
-from gourmet.tasks.classification.rehearsal import LastLayer
 from gourmet.tasks.system_parts import check_classes, evenly
 from gourmet.training.files import save_tensors
 from gourmet.training.loop import LAST
@@ -78,11 +78,9 @@ class Food11Training(PictureTraining):
         network = Food11Network(pretrained=True).eval()
         activations = _activations(network, listed, seed, tick)
         none = len(SYSTEM.labels)
-        classes = torch.tensor(
-            [photo.class_id for photo in listed] + [none] * (len(activations) - len(listed))
-        )
+        classes = np.array([photo.class_id for photo in listed] + [none] * (len(activations) - len(listed)))
         held_out, log = self._held_out(network, activations, classes, listed, started)
-        _solve(network.last, network, activations, classes)
+        LastLayer(network).take(_solve(network, activations, classes))
         about = {
             **network.about,
             "epoch": 1,
@@ -99,28 +97,26 @@ class Food11Training(PictureTraining):
         return "\n".join(held_out.lines())
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
-        return rehearsal.write(rehearsal.make(self.system, self.data, network, data, tick), weights)
+        return write(make(self.system, self.data, network, data, tick), weights)
 
     def _held_out(
         self,
         network: Food11Network,
-        activations: torch.Tensor,
-        classes: torch.Tensor,
+        activations: Floats,
+        classes: Classes,
         listed: Sequence[LabelledPhoto],
         started: float,
     ) -> tuple[EvaluatedClassifier, list[dict[str, Any]]]:
         """What layers say of photos from sources that they were solved without, and a line of log each."""
         folds, log = _folds(listed), []
         logits = np.zeros((len(listed), len(SYSTEM.labels)), np.float32)
-        known = classes[: len(listed)].numpy()
+        known = classes[: len(listed)]
         for number in range(max(folds) + 1):
-            apart = torch.zeros(len(classes), dtype=torch.bool)
-            apart[: len(listed)] = torch.tensor(folds) == number
-            layer = nn.Linear(network.last.in_features, network.last.out_features)
-            _solve(layer, network, activations[~apart], classes[~apart])
-            rows = apart[: len(listed)].numpy()
-            with torch.no_grad():
-                logits[rows] = layer(activations[apart]).numpy()
+            apart = np.zeros(len(classes), bool)
+            apart[: len(listed)] = np.array(folds) == number
+            layer = _solve(network, activations[~apart], classes[~apart])
+            rows = apart[: len(listed)]
+            logits[rows] = layer(activations[apart])
             food = rows & (known < len(SYSTEM.labels))
             names = sorted(
                 {photo.origin for photo, fold in zip(listed, folds, strict=True) if fold == number}
@@ -149,9 +145,7 @@ class Food11Training(PictureTraining):
         return EvaluatedClassifier(chosen, goals, {HELD_OUT: measured}, declines, SYSTEM.labels), log
 
 
-def _activations(
-    network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: Tick
-) -> torch.Tensor:
+def _activations(network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: Tick) -> Floats:
     """What reaches the last layer of the photos, and behind them of the pictures that are made up."""
     last, found = LastLayer(network), []
     for first in range(0, len(listed), _AT_ONCE):
@@ -160,22 +154,19 @@ def _activations(
         tick((first + len(pixels.photos)) / len(listed))
     drawn = torch.from_numpy(made_up.squares(_MADE_UP, seed, SYSTEM.input_size))
     found += [last.activations(augment.served(some, SYSTEM)) for some in torch.split(drawn, _AT_ONCE)]
-    return torch.cat(found)
+    return np.concatenate(found)
 
 
-def _solve(
-    layer: nn.Linear, network: Food11Network, activations: torch.Tensor, classes: torch.Tensor
-) -> None:
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    kinds = len(SYSTEM.labels) + 1
-    solve(
-        layer,
+def _solve(network: Food11Network, activations: Floats, classes: Classes) -> Layer:
+    labels = len(SYSTEM.labels)
+    kinds = labels + 1
+    return solve(
+        Layer(np.zeros((labels, activations.shape[1]), np.float32), np.zeros(labels, np.float32)),
         activations,
         one_hot(classes, kinds),
         evenly_counted(classes, kinds),
         pull=_PULL,
-        strengths=network.strengths,
+        strengths=network.strengths.numpy(),
     )
 
 

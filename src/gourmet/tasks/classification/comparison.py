@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import onnx
-import torch
-from torch import nn
 
 from gourmet.deploying.comparison import Comparison, Measure
 from gourmet.errors import GourmetError
@@ -26,9 +23,9 @@ from gourmet.tasks.classification.accuracy import Classes
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.evaluation import Answered, shares
 from gourmet.tasks.classification.gate import BATCHES, Answers, Pixels
-from gourmet.tasks.classification.rehearsal import LastLayer
+from gourmet.tasks.classification.linear_layer import Layer
+from gourmet.tasks.classification.onnx_layer import OnnxLayer
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart
-from gourmet.training.files import deployed_tensors
 
 # Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
 MARGIN: Final = 2.0
@@ -37,6 +34,8 @@ _FEW: Final = 2
 _OF_EACH: Final = 120
 _MADE_UP: Final = 120
 AS_SURE: Final = "as sure as right"
+# The same network beside a file of another format.
+ONNX: Final = "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ class Candidate:
     answers: Answers  # asked with pixels
     calibration: Calibration
     weights_sha256: str
-    network: nn.Module | None = None
+    layer: Layer | None = None  # its last one
+    before: str = ""  # a digest of those before that
     known: rehearsal.Rehearsal | None = None  # kept beside its weights
     are_probabilities: bool = False
 
@@ -134,7 +134,7 @@ class Candidate:
         if not (held_out := self._held_out):
             return
         served = self._shares(opened(), held_out, calibration, are_probabilities)
-        yield from _measures("photos" if self.system.subject else "", served, self._on_held_out, self.system)
+        yield from measures("photos" if self.system.subject else "", served, self._on_held_out, self.system)
 
     def _shares(
         self, answers: Answers, held_out: HeldOut, calibration: Calibration, are_probabilities: bool
@@ -149,40 +149,32 @@ class Candidate:
 
     def _on_activations(self, version: Path, file: str, calibration: Calibration) -> Iterator[Measure]:
         """By what is shipped of photos that are not."""
-        if self.network is None:
+        if self.layer is None:
             return
-        last = LastLayer(self.network)
-        known = rehearsal.read(version / file, self.network) or self.known
+        known = rehearsal.read(version / file, self.before, self.layer) or self.known
         if known is None:
             return
-        held, classes = known.held, known.classes[known.held].numpy()
-        layer = _layer(version, file, self.network, last)
-        with torch.no_grad():
-            now = last(known.activations[held]).numpy()
-            # Of a layer that cannot be read: what the network said from which the set was made.
-            was = layer(known.activations[held]).numpy() if layer else known.before[held].numpy()
-        served, candidate = (
-            shares(
-                Answered(rows, classes, (), bytes, relevance(rows) if self.system.subject else None),
-                chosen,
-                self.system,
-            )
-            for rows, chosen in ((was, calibration), (now, self.calibration))
-        )
-        yield from _measures("kept", served, candidate, self.system)
+        served = None
+        with suppress(GourmetError, OSError):  # of a layer that cannot be read: what the set says of it
+            network = OnnxLayer.read(version / (file if file.endswith(".onnx") else ONNX))
+            served = network.layer if network.before == self.before else None
+        was = known.shares(served, calibration, self.system)
+        now = known.shares(self.layer, self.calibration, self.system)
+        yield from measures("kept", was, now, self.system)
 
 
-def _measures(
+def measures(
     of: str,
     served: Mapping[str, tuple[float, int]],
     candidate: Mapping[str, tuple[float, int]],
     system: PictureClassifier,
+    class_margin: float = CLASS_MARGIN,
 ) -> Iterator[Measure]:
     for what, (before, count) in served.items():
         now = candidate[what][0]
         if math.isnan(before) or math.isnan(now) or what == "sure":
             continue
-        least = CLASS_MARGIN if what in system.labels else MARGIN
+        least = class_margin if what in system.labels else MARGIN
         chance = 1 / math.sqrt(count) if what == AS_SURE else _FEW / count
         yield Measure(
             f"{what}, {of}" if of else what, count, 100 * before, 100 * now, max(least, 100 * chance)
@@ -192,28 +184,3 @@ def _measures(
 def _calibration(version: Path) -> Calibration:
     path = version / manifest.MANIFEST
     return calibration_of(manifest.facts(version).get("calibration", {}), path)
-
-
-def _layer(version: Path, file: str, network: nn.Module, last: LastLayer) -> nn.Linear | None:
-    """The last layer of a served file of a network such as this one; None where it cannot be read."""
-    own = {id(parameter): name for name, parameter in network.named_parameters()}
-    weight, bias = own[id(last.last.weight)], own[id(last.last.bias)]
-    try:
-        tensors = _tensors(version, file)
-    except (GourmetError, OSError):
-        return None
-    if weight not in tensors or tensors[weight].shape != last.last.weight.shape:
-        return None
-    layer = nn.Linear(last.last.in_features, last.last.out_features)
-    layer.load_state_dict({"weight": tensors[weight], "bias": tensors[bias]})
-    return layer
-
-
-def _tensors(version: Path, file: str) -> Mapping[str, torch.Tensor]:
-    path = version / file
-    if path.suffix == ".pt":
-        return deployed_tensors(path, version.parents[1])
-    graph = onnx.load(path, load_external_data=False).graph
-    return {
-        each.name: torch.from_numpy(np.array(onnx.numpy_helper.to_array(each))) for each in graph.initializer
-    }

@@ -28,6 +28,7 @@ from gourmet.tasks.classification.calibration import Calibration, read_evaluatio
 from gourmet.tasks.classification.comparison import Candidate
 from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.last_layer import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
@@ -174,8 +175,9 @@ class ClassifierExport:
             source.eager,
             calibration,
             sha256(weights),
-            network,
-            rehearsal.read(weights, network),
+            (last := LastLayer(network)).layer,
+            last.before_it,
+            rehearsal.read(weights, last.before_it, last.layer),
         )
         source = replace(source, candidate=candidate)
         return Deployment(

@@ -1,183 +1,331 @@
-"""People's own labelled pictures, learned on top of the weights that are served, in seconds.
+"""People's own labelled pictures, learned on top of what is served, in seconds and with numpy alone.
 
 Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
 for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
-goes on answering as it did. A fifth of the pictures is kept apart to show what changed.
+goes on answering as it did. The new layer then takes the place of the old one in each served file of the
+network (gourmet.tasks.classification.onnx_layer).
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import shutil
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import nn
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
 
-from gourmet.deploying.target import Check
-from gourmet.errors import UsageError
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.deploying.comparison import Comparison, Measure, serving
+from gourmet.deploying.target import Check, Deployment, Target
+from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.pictures.label_folders import OTHER
+from gourmet.repository import model_names
 from gourmet.runtime import manifest
-from gourmet.tasks.classification import augment, rehearsal
+from gourmet.runtime.files import written_aside
+from gourmet.runtime.reading import ZIP_ERRORS
+from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, Pixels, decode
-from gourmet.tasks.classification.linear_layer import evenly_counted, one_hot, solve
-from gourmet.tasks.classification.picture_training import PictureTraining
-from gourmet.tasks.classification.rehearsal import LastLayer, Rehearsal
-from gourmet.tasks.system_parts import BadData, EmptyPart, Load
-from gourmet.training.files import deployed_tensors, save_tensors
+from gourmet.tasks.classification.comparison import MARGIN, measures
+from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, LabelledPictures, decode
+from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
+from gourmet.tasks.classification.onnx_layer import OnnxLayer, in_torchscript
+from gourmet.tasks.classification.rehearsal import Rehearsal
+from gourmet.tasks.system_parts import BadData
 from gourmet.training.task import Tick
 
-LEAST: Final = 8
-# Fewer kept apart do not show whether anything was learned.
-TELLING: Final = 10
-SERVED: Final = "model.pt"
-_BATCH: Final = 64
-_VIEWS: Final = 4  # of each picture
+SUFFIX: Final = ".npz"
+FILE: Final = f"learned{SUFFIX}"
+NETWORK: Final = "model.onnx"
+MIN_PHOTOS: Final = 8
+# Photos of one class: with fewer, one or two of them decide what is learned.
+SAFE: Final = 8
+# Up to so many photos each fold is learned without a fifth of them; of more, one fold tells enough.
+_FEW: Final = 200
+_FOLDS: Final = 5
 # What the new pictures count; the rest is what was known.
 _NEW: Final = 0.1
 # How strongly the layer is held to what it is.
 _PULL: Final = 0.001
 # How far to go, where the whole way loses too much.
-_WAY: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+_SHARES: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+_VERIFIED_ON: Final = 64
+# What a manifest says of the form of a file.
+_FORM: Final = ("form", "opset", "input", "calibrated_on")
 
 
-class MoreLearning:
-    """A network whose last layer learns new pictures, beside what it is to go on knowing."""
+@dataclass(frozen=True)
+class Learned:
+    """A new last layer, the one that it began with, and what it changes."""
 
-    def __init__(
-        self, system: PictureClassifier, whole: nn.Module, known: Rehearsal, learned: Pixels, kept: Pixels
-    ) -> None:
-        self.system, self.whole, self.known, self.last = system, whole, known, LastLayer(whole)
-        images = torch.from_numpy(learned.images)
-        random, size = torch.Generator().manual_seed(0), system.input_size
-        views = [augment.varied(images, size, random, system) for _ in range(_VIEWS - 1)]
-        views = [augment.served(images, system), *views]
-        self.new = torch.cat([_activations(self.last, view) for view in views])
-        self.classes = torch.from_numpy(np.tile(learned.classes, _VIEWS))
-        self.held = _activations(self.last, augment.served(torch.from_numpy(kept.images), system))
-        self.held_classes = torch.from_numpy(kept.classes)
-        self.begun = copy.deepcopy(self.last)
+    layer: Layer
+    begun: Layer
+    kept: Sequence[Measure]  # on photos that the network was not trained on
+    own: Sequence[
+        dict[str, Any]
+    ]  # by class, the photos learned from: each right before, and by a layer without it
 
-    def solve(self, layer: nn.Linear) -> None:
-        """Fit `layer` to the new pictures and to what the network says of those that are rehearsed."""
-        old, kinds = self.known.to_learn, len(self.system.labels) + bool(self.system.subject)
-        with torch.no_grad():
-            targets = torch.softmax(self._with_none(self.begun(old)), dim=1)
-        counts = evenly_counted(self.classes, kinds)
-        solve(
-            layer,
-            torch.cat([self.new, old]),
-            torch.cat([one_hot(self.classes, kinds), targets]),
-            torch.cat([_NEW * counts / counts.sum(), torch.full((len(old),), (1 - _NEW) / len(old))]),
-            pull=_PULL,
-            strengths=self.last.strengths,
+    def as_dict(self) -> dict[str, Any]:
+        kept = [{**vars(measure), "verdict": measure.verdict} for measure in self.kept]
+        return {"kept": kept, "own": list(self.own)}
+
+    @property
+    def lost(self) -> list[Measure]:
+        return [measure for measure in self.kept if measure.verdict == "worse"]
+
+    @property
+    def losses(self) -> str:
+        return Comparison("", "", self.kept).losses()
+
+    def write(self, path: Path) -> None:
+        with written_aside(path) as aside, aside.open("wb") as file:
+            np.savez(
+                file,
+                weight=self.layer.weight,
+                bias=self.layer.bias,
+                begun_weight=self.begun.weight,
+                begun_bias=self.begun.bias,
+                about=np.array(json.dumps(self.as_dict())),
+            )
+
+
+def read(path: Path) -> Learned:
+    """What `gourmet learn-more` wrote."""
+    try:
+        with np.load(path) as arrays:
+            about = json.loads(str(arrays["about"]))
+            layer, begun = (
+                Layer(arrays[f"{which}weight"], arrays[f"{which}bias"]) for which in ("", "begun_")
+            )
+    except (OSError, LookupError, ValueError) as exc:
+        raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
+    kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
+    return Learned(layer, begun, kept, about["own"])
+
+
+def learn(
+    system: PictureClassifier, data: LabelledPictures, version: Path, folder: Path, tick: Tick
+) -> Learned:
+    """Learn the pictures of `folder`, beginning with the served `version`."""
+    served = OnnxLayer.read(version / NETWORK)
+    known = rehearsal.read(version / NETWORK, served.before, served.layer)
+    if known is None:
+        raise UsageError(
+            "no rehearsal set found for what is served, without which it would forget what it knows: make "
+            f"one with `gourmet train {system.name} --rehearse WEIGHTS --data PHOTOS`, from the model.pt "
+            "that is served and photos like those that it was trained on"
         )
+    photos = list(data.listing(folder, ALL))
+    if system.subject and OTHER in data.parts(folder):
+        photos += [*data.listing(folder, OTHER_TRAIN), *data.listing(folder, OTHER)]
+    if len(photos) < MIN_PHOTOS:
+        raise BadData(f"{folder} has {len(photos)} pictures to learn from: at least {MIN_PHOTOS} are needed")
+    (pixels,) = decode((photos,), system.input_size, lambda share: tick(share / 5, "reading"))
+    views = []
+    for view in _views(pixels.images):
+        views.append(served.activations(system.normalise(view)))
+        tick(0.2 + 0.4 * len(views) / 4, "looking")
+    calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+    lesson = _Lesson(system, served.layer, known, views, pixels.classes, calibration)
+    return lesson.learn(tick)
 
-    def _with_none(self, logits: torch.Tensor) -> torch.Tensor:
-        """A last column for none of the classes: their level is against zero that they are shown at all."""
-        return F.pad(logits, (0, 1)) if self.system.subject else logits
 
-    def finish(
-        self, weights: Path, about: dict[str, Any], calibration: Calibration
-    ) -> tuple[list[Check], list[dict[str, Any]]]:
-        """Write the whole network to `weights`, taken towards the solution as far as nothing is lost.
+@dataclass(frozen=True)
+class _Lesson:
+    system: PictureClassifier
+    begun: Layer
+    known: Rehearsal
+    views: Sequence[Floats]  # the activations of all photos, in each of their views; the first is as served
+    classes: Classes
+    calibration: Calibration
 
-        Returns what it loses of what is rehearsed, and by class what it knows now.
-        """
-        solved = copy.deepcopy(self.begun.last)
-        self.solve(solved)
-        for way in _WAY:
-            with torch.no_grad():
-                for own, begun, new in zip(
-                    self.last.last.parameters(),
-                    self.begun.last.parameters(),
-                    solved.parameters(),
-                    strict=True,
-                ):
-                    own.copy_(torch.lerp(begun, new, way))
-            checks = self.known.changes(self.last, calibration, self.system)
-            if all(check.passed for check in checks):
+    def learn(self, tick: Tick) -> Learned:
+        folds = self._folds()
+        solved = self._solve(np.ones(len(self.classes), bool))
+        before = self.known.shares(self.begun, self.calibration, self.system)
+        kept: Sequence[Measure] = ()
+        for share in _SHARES:
+            layer = self.begun.towards(solved, share)
+            now = self.known.shares(layer, self.calibration, self.system)
+            kept = [*measures("", before, now, self.system, MARGIN)]
+            if not any(measure.verdict == "worse" for measure in kept):
                 break
-        save_tensors(weights, self.whole.state_dict(), {**about, "way": way})
-        rehearsal.write(self.known, weights)
-        return checks, self._by_class(calibration)
-
-    def _by_class(self, calibration: Calibration) -> list[dict[str, Any]]:
-        """How many of the pictures kept apart were right before, and are now."""
-        with torch.no_grad():
-            before, now = (self._right(each(self.held), calibration) for each in (self.begun, self.last))
+        right_before = self._right(self.begun(self.views[0]))
+        right_now = np.zeros_like(right_before)
+        measured = np.zeros_like(right_before)
+        for number in range(_FOLDS if len(self.classes) <= _FEW else 1):
+            tick(0.65 + 0.07 * number, "measuring")
+            apart = folds == number
+            without = self.begun.towards(self._solve(~apart), share)
+            right_now[apart] = self._right(without(self.views[0]))[apart]
+            measured |= apart
         labels = (*self.system.labels, f"no {self.system.subject}")
-        return [
+        own = [
             {
                 "label": labels[class_id],
-                "pictures": int((self.held_classes == class_id).sum()),
-                "before": int(before[self.held_classes == class_id].sum()),
-                "now": int(now[self.held_classes == class_id].sum()),
+                "photos": int((self.classes == class_id).sum()),
+                "measured": int((mine := measured & (self.classes == class_id)).sum()),
+                "before": int(right_before[mine].sum()),
+                "now": int(right_now[mine].sum()),
+                "more": max(0, SAFE - int((self.classes == class_id).sum())),
             }
-            for class_id in sorted(set(self.held_classes.tolist()))
+            for class_id in sorted(set(self.classes.tolist()))
         ]
+        tick(1.0, "")
+        return Learned(layer, self.begun, kept, own)
 
-    def _right(self, logits: torch.Tensor, calibration: Calibration) -> torch.Tensor:
-        """Of the pictures kept apart; one of no class is right where it is declined."""
-        none = len(self.system.labels)
-        declined = torch.from_numpy(relevance(logits.numpy()) < calibration.subject_threshold)
-        return torch.where(self.held_classes == none, declined, logits.argmax(dim=1) == self.held_classes)
+    def _folds(self) -> Classes:
+        """The fold of each photo; those of a class are spread over all."""
+        folds = np.zeros(len(self.classes), int)
+        for class_id in set(self.classes.tolist()):
+            mine = np.flatnonzero(self.classes == class_id)
+            folds[mine] = np.arange(len(mine)) % _FOLDS
+        return folds
 
-
-def _activations(last: LastLayer, images: torch.Tensor) -> torch.Tensor:
-    return torch.cat([last.activations(some) for some in torch.split(images, _BATCH)])
-
-
-def prepare(
-    training: PictureTraining, load: Load, folder: Path, weights: Path, tick: Tick
-) -> tuple[MoreLearning, dict[str, Any]]:
-    """Read the pictures of `folder`, a fifth of them kept apart, and begin with `weights`.
-
-    Returns what the weights say about themselves, too.
-    """
-    listing = training.data.listing
-    kept = listing(folder, "test")
-    apart = set(kept)
-    learned = [each for each in listing(folder, ALL) if each not in apart]
-    if training.system.subject and OTHER in training.data.parts(folder):
-        learned += listing(folder, OTHER_TRAIN)
-        with contextlib.suppress(EmptyPart):  # of a few pictures, none may be held out
-            kept += listing(folder, OTHER)
-    if len(learned) < LEAST:
-        raise BadData(f"{folder} has {len(learned)} pictures to learn from: at least {LEAST} are needed")
-    network, about = load(weights, "")
-    if (known := rehearsal.read(weights, network)) is None:
-        raise UsageError(
-            f"no rehearsal set found for what is served, without which it would forget what it knows: make "
-            f"one with `gourmet train {training.system.name} --rehearse WEIGHTS --data PHOTOS`, from the "
-            f"{SERVED} that is served and photos like those that it was trained on"
+    def _solve(self, taught: npt.NDArray[np.bool_]) -> Layer:
+        """The layer for these photos, and for what is answered of those that are rehearsed."""
+        kinds = len(self.system.labels) + bool(self.system.subject)
+        old = self.known.activations[~self.known.held]
+        logits = self.begun(old)
+        if self.system.subject:  # whose level is against zero that a label is shown at all
+            logits = np.pad(logits, ((0, 0), (0, 1)))
+        classes = np.tile(self.classes[taught], len(self.views))
+        counts = evenly_counted(classes, kinds)
+        return solve(
+            self.begun,
+            np.concatenate([*(view[taught] for view in self.views), old]),
+            np.concatenate([one_hot(classes, kinds), softmax(logits)]),
+            np.concatenate([_NEW * counts / counts.sum(), np.full(len(old), (1 - _NEW) / len(old))]),
+            pull=_PULL,
         )
-    pixels = decode((learned, kept), training.system.input_size, tick)
-    about = {**about, "examples": len(learned)}
-    return MoreLearning(training.system, network, known, *pixels), about
+
+    def _right(self, logits: Floats) -> npt.NDArray[np.bool_]:
+        """One of no class is right where it is declined."""
+        none = len(self.system.labels)
+        declined = relevance(logits) < self.calibration.subject_threshold
+        return np.where(self.classes == none, declined, logits.argmax(axis=1) == self.classes)
 
 
-def served_weights(version: Path, out: Path, about: dict[str, Any] | None = None) -> Path:
-    """The weights of a served version, written into the folder of the run that begins with them."""
-    path = version / SERVED
-    if not path.exists():
-        raise UsageError(f"{version} has no {SERVED}, which `gourmet deploy` leaves there, to begin with")
-    weights = out / "served.safetensors"
-    save_tensors(weights, deployed_tensors(path, version.parents[1]), about or {})
-    if (known := rehearsal.beside(path)).exists():
-        shutil.copyfile(known, rehearsal.beside(weights))
-    return weights
+def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Each photo as it is served, turned over, and two parts of it."""
+    side = images.shape[1]
+    part = side * 3 // 4
+    yield images
+    yield images[:, :, ::-1]
+    for start, turned in ((0, False), (side - part, True)):
+        parts = images[:, start : start + part, start : start + part]
+        parts = parts[:, :, ::-1] if turned else parts
+        yield np.stack(
+            [
+                np.asarray(
+                    Image.fromarray(np.ascontiguousarray(photo)).resize(
+                        (side, side), Image.Resampling.BICUBIC
+                    )
+                )
+                for photo in parts
+            ]
+        )
 
 
-def served_calibration(version: Path) -> Calibration:
-    """What was chosen for the served version, and holds for weights that stay near its own.
+def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
+    """The models in `repository` of the network that `path` was learned on, each with the new layer."""
+    learned, targets = read(path), dict[str, Target]()
+    if learned.lost:
+        raise GourmetError(f"{path} forgot too much to be deployed: {learned.losses}")
+    for name in model_names(repository):
+        version = serving(repository / name)
+        about = manifest.facts(version) if version else {}
+        is_of_system = about.get("network", {}).get("system") == system.name
+        if version and is_of_system and all(_holds(version / file, learned.begun) for file in _files(about)):
+            targets[name] = _target(system, learned, version, about)
+    if system.default_model not in targets:
+        raise UsageError(
+            f"{path} was learned on top of another network than {repository / system.default_model} serves: "
+            "run `gourmet learn-more` again"
+        )
+    about = manifest.read(_version(repository / system.default_model))
+    return Deployment(
+        targets,
+        {
+            **{name: about[name] for name in ("network", "accuracy", "preprocessing") if name in about},
+            "training": {"weights_sha256": manifest.sha256(path), "learned_more": list(learned.own)},
+            "verified_on": "made-up pictures",
+        },
+        about["calibration"],
+    )
 
-    So few pictures could not tell a better temperature.
-    """
-    return calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+
+def is_taught(version: Path) -> bool:
+    """Whether a version was made by learning more, and can be gone back from."""
+    return "learned_more" in manifest.facts(version).get("training", {})
+
+
+def _version(model: Path) -> Path:
+    version = serving(model)
+    assert version
+    return version
+
+
+def _files(about: dict[str, Any]) -> list[str]:
+    return [about["file"], *about.get("also", {})]
+
+
+def _holds(file: Path, layer: Layer) -> bool:
+    """Whether a served file is of a network with this last layer; the bias of one in eight bits differs."""
+    try:
+        if file.suffix == ".onnx":
+            return np.array_equal(OnnxLayer.read(file).layer.weight, layer.weight)
+        in_torchscript(file.read_bytes(), layer, layer)
+    except (GourmetError, OSError, *ZIP_ERRORS):
+        return False
+    return True
+
+
+def _target(system: PictureClassifier, learned: Learned, version: Path, about: dict[str, Any]) -> Target:
+    """A version with the new layer in each of its files."""
+    default = version.parents[1] / system.default_model
+    network = OnnxLayer.read(_version(default) / NETWORK)
+    photos = np.stack([system.pixels(photo) for photo in system.examples(_VERIFIED_ON, seed=0)])
+
+    def answers(pixels: npt.NDArray[Any]) -> Floats:
+        return learned.layer(network.activations(system.normalise(pixels)))
+
+    def target(file: str, form: dict[str, Any]) -> Target:
+        def build(path: Path) -> dict[str, Any]:
+            if path.suffix == ".onnx":
+                served = OnnxLayer.read(version / file)
+                bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+                path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
+            else:
+                script = (version / file).read_bytes()
+                path.write_bytes(in_torchscript(script, learned.begun, learned.layer))
+            return {name: form[name] for name in _FORM if name in form}
+
+        def verify(path: Path) -> Sequence[Check]:
+            if path.suffix != ".onnx":
+                return [Check("holds the new layer", "yes", "yes", _holds(path, learned.layer))]
+            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            given = session.get_inputs()[0]
+            takes_pixels = given.type == "tensor(uint8)"
+
+            def served(pixels: npt.NDArray[Any]) -> Floats:
+                rows = pixels if takes_pixels else system.normalise(pixels)
+                return np.asarray(session.run(None, {given.name: rows})[0])
+
+            if takes_pixels:
+                return gate.close_answers(answers, served, photos, np.empty(0, np.int64))
+            return gate.same_answers(answers, served, photos)
+
+        def compare(version: Path) -> Comparison:
+            return Comparison(version.parent.name, version.name, learned.kept)
+
+        return Target(version.parent.name, file, build, verify, compare=compare)
+
+    return replace(
+        target(about["file"], about),
+        also=[target(file, form) for file, form in about.get("also", {}).items()],
+    )
