@@ -92,3 +92,16 @@ def test_a_client_that_fills_its_half_of_the_queue_leaves_the_rest_to_others() -
         taken.append(pool.submit(ask, "192.0.2.9, 192.0.2.8"))
         classifier.may_answer.set()
         assert {each.result().status_code for each in taken} == {200}
+
+
+def test_who_waited_as_long_as_may_be_is_told_to_come_again() -> None:
+    classifier = HeldClassifier()
+    app = create_app(Settings(max_at_work=1, max_waiting=1, max_wait_s=0.05), classifier)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(post, app)
+        eventually(lambda: 'stage="work"} 1.0' in app.test_client().get("/metrics").text)
+        late = post(app)
+        classifier.may_answer.set()
+        assert taken.result().status_code == 200
+    assert (late.status_code, late.json["error"]["code"]) == (503, "overloaded")
+    assert late.headers["Retry-After"]

@@ -103,6 +103,14 @@ def test_the_sample_is_classified_and_shown() -> None:
     assert browser.get("/sample.jpg").data == contract.SYSTEM.sample()
 
 
+def test_photos_that_a_browser_cannot_show_and_samples_are_shown() -> None:
+    browser = client()
+    shown = browser.post("/thumbnail", data=form(contract.SYSTEM.sample()))
+    assert (shown.status_code, shown.mimetype) == (200, "image/jpeg")
+    assert browser.post("/thumbnail", data=form(b"no photo"), headers=JSON).status_code == 400
+    assert browser.get("/caption/sample.jpg").mimetype == "image/jpeg"
+
+
 FAULTS = [
     (errors.InferenceFailed("x"), 502, "inference_failed", None),
     (errors.TritonUnavailable("x"), 503, "triton_unavailable", "2"),

@@ -1,0 +1,42 @@
+"""Each route, verb, setting and served model is in at least one test: the lists are made from the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app import create_app
+from app.core.settings import VARIABLES
+from gourmet.cli import main
+from gourmet.repository import DEFAULT, model_names
+
+TESTS = Path(__file__).parents[1]
+TEXT = "\n".join(path.read_text() for path in TESTS.rglob("*.py") if path != Path(__file__))
+
+
+def verbs() -> list[str]:
+    """Of groups their verbs, such as `bench run`."""
+    found = []
+    for name in main.list_commands(None):  # type: ignore[arg-type]
+        command = main.get_command(None, name)  # type: ignore[arg-type]
+        found += [f"{name} {each}" for each in getattr(command, "commands", {})] or [name]
+    return found
+
+
+def patterns() -> dict[str, str]:
+    """What stands in a test of each."""
+    routes = {rule.rule for rule in create_app().url_map.iter_rules()}
+    quoted = r'["\'/{{ ]{}["\'/?}}, ]'
+    return {
+        **{f"route {route}": re.escape(route.partition("<")[0]) for route in routes},
+        **{f"setting {name}": rf"\b({name}|{field})\b" for field, name in VARIABLES.items()},
+        **{f"model {name}": rf"\b{re.escape(name)}\b" for name in model_names(DEFAULT)},
+        **{f"verb {verb}": quoted.format(verb.rpartition(" ")[2]) for verb in verbs()},
+    }
+
+
+@pytest.mark.parametrize("what", PATTERNS := patterns())
+def test_it_is_in_a_test(what: str) -> None:
+    assert re.search(PATTERNS[what], TEXT)
