@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save_file
 
-from gourmet.tasks.classification.deployer import networks
+from gourmet.tasks.classification import nvidia_networks as networks
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 

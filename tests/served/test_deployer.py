@@ -14,7 +14,7 @@ from support.triton import RunningTriton
 
 from gourmet.cli import main
 from gourmet.pictures.drawn import made_up
-from gourmet.tasks.classification.deployer import networks
+from gourmet.tasks.classification import nvidia_networks as networks
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,6 @@ def test_the_client_compares_with_the_checkpoint(
     assert report["rows"] == 10
     assert report["agreement"] == 1.0
     assert report["largest_difference"] <= report["allowed_difference"]
-    assert len(report["worst"]) == 5
 
 
 def test_one_changed_weight_of_the_checkpoint_is_found(ask: Ask, checkpoint: Path, tmp_path: Path) -> None:
@@ -122,10 +121,9 @@ def test_one_changed_weight_of_the_checkpoint_is_found(ask: Ask, checkpoint: Pat
     tensors["classifier.1.bias"][1] += 5.0
     torch.save(tensors, tmp_path / "changed.pth")
     compared = ("--rows", 6, "--config", SMALL, "--reference", tmp_path / "changed.pth")
-    done = ask(*compared, "--out", tmp_path / "page.html")
+    done = ask(*compared)
     assert done.exit_code == 1
     assert "answers differ from the network's by" in done.output
-    assert "Where it differs most from the network" in (tmp_path / "page.html").read_text()
     assert ask(*compared, "--max-difference", 100).exit_code == 0
 
 

@@ -20,8 +20,8 @@ from gourmet.client.model_config import as_pbtxt
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
-from gourmet.tasks.classification.deployer import networks
-from gourmet.tasks.classification.deployer.deployment import DeployerOptions, config_of
+from gourmet.tasks.classification import nvidia_networks as networks
+from gourmet.tasks.classification.deployer_model import DeployerOptions, config_of
 from gourmet.tasks.classification.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
@@ -116,8 +116,6 @@ def test_without_a_batch_the_rows_are_a_dimension() -> None:
     text = described(max_batch_size=0)
     assert "dims: [-1, 3, 224, 224]" in text
     assert "format" not in text
-    with pytest.raises(GourmetError, match="delay 2 needs a --triton-max-batch-size of at least 1"):
-        DeployerOptions("onnx", SMALL, max_batch_size=0, delay_ms=2)
 
 
 def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path) -> None:
@@ -153,6 +151,10 @@ def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
         ((), "give one of --ts-script, --ts-trace, --onnx, --trt: 0 are given"),
         (("--onnx", "--trt"), "2 are given"),
         (("--trt", "--triton-no-cuda"), "an engine runs on a GPU alone"),
+        (
+            ("--onnx", "--triton-max-batch-size", 0, "--triton-dyn-batching-delay", 2),
+            "delay 2 needs a --triton-max-batch-size of at least 1",
+        ),
         (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
         (
             ("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"),

@@ -12,7 +12,7 @@ import click
 from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.report_output import Stopped, give, page_path, report_options
+from gourmet.commands.report_output import write_json
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 
@@ -118,10 +118,16 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
         raise UsageError(
             f"--triton-model-name {model!r} is not a valid name of a folder: leave out / and a first ."
         )
+    if given["delay_ms"] > 0 and given["max_batch_size"] < 1:
+        raise UsageError(
+            f"--triton-dyn-batching-delay {given['delay_ms']:g} needs a --triton-max-batch-size of at least 1"
+        )
+    if form == "trt" and given["no_cuda"]:
+        raise UsageError("--trt and --triton-no-cuda: an engine runs on a GPU alone; leave one of them out")
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.serving.connect import connect_either
-    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, made
+    from gourmet.tasks.classification.deployer_model import DeployerOptions, made
 
     options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **given)
     if form != "trt" and (options.trt_fp16 or options.workspace != _WORKSPACE):
@@ -188,10 +194,8 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
     type=click.FloatRange(0, min_open=True),
     help="Fail if a score differs more.  [default: what the deployer's gate allows]",
 )
-@report_options
-def client(
-    url: str, verbose: bool, json_to: str | None, out: Path | None, model: str, **options: Any
-) -> None:
+@click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
+def client(url: str, verbose: bool, json_to: str | None, model: str, **options: Any) -> None:
     """Ask a deployed network; report how often it is right and how close it is to its original network.
 
     \b
@@ -199,20 +203,22 @@ def client(
     gourmet deployer client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx \\
         --config resnext101-32x4d --reference model_checkpoint --min-agreement 1
     """
-    from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
-    from gourmet.tasks.checking import TimedServer, run_check
-    from gourmet.tasks.classification.deployer.check import ClientOptions, prepare
-
-    asked, page = ClientOptions(model, **options), page_path(out, model)
+    if options["reference"] and not options["config"]:
+        raise UsageError("--reference needs --config, which says what network the checkpoint is of")
+    if not options["reference"] and (options["min_agreement"], options["max_difference"]) != (None, None):
+        raise UsageError("--min-agreement and --max-difference need a --reference to compare with")
+    from gourmet.serving.connect import connect_either
+    from gourmet.tasks.classification.deployer_model import ClientOptions, ask
 
     def say(words: str) -> None:
         if verbose:
             click.echo(words, err=True)
 
-    with connect_either(url) as triton:
-        check = prepare(triton, asked, say)
-        try:
-            report = run_check(check, model, TimedServer(triton, 1, LOADS_WITHIN_S), bar)
-        except KeyboardInterrupt:
-            raise Stopped("stopped before the first answer") from None
-    give(report, json_to, page)
+    with connect_either(url) as triton, bar(model) as tick:
+        report = ask(triton, ClientOptions(model, **options), tick, say)
+    if json_to:
+        write_json(report.as_dict(), json_to)
+    if json_to != "-":
+        click.echo(report.summary())
+    if report.faults:
+        raise GourmetError("\n       ".join(report.faults))

@@ -42,13 +42,18 @@ def page_path(out: Path | None, model: str) -> Path | None:
     return out / f"{model.replace('/', '-')}.check.html" if out and not out.suffix else out
 
 
+def write_json(numbers: dict[str, Any], json_to: str) -> None:
+    """Into the file of --json, or to the terminal for `-`."""
+    text = json.dumps(numbers, indent=2)
+    click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+
+
 def give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
     """Raise Stopped where the check was, or GourmetError with its faults."""
     from gourmet.runtime.files import write_whole
 
     if json_to:
-        text = json.dumps(report.as_dict(), indent=2)
-        click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+        write_json(report.as_dict(), json_to)
     if json_to != "-":
         click.echo(printable(report.summary()))  # names and texts of somebody's are in it
     if page:
