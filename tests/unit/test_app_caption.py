@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 import struct
 import zlib
@@ -205,15 +204,6 @@ def test_it_says_whether_it_is_sure_where_its_model_says_what_that_takes(
     assert ("Not sure" in page) is (sure is False)
     assert "Written by a model" in page
     assert '<textarea id="caption" rows="2">a dog runs</textarea>' in page
-
-
-def test_a_single_photo_is_streamed_in_one_piece_where_its_model_answers_whole(browser: FlaskClient) -> None:
-    reply = browser.post(CAPTION, data=form(PHOTO) | {"stream": "1"})
-    assert reply.content_type == "text/event-stream"
-    events = re.findall(r"event: (\w+)\ndata: (.+)\n", reply.text)
-    assert [name for name, _ in events] == ["piece", "done"]
-    done = Captioned.model_validate(json.loads(events[1][1]))
-    assert (done.text, done.sure) == ("a dog runs", True)
 
 
 def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: Listener) -> None:

@@ -13,16 +13,11 @@ from support.listener import Listen, http, listen
 from werkzeug.test import TestResponse
 
 from app import create_app
-from app.api.text_calls import _inputs
-from app.asking import Served
-from app.core.errors import RefusedRequest
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
 from gourmet.commands.translate import translate
-from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import MOST_CHARACTERS, OPTIONS
-from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 __all__ = ["listen"]  # the fixture
 
@@ -266,13 +261,3 @@ def test_while_models_are_loaded_streams_are_answered_whole_and_what_is_asked_fo
     assert all(("Retry-After" in reply.headers) == bool(expected) for reply in replies)
     unknown = browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"})
     assert unknown.status_code == 404
-
-
-@pytest.mark.parametrize("text", ["Да.\n" * 101, "Да. " * 101, "Да! " * 500])
-def test_a_text_of_too_many_sentences_is_refused_with_how_many_may_be(text: str) -> None:
-    """Each is a row of the loop: a thousand lines of a letter kept every other text waiting for a minute."""
-    served = Served(TRANSLATOR, ModelInfo("translator", (TensorSpec("TEXT", "BYTES", (-1, 1)),), ()))
-    with pytest.raises(RefusedRequest, match="sentences or lines; at most 100") as refused:
-        _inputs(served, text.encode(), {})
-    assert (refused.value.status, refused.value.code) == (413, "too_many_sentences")
-    assert _inputs(served, ("Да.\n" * 100).encode(), {})

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import subprocess
-import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +13,10 @@ from click.testing import CliRunner
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
-from gourmet.measure import validity
 from gourmet.repository import DEFAULT
-from gourmet.roofline import machines
-from gourmet.roofline.analysis import draw, from_batch, place, roofline
+from gourmet.roofline.analysis import from_batch, place, roofline
 from gourmet.roofline.counting import Counted, LayerCost, count
 from gourmet.roofline.machines import Machine
-from gourmet.runtime.instances import available_cpus
 
 Count = Callable[..., Counted]
 
@@ -186,55 +179,10 @@ def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, floa
     assert found.unknown == ()
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "_COPY_MB", 16)
-    monkeypatch.setattr(machines, "_RUNS", 4)
-    # This machine may be as busy as tests make it.
-    monkeypatch.setattr(machines, "_ALLOWED", 0.9)
-
-
-def test_a_machine_that_works_on_other_things_is_measured_as_the_same_machine(quick: None) -> None:
-    first = machines.measure()
-    # A processor of the last fifteen years.
-    assert 1e8 < first.fp32 < 1e14
-    assert 1e8 < first.int8 < 1e15
-    assert 1e7 < first.bandwidth < 1e13
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * available_cpus())]
-    try:
-        second = machines.measure()
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-    assert 0.6 < second.fp32 / first.fp32 < 1.7
-    assert 0.6 < second.int8 / first.int8 < 1.7
-
-
-def test_rounds_that_disagree_are_refused_as_bench_refuses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "_RUNS", 1)
-    calls = itertools.count()
-
-    def slower_each_time() -> None:
-        sum(range(20_000 * 2 ** (next(calls) % machines._ROUNDS)))
-
-    with pytest.raises(
-        validity.Disturbed, match=r"rounds reached .* fp32 operations a second, .* from their median"
-    ):
-        machines._rate("fp32 operations", 1.0, slower_each_time)
-
-
 def test_at_best_is_no_slower_than_what_comes_through_main_memory() -> None:
     found = roofline(count(DEFAULT / "food_classifier_onnx" / "1" / "model.onnx"), EVEN)
     assert 0 < found.computing_s < found.seconds, "values in a cache do not wait for memory"
     assert found.as_dict()["computing_s"] == found.computing_s
-
-
-def test_the_picture_shows_every_layer_that_computes() -> None:
-    found = roofline(count(DEFAULT / "food_classifier_int8" / "1" / "model.onnx"), EVEN, 4)
-    drawn = ElementTree.fromstring(draw("food", [found, found]))
-    circles = [one for one in drawn.iter() if one.tag.endswith("circle")]
-    assert len(circles) == 2 * len([one for one in found.layers if one.operations])
 
 
 def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, Point, 
 from gourmet.measure.task import MeasureOptions
 from gourmet.repository.config_change import Change, changed
 from gourmet.tuning import report
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
+from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning
 from gourmet.tuning.search import searched
 from gourmet.tuning.space import Space
 
@@ -73,17 +72,6 @@ def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     # The present config, one instance of two threads without batching, is measured as itself.
     assert len(grid) == 7
     assert candidate(1, 2, 16) not in grid
-
-
-def test_what_was_searched_is_told_with_its_seconds() -> None:
-    assert told(around(levels=(1, 16), turns=3)).splitlines() == [
-        "2 configs at c=1, c=16: all for 1.7 s a load, beginning with every layout of instances and threads "
-        "and going on with other waits and batches for the best 2; the best 3 and the present one for 5 s",
-        "the best against the present config again, 3 turns of 2.5 s each: only these decide, since the best "
-        "of many short windows is partly the luckiest",
-        "not every combination was tried: another that is better may exist",
-        "1 configs could not be measured; each says why below",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -156,19 +144,6 @@ def test_the_goal_chooses_the_load_and_ranks_what_misses_it_last() -> None:
     assert request(None, "latency").best([slow, fast]) is fast  # at the heaviest load
 
 
-@pytest.mark.parametrize(("kind", "gain"), [("throughput", 2.0), ("latency", 0.5)])
-def test_the_gain_is_of_what_is_wanted(kind: Any, gain: float) -> None:
-    found = request(None, kind).gain(point(200, 20), point(100, 10))
-    assert found.value == pytest.approx(gain)
-    assert found.low is not None
-    assert found.low < gain
-
-
-def test_the_front_is_what_nothing_beats_in_both() -> None:
-    kept = [point(100, 10), point(200, 30)]
-    assert report.front([*kept, point(150, 40), point(90, 10)]) == kept
-
-
 def confirmation(ours: Point, theirs: Point, **more: Any) -> Confirmation:
     return Confirmation(
         ours,
@@ -184,25 +159,6 @@ def test_the_reason_is_that_more_ran_at_a_time() -> None:
     assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
     assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0)" in said
     assert said.count(".  ") == 0
-
-
-def test_a_shorter_p95_is_told_by_how_much_longer_the_other_s_is() -> None:
-    """It was “1.38 times as short a p95 as that of the present config”."""
-    won = Confirmation(
-        point(p95=10), point(p95=20), request(None, "latency").gain(point(p95=10), point(p95=20)), True
-    )
-    said = report.sentence(request(None, "latency"), "better", Trial("two", {}, "long"), won)
-    assert "; the p95 of the present config is 2.00 (1.9" in said
-    assert ") times as long (100 rows/s with a p95 of 20 ms" in said
-
-
-def test_the_reason_is_that_a_row_costs_less_in_a_batch() -> None:
-    ours = point(200, 10, "batched", batches=(BatchSize(4, 25, 8.0),))
-    assert (
-        report.because(ours, point(), 2)
-        == "a row costs 2 ms of execution instead of 5, in batches of 4.0 rows instead of 1.0"
-    )
-    assert report.because(point(), point(), 2).startswith("of nothing that the figures show: ")
 
 
 @pytest.mark.parametrize(("rate", "why"), [(101, "which may be noise."), (80, "which is worse.")])
@@ -241,28 +197,6 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
     # What our own server filled in would keep NVIDIA's from finding its backend.
     assert (config.runtime, config.platform, config.instance_group[0].name) == ("", "", "")
     assert max(len(line) for line in text.splitlines()) < 120
-
-
-def test_the_saved_search_has_its_goal_its_trials_and_where_it_ran() -> None:
-    saved = json.loads(as_json(tuning("better")))
-    assert saved["goal"] == {"kind": "throughput", "p95_ms": 50, "heaviest": 8}
-    assert [trial["name"] for trial in saved["trials"]] == ["present", "other", "broken"]
-    assert [saved[name] for name in ("schema", "model", "best", "recommended", "applied", "data")] == [
-        *("gourmet-tune/1", "m", "other", "other", False, "rows"),
-    ]
-    assert saved["trials"][0]["points"][0]["demand"]["level"] == 8
-    others = "searched duel verdict sentence command when machine"
-    assert set(others.split()) < set(saved)
-    same, far = tuning("no better"), tuning("out of reach")
-    assert (same.recommended, far.recommended) == (same.trials[0], None)
-
-
-def test_the_picture_shows_goal_front_and_both_sides() -> None:
-    drawn = report.pareto(tuning("better"))
-    for words in ("goal: p95 of at most 50 ms", "other c=8: 200 rows/s", "present c=8: 100 rows/s"):
-        assert words in drawn
-    lone = replace(tuning("out of reach"), confirmation=None, best=PRESENT)
-    assert "<svg" in report.pareto(lone)
 
 
 def test_the_page_says_where_the_time_goes_of_both_sides_and_why_to_believe_it(tmp_path: Path) -> None:
