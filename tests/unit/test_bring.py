@@ -239,6 +239,7 @@ def test_the_file_s_own_statistics_are_taken(new: New, tmp_path: Path) -> None:
     assert "of values from 0 to 1; the file" in done.output
 
 
+@pytest.mark.slow
 def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path: Path) -> None:
     done = new(None, "--architecture", "torchvision:inception_v3", labels="a,b")
     assert done.exit_code == 0, done.output
@@ -376,6 +377,7 @@ def test_answers_that_no_trained_network_gives_are_named_and_refused_without_yes
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeroed", [True, False])
 def test_weights_whose_last_layer_is_zeros_are_refused_too(zeroed: bool, new: New, tmp_path: Path) -> None:
     path = small_network.saved(tmp_path / "theirs.pth")

@@ -27,7 +27,7 @@ PROMPT = "a photograph of"
 MOST = 20
 
 
-@pytest.fixture(scope="module", params=["blip", "grid"])
+@pytest.fixture(scope="module", params=[pytest.param("blip", marks=pytest.mark.slow), "grid"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CaptionerCheckpoint:
     found: CaptionerCheckpoint = small_captioner.checkpoint(
         tmp_path_factory.mktemp(request.param), request.param
@@ -81,6 +81,7 @@ def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
     assert sum(worth[3]) >= sum(worth[1])
 
 
+@pytest.mark.slow
 def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) -> None:
     opened = small_captioner.checkpoint(tmp_path, "blip")
     pictures = np.asarray(squares(3, 2, 384))

@@ -106,6 +106,7 @@ def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPa
     return out
 
 
+@pytest.mark.slow
 def test_captions_of_a_photo_in_one_row_are_scored_as_each_alone(
     data: Path, training: CaptionerTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert all(torch.equal(whole[name], tensor) for name, tensor in resumed.items())
 
 
+@pytest.mark.slow
 def test_by_reward_it_goes_on_from_what_it_said_before(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_by_reward_it_goes_on_from_what_it_said_before(
     assert not torch.equal(before, task.network.state_dict()["vision_model.project.weight"])
 
 
+@pytest.mark.slow
 def test_a_student_learns_how_likely_its_teacher_finds_each_word(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +185,7 @@ def stage(name: str) -> Iterator[Any]:
     yield lambda share, words="": None
 
 
+@pytest.mark.slow
 def test_it_is_measured_by_what_is_served_and_deploys_with_what_sure_means(data: Path, run: Path) -> None:
     found = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
     assert found.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}

@@ -154,6 +154,7 @@ def installed(dockerfile: Path) -> set[str]:
     return {canonicalize_name(name) for name, _ in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dockerfile", "modules"),
     [

@@ -106,7 +106,7 @@ def alone(engine: Engine, sources: list[list[int]]) -> Answers:
     return answered_alone(engine, sources)
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=[pytest.param("fp32", marks=pytest.mark.slow), "int8"])
 def form(
     request: pytest.FixtureRequest, network: torch.nn.Module, sources: list[list[int]]
 ) -> torch.nn.Module:

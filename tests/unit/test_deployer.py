@@ -53,8 +53,8 @@ def weights(seed: int = 1) -> dict[str, torch.Tensor]:
     ("flag", "half", "file", "backend"),
     [
         ("--ts-script", False, "model.pt", "pytorch"),
-        ("--ts-trace", True, "model.pt", "pytorch"),
-        ("--onnx", False, "model.onnx", "onnxruntime"),
+        pytest.param("--ts-trace", True, "model.pt", "pytorch", marks=pytest.mark.slow),
+        pytest.param("--onnx", False, "model.onnx", "onnxruntime", marks=pytest.mark.slow),
         ("--onnx", True, "model.onnx", "onnxruntime"),
     ],
 )
@@ -198,6 +198,7 @@ def test_checkpoints_of_every_kind_are_the_network(
         assert torch.equal(network.state_dict()[key], tensor)
 
 
+@pytest.mark.slow
 def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
     """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
     config, theirs = "se-resnext101-32x4d", tmp_path / "nvidia.safetensors"
@@ -284,6 +285,7 @@ def test_a_server_that_is_not_there_is_refused_before_the_work(deployer: Deploye
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.slow
 def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
     deployer: Deployer, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.nd
     return logits, np.minimum(classes, 3)
 
 
-@pytest.mark.parametrize("true", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("true", [0.5, 2.5])
 def test_the_fitted_temperature_is_the_true_one_and_puts_calibration_right(true: float) -> None:
     logits, classes = sampled(true)
     found = fit_temperature((logits, classes))

@@ -37,7 +37,7 @@ def test_a_hostile_file_gives_pixels_or_a_reason(first: int) -> None:
 
 
 # Found: it took 508 MB for 16,000×16,000, and with finer colours would have taken gigabytes.
-@pytest.mark.parametrize("side", [1500, 7000])
+@pytest.mark.parametrize("side", [1500, pytest.param(7000, marks=pytest.mark.slow)])
 def test_an_avif_whose_frame_is_larger_than_it_says_costs_no_more_than_a_decoder_may(side: int) -> None:
     data = hostile.lying_avif(side)
     began = time.monotonic()
@@ -132,6 +132,7 @@ def test_a_jpeg_of_a_coding_that_hardly_anything_writes_is_refused_by_its_header
 
 
 # Found on the way: nothing tells that from outside. It takes the same minute, on any machine by its scans.
+@pytest.mark.slow
 def test_a_tiff_with_such_a_jpeg_in_it_is_ended() -> None:
     began = time.monotonic()
     with pytest.raises(PictureError) as caught:

@@ -85,38 +85,6 @@ def test_requests_that_fit_share_one_run_where_there_is_batching(
     assert [array.shape for array in run.seen] == shapes
 
 
-def test_one_request_is_not_copied_and_answers_of_a_shared_run_are_views_of_its_output() -> None:
-    alone, output, seen = job(1, 2), np.arange(6, dtype=np.float32).reshape(3, 2), list[np.ndarray]()
-
-    def run(feeds: dict[str, np.ndarray], _wanted: Sequence[str]) -> list[np.ndarray]:
-        seen.append(feeds["x"])
-        return [output[: len(feeds["x"])]]
-
-    batches.answer_all([alone], run, batched=True)
-    assert seen[0] is alone.feeds["x"]
-    first, second = job(1), job(2, 3)
-    batches.answer_all([first, second], run, batched=True)
-    for each, rows in ((alone, output[:2]), (first, output[:1]), (second, output[1:])):
-        assert np.shares_memory(each.answer["y"], output)
-        np.testing.assert_array_equal(each.answer["y"], rows)
-
-
-def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None:
-    refused, run = job(7), Recorder()
-    refused.error = batches.UnusableTensors("no")
-    batches.answer_all([refused, job(1)], run, batched=True)
-    assert [array.tolist() for array in run.seen] == [[[1, 1]]]
-    assert refused.answer == {}
-
-
-def test_each_request_of_a_shared_run_gets_only_what_it_wants() -> None:
-    one, both = job(1), job(2)
-    both.requested = ["y", "z"]
-    batches.answer_all([one, both], Recorder(), batched=True)
-    assert one.answer.keys() == {"y"}
-    assert both.answer.keys() == {"y", "z"}
-
-
 def config(level: int = 0, **parameters: str) -> dict[str, Any]:
     return {
         "name": "m",
@@ -150,12 +118,6 @@ def test_options_default_to_every_optimisation_and_the_share_of_threads() -> Non
     assert options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
     assert options.intra_op_num_threads == instances.available_cpus()
     assert options.enable_cpu_mem_arena
-
-
-def test_runs_give_memory_back_where_the_config_says_so() -> None:
-    key = "memory.enable_memory_arena_shrinkage"
-    options = sessions._run_options(config(**{key: "cpu:0"}))
-    assert options.get_run_config_entry(key) == "cpu:0"
 
 
 @pytest.mark.parametrize(
@@ -319,45 +281,3 @@ def test_inputs_of_torchscript_are_found_by_argument_by_number_or_in_order() -> 
     found = [torch_names.in_order(names, ["left", "right"]) for names in (["right", "left"], ["b", "a"])]
     assert found == [["left", "right"], ["b", "a"]]
     assert torch_names.in_order(["INPUT__1", "INPUT__0"], ["x", "y"]) == ["INPUT__0", "INPUT__1"]
-
-
-def test_who_left_is_found_by_asking_seldom_and_then_each_until_one_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, asked = [100.0], []
-    monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
-
-    class CancellableRequest:
-        def __init__(self, cancelled: bool) -> None:
-            self.cancelled = cancelled
-
-        def is_cancelled(self) -> bool:
-            asked.append(self)
-            return self.cancelled
-
-    left = batches.LeftClients()
-    for _ in range(50):
-        left.check(CancellableRequest(False))
-    assert len(asked) == 1
-    now[0] += 0.2
-    for _ in range(50):
-        with pytest.raises(batches.RequestCancelled):
-            left.check(CancellableRequest(True))
-    left.check(CancellableRequest(False))
-    left.check(CancellableRequest(True))  # computed, like all within the next tenth of a second
-    assert len(asked) == 52
-
-
-def test_padded_runs_have_all_rows_and_answers_are_those_of_the_given() -> None:
-    sizes = []
-
-    def run(feeds: batches.Feeds, _wanted: Sequence[str]) -> list[np.ndarray]:
-        sizes.append(len(feeds["x"]))
-        return [2 * feeds["x"]]
-
-    padded = batches.padded(run, 4)
-    for rows in (3, 1, 4):
-        given = np.random.default_rng(rows).random((rows, 2), np.float32)
-        (answer,) = padded({"x": given}, ["y"])
-        np.testing.assert_array_equal(answer, 2 * given)
-    assert sizes == [4, 4, 4]

@@ -65,6 +65,7 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     assert versions(models / "others") == (1,)
 
 
+@pytest.mark.slow
 def test_what_a_version_brought_goes_with_it_and_nothing_is_left_of_it(
     gourmet: Gourmet, tmp_path: Path
 ) -> None:
