@@ -10,11 +10,8 @@ from gourmet.cli import main
 from gourmet.client.config_summary import summary
 from gourmet.client.model_config import as_pbtxt, parse
 from gourmet.errors import UsageError
-from gourmet.repository import read_config
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.repository.config_file import model_config, tensor
-
-SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -70,18 +67,6 @@ def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> Non
     assert changed(config(**there), VARIANTS["dynamic-batching"])["dynamic_batching"].keys() == {
         "max_queue_delay_microseconds"
     }
-
-
-def test_no_model_that_is_served_has_a_queue_policy_and_one_instance() -> None:
-    for folder in (config.parent for config in SHIPPED.parent.glob("*/config.pbtxt")):
-        served = read_config(folder)
-        if served.instance_group[0].count < 2:
-            assert not served.dynamic_batching.HasField("default_queue_policy"), folder.name
-
-
-def test_options_win_over_the_variant_they_are_given_with() -> None:
-    both = Change(instances=3, delay_us=0).over(VARIANTS["dynamic-batching"])
-    assert both == Change(instances=3, dynamic_batching=True, delay_us=0)
 
 
 @pytest.mark.parametrize(

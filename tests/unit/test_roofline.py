@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT
+from gourmet.roofline import machines
 from gourmet.roofline.analysis import from_batch, place, roofline
 from gourmet.roofline.counting import Counted, LayerCost, count
 from gourmet.roofline.machines import Machine
@@ -216,3 +217,12 @@ def test_what_cannot_be_analysed_is_refused_with_what_can(words: list[str], says
     ran = CliRunner().invoke(main, ["roofline", *words])
     assert ran.exit_code in (1, 2)
     assert says in ran.output
+
+
+def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "_COPY_MB", 16)
+    found = machines.measure()
+    # A processor of the last fifteen years.
+    assert 1e8 < found.fp32 < 1e14
+    assert 1e8 < found.int8 < 1e15
+    assert 1e7 < found.bandwidth < 1e13

@@ -14,10 +14,9 @@ from support.stopping import everything, files
 from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
-from gourmet.commands.bulk import system_for
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.deploying import deploy as deploying
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError
 from gourmet.repository import read_config
 from gourmet.systems import registry
 from gourmet.systems.translator.contract import SYSTEM, Translator
@@ -100,18 +99,6 @@ def test_the_app_has_a_page_and_a_choice_for_each_pair(systems_folder: Path) -> 
         400,
         "system is 'food11'; allowed: translator, german",
     )
-
-
-def test_the_verb_asks_ours_unless_it_is_told(systems_folder: Path) -> None:
-    described(systems_folder)
-    names = [
-        system_for("text", *asked).name for asked in ((), ("german",), (None, "german"), (None, "other"))
-    ]
-    assert names == ["translator", "german", "german", "translator"]
-    with pytest.raises(
-        UsageError, match="--system captioner: those that answer a text with a text are german, "
-    ):
-        system_for("text", "captioner")
 
 
 @pytest.mark.parametrize(

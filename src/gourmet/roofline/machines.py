@@ -14,17 +14,12 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from gourmet.measure import validity
 from gourmet.runtime.instances import available_cpus
 
 # Large enough that a product is not about its memory, small enough to be repeated in a second or two.
 _EDGE: Final = 1024
 _COPY_MB: Final = 256
-_RUNS: Final = 10
-_ROUNDS: Final = 5
-# How far the worst round may be from the middle one, and how often to try for that.
-_ALLOWED: Final = 0.2
-_ATTEMPTS: Final = 3
+_RUNS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -50,19 +45,18 @@ GPUS: Final = {name: Machine(**sheet) for name, sheet in _SHEETS.items()}
 
 
 def measure() -> Machine:
-    """This machine: products of matrices in ONNX Runtime, which serves here, and a copy by all CPUs.
+    """This machine: products of matrices in ONNX Runtime, which serves here, and a copy.
 
-    One thread's own time, times the CPUs. Of several threads, what else runs takes some away, and the figure
-    is a third of what a network reaches a minute later. Raises Disturbed where rounds disagree all the same.
+    The best of several runs by one thread's own time, times the CPUs: what else runs takes nothing away.
     """
     cpus, work = available_cpus(), 2 * _EDGE**3
     return Machine(
         f"this machine, {cpus} CPU{'s' if cpus > 1 else ''}",
-        cpus * _rate("fp32 operations", work, _product("MatMul", ("float", "float", "float"))),
-        cpus * _rate("int8 operations", work, _product("MatMulInteger", ("uint8", "int8", "int32"))),
-        cpus * _rate("bytes", 2 * _COPY_MB << 20, _copy()),
+        cpus * _rate(work, _product("MatMul", ("float", "float", "float"))),
+        cpus * _rate(work, _product("MatMulInteger", ("uint8", "int8", "int32"))),
+        cpus * _rate(2 * _COPY_MB << 20, _copy()),
         f"measured: best product of {_EDGE}×{_EDGE} matrices on a thread of ONNX Runtime, best copy of "
-        f"{_COPY_MB} MB, each times {cpus}; {_ROUNDS} rounds within {_ALLOWED:.0%}",
+        f"{_COPY_MB} MB, the best of {_RUNS} runs times {cpus}",
     )
 
 
@@ -89,23 +83,6 @@ def _copy() -> Callable[[], Any]:
     return lambda: np.copyto(target, source)
 
 
-def _rate(what: str, amount: float, run: Callable[[], Any]) -> float:
-    """How much of it a second, in the best of several rounds of runs, which have to agree."""
-    for attempt in range(_ATTEMPTS):
-        rates = [
-            amount / min(timeit.repeat(run, timer=time.thread_time, number=1, repeat=_RUNS))
-            for _ in range(_ROUNDS)
-        ]
-        try:
-            validity.steady(
-                rates,
-                _ALLOWED,
-                what=f"rounds reached {{}} {what} a second",
-                mend="something else runs here; wait",
-            )
-        except validity.Disturbed:
-            if attempt + 1 == _ATTEMPTS:
-                raise
-        else:
-            break
-    return max(rates)
+def _rate(amount: float, run: Callable[[], Any]) -> float:
+    """How much of it a second, in the best of several runs."""
+    return amount / min(timeit.repeat(run, timer=time.thread_time, number=1, repeat=_RUNS))
