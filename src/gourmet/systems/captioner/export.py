@@ -36,11 +36,13 @@ from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.graphs import OPSET, Graph
 from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.onnx_metadata import metadata
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
 _EXAMPLES: Final = 16
 _ROWS: Final = 16
+_LICENSE: Final = "other: research data, for demonstration and study"
 _ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
 
 
@@ -76,7 +78,9 @@ class TrainedCaptioner:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """All that a Python model needs."""
-        return self.checkpoint.files | {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
+        graphs = {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
+        about = metadata(SYSTEM.name, _LICENSE)
+        return self.checkpoint.files | {name: graph + about for name, graph in graphs.items()}
 
     def graph(self, name: str, path: Path) -> dict[str, Any]:
         path.write_bytes(self.files[name])

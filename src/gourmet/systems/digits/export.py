@@ -24,5 +24,6 @@ EXPORT: Final[Export] = ClassifierExport(
         "place": "the longer side 20 pixels, the centre of mass in the middle",
         "scale": "any: the network stretches each image to the range from 0 to 1",
     },
+    license="Apache-2.0",
     bundled=lambda: bundled()[0],
 )

@@ -37,5 +37,6 @@ EXPORT: Final[Export] = ClassifierExport(
         "filter": "bilinear, with a reducing gap of 2",
         "code": "gourmet.systems.food11.contract",
     },
+    license="other: research data, for demonstration and study",
     calibrates=True,
 )

@@ -35,6 +35,7 @@ from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.graphs import OPSET, Graph, step_graph
 from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.onnx_metadata import metadata, with_metadata
 from gourmet.tasks.system_parts import BadData, EmptyPart, TextData
 from gourmet.training.task import Tick
 
@@ -42,6 +43,7 @@ _VALIDATION: Final = "validation"
 _VERIFIED: Final = 500
 _CALIBRATED: Final = 5000
 _ROWS: Final = 16
+_LICENSE: Final = "other: research data, for demonstration and study"
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
@@ -213,7 +215,8 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), graph.same_shapes
-        return Target(model, "model.onnx", build, verify, dims=graph.dims())
+        target = Target(model, "model.onnx", build, verify, dims=graph.dims())
+        return with_metadata(target, metadata(SYSTEM.name, _LICENSE))
 
     def reference(model: str) -> Target:
         return Target(model, package.REFERENCE, source.reference, lambda path: ())

@@ -30,6 +30,7 @@ from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.last_layer import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
+from gourmet.tasks.onnx_metadata import metadata, with_metadata
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
 
@@ -148,6 +149,7 @@ class ClassifierExport:
     load: Load
     models: Formats
     preprocessing: Mapping[str, Any] = field(default_factory=dict)  # for people who read the manifest
+    license: str = ""  # of the weights, for the metadata of ONNX files
     calibrates: bool = False  # one of the formats is quantized
     bundled: Callable[[], Path] | None = None  # labelled pictures that are at hand everywhere
 
@@ -180,20 +182,24 @@ class ClassifierExport:
             rehearsal.read(weights, last.before_it, last.layer),
         )
         source = replace(source, candidate=candidate)
+        preprocessing = {
+            "size": self.system.input_size,
+            "mean": self.system.mean,
+            "std": self.system.std,
+            "code": type(self.system).__module__,
+            **self.preprocessing,
+        }
+        appended = metadata(
+            self.system.name, self.license, labels=self.system.labels, preprocessing=preprocessing
+        )
         return Deployment(
-            targets={name: model(source) for name, model in self.models.items()},
+            targets={name: with_metadata(model(source), appended) for name, model in self.models.items()},
             facts={
                 "network": {key: about[key] for key in ("system", "architecture", "labels")},
                 "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},
                 "accuracy": accuracy,
                 "verified_on": "made-up pictures" if data is None else "labelled pictures held out",
-                "preprocessing": {
-                    "size": self.system.input_size,
-                    "mean": self.system.mean,
-                    "std": self.system.std,
-                    "code": type(self.system).__module__,
-                    **self.preprocessing,
-                },
+                "preprocessing": preprocessing,
             },
             calibration={
                 name: value
