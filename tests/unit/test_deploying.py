@@ -28,7 +28,7 @@ from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
-from gourmet.systems.food11.export import EXPORT
+from gourmet.systems.food11.export import EXPORT, from_photos
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification import gate
@@ -95,7 +95,12 @@ def deployment(weights: Path, data: Path) -> Deployment:
 def source(weights: Path, data: Path) -> Source:
     """What the models of that deployment are made of."""
     found: list[Source] = []
-    seen = dataclasses.replace(EXPORT, models={"onnx": found.append})  # type: ignore[type-var]
+
+    def keep(source: Source) -> Target:
+        found.append(source)
+        return from_photos(source)
+
+    seen = dataclasses.replace(EXPORT, models={"onnx": keep})  # type: ignore[type-var]
     seen.open(weights, data, lambda share: None)
     return found[0]
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -75,6 +76,11 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     assert deployed.exit_code == 0, deployed.output
     manifest = json.loads((repository / "digits" / "1" / "manifest.json").read_text())
     assert manifest["accuracy"]["test"] == numbers["test"]
+    model = onnx.load(repository / "digits" / "1" / "model.onnx")
+    metadata = {each.key: each.value for each in model.metadata_props}
+    assert json.loads(metadata["labels"]) == list("0123456789")
+    assert json.loads(metadata["preprocessing"])["size"] == 28
+    assert (metadata["system"], metadata["license"]) == ("digits", "Apache-2.0")
 
 
 def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is_lost(
