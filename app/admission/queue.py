@@ -4,7 +4,7 @@
                                                │       └ MAX_AT_WORK have one
                                                └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-Photos, texts and heat maps have such a queue each; how the places are shared is gourmet.runtime.turns'. A
+Photos, texts and heat maps have such a queue each; gourmet.runtime.fair_queue shares the places. A
 request waits before its body is read, so that a worker holds no more bodies than it has places. gunicorn has
 threads for all of them and some more, so that one is always free to refuse.
 
@@ -32,7 +32,7 @@ from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.pictures import decoders
 from gourmet.pictures.decode import from_base64, identify, is_harmless
-from gourmet.runtime.turns import QueueFull, Turns
+from gourmet.runtime.fair_queue import FairQueue, QueueFull
 
 # A client that only says that it sends no more looks like one that left.
 _HALF_CLOSED_S: Final = 1.0
@@ -90,7 +90,7 @@ class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._waiting, self._working = map(metrics.in_flight.labels, ("waiting", "work"))
         self._queues = {
-            kind: Turns(places, settings.waiting[kind]) for kind, places in settings.at_work.items()
+            kind: FairQueue(places, settings.waiting[kind]) for kind, places in settings.at_work.items()
         }
         self._max_wait_s = dict.fromkeys(self._queues, settings.max_wait_s)
         self._max_wait_s["heat maps"] = settings.explain_deadline_s
@@ -113,7 +113,7 @@ class Admission:
 
     def keep_place(self) -> Callable[[], None]:
         """Have the place outlast the request, as of an answer in pieces; call what is returned to end it."""
-        place: tuple[Turns, str] | None = g.pop("place", None)
+        place: tuple[FairQueue, str] | None = g.pop("place", None)
 
         def end() -> None:
             if place is not None:
@@ -139,7 +139,7 @@ class Decoding:
     """How many pictures at a time, of those that may take long, are decoded for one kind of model."""
 
     def __init__(self, max_sandboxed: int) -> None:
-        self._sandboxed = decoders.turns(max_sandboxed)
+        self._sandboxed = decoders.decoder_queue(max_sandboxed)
 
     def here(self, deadline: Deadline) -> AbstractContextManager[None]:
         """Around what decodes in this process, or asks another to."""
@@ -150,7 +150,7 @@ class Decoding:
     def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
         """While a photo is answered that a model decodes itself: a place, where that may take long."""
         quick = is_harmless(from_base64(photo))
-        return nullcontext() if quick else decoders.place(self._sandboxed, deadline.client)
+        return nullcontext() if quick else decoders.decoder_place(self._sandboxed, deadline.client)
 
     @contextmanager
     def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:

@@ -30,7 +30,7 @@ from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.runtime.turns import Turns
+from gourmet.runtime.fair_queue import FairQueue
 
 # What a client's rate is charged, or all of it where it is less.
 COST_PHOTOS: Final = 16
@@ -52,7 +52,7 @@ _GRIDS: Final = tuple(map(str, GRIDS))
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, classifier = services.settings, services.classifier
-    turns = Turns(1)
+    queue = FairQueue(1)
 
     @services.api.post("/explain")
     @marked(admitted="heat maps")
@@ -80,7 +80,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             class_id = labels.index(label) if label else _said(before, served)
             found = heat_maps(
                 image,
-                in_turn(carried(ask), turns, deadline),
+                in_turn(carried(ask), queue, deadline),
                 min(_TOGETHER, max(1, served.info.max_batch_size)),
                 [step for step in STEPS if step.grid <= grid],
                 deadline,
@@ -103,12 +103,12 @@ def _said(row: Floats, served: ServedModel) -> int:
     return labels if is_denied else int(row[:labels].argmax())
 
 
-def in_turn(ask: AskRows, turns: Turns, deadline: Deadline) -> AskRows:
+def in_turn(ask: AskRows, queue: FairQueue, deadline: Deadline) -> AskRows:
     """One batch of all heat maps at a time, so that photos get their share too."""
 
     def asked(images: Pixels) -> Floats:
         try:
-            with turns.turn(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
+            with queue.place(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
                 return ask(images)
         except TimeoutError:
             raise TritonTooSlow("the heat map could not be made in time") from None

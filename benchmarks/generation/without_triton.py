@@ -168,7 +168,7 @@ def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, 
     """What the encoder and a step take for an example alone, in as many rows as the loop has at least."""
     (parts,) = read()
     source = next(part.source for part in parts if isinstance(part, Row))
-    rows = engine.fewest_rows
+    rows = engine.min_rows
     sources = [source] * min(rows, engine.max_sources)
     memory = np.stack([engine.encode(sources)[0]] * rows)
     mask = np.ones((rows, memory.shape[4]), np.int32)

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short, what_it_says
+from gourmet.runtime.reading import in_short, malformed_as_value_error
 
 Result = TypeVar("Result")
 
@@ -57,7 +57,7 @@ class ResultStore(Generic[Result]):
             if path.is_symlink():  # what is written here would be written elsewhere
                 raise OSError("it is a link")
             lines = _whole_lines(path)
-            with what_it_says():
+            with malformed_as_value_error():
                 found = dict(json.loads(lines[0])["plan"]) if lines else {}
                 for line in map(json.loads, lines[1:] if found == plan else ()):
                     self._results[tuple(line["key"])] = self._adapter.validate_python(line["result"])

@@ -196,7 +196,7 @@ TWO = tensors("input", "x", "y")
 ONE = f"{X} {tensors('output', 'y')}"
 STRINGS = ONE.replace("FP32", "STRING")
 slow = partial(pytest.param, marks=pytest.mark.slow)  # each starts a process with torch
-UNSUPPORTED = "is TYPE_STRING; this backend carries .*; sequence_batching is not supported"
+UNSUPPORTED = "is TYPE_STRING; this backend supports .*; sequence_batching is not supported"
 INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
 
 
@@ -207,7 +207,7 @@ INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
         slow("two_given", Doubler(), f"{TWO} {tensors('output', 'z')}", "takes x: Tensor"),
         slow("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "answers with 1 value"),
         slow("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
-        ("other_type", Doubler(), INTEGERS, "came back as int64, and the config says float32"),
+        ("other_type", Doubler(), INTEGERS, "has type int64, the config declares float32"),
         ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
     ],
 )  # fmt: skip

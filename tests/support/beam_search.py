@@ -43,7 +43,7 @@ def _likeliest(
 ) -> list[tuple[list[int], list[float]]]:
     """What may follow each, told to the network from the first token on."""
     beams, layers, (heads, _, size) = len(told), memory.shape[0], memory.shape[2:]
-    rows = max(beams, engine.fewest_rows)
+    rows = max(beams, engine.min_rows)
     told = [*told, *[told[0]] * (rows - beams)]
     cache = np.zeros((rows, layers, 2, heads, _width(len(told[0])), size), np.float32)
     memories, masks = np.stack([memory] * rows), np.repeat(mask, rows, axis=0)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.eventually import eventually
 
-from gourmet.runtime.turns import QueueFull, Turns
+from gourmet.runtime.fair_queue import FairQueue, QueueFull
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
@@ -18,39 +18,39 @@ def never() -> bool:
 
 
 class Queued:
-    """Turns with clients that wait for them, in threads of their own."""
+    """A queue with clients that wait, in threads of their own."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns, self.began = turns, list[str]()
+    def __init__(self, queue: FairQueue) -> None:
+        self.queue, self.began = queue, list[str]()
 
     def come(self, *clients: str) -> None:
         for client in clients:
-            waiting = len(self.turns._waiting)
+            waiting = len(self.queue._waiting)
             threading.Thread(target=self._wait, args=(client,), daemon=True).start()
-            eventually(lambda before=waiting: len(self.turns._waiting) == before + 1)
+            eventually(lambda before=waiting: len(self.queue._waiting) == before + 1)
 
     def _wait(self, client: str) -> None:
-        self.turns.acquire(client, never)
+        self.queue.acquire(client, never)
         self.began.append(client)
 
     def release(self, client: str) -> None:
         before = len(self.began)
-        self.turns.release(client)
+        self.queue.release(client)
         eventually(lambda: len(self.began) == before + 1)
 
 
 def test_a_client_alone_has_all_places() -> None:
-    turns = Turns(4, 0)
-    assert [turns.acquire(ME, never) for _ in range(4)] == [0.0] * 4
+    queue = FairQueue(4, 0)
+    assert [queue.acquire(ME, never) for _ in range(4)] == [0.0] * 4
     with pytest.raises(QueueFull):
-        turns.acquire(YOU, never)
-    turns.release(ME)
-    assert turns.acquire(YOU, never) == 0.0
+        queue.acquire(YOU, never)
+    queue.release(ME)
+    assert queue.acquire(YOU, never) == 0.0
 
 
 def test_first_come_is_first_served() -> None:
-    queued = Queued(Turns(1))
-    queued.turns.acquire(ME, never)
+    queued = Queued(FairQueue(1))
+    queued.queue.acquire(ME, never)
     queued.come(YOU, SHE, YOU)
     for client in (ME, YOU, SHE):
         queued.release(client)
@@ -58,9 +58,9 @@ def test_first_come_is_first_served() -> None:
 
 
 def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
-    queued = Queued(Turns(4))
+    queued = Queued(FairQueue(4))
     for _ in range(4):
-        queued.turns.acquire(ME, never)
+        queued.queue.acquire(ME, never)
     queued.come(ME, ME, ME, YOU, YOU)
     for _ in range(2):
         queued.release(ME)
@@ -70,47 +70,47 @@ def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
 
 
 def test_one_client_has_at_most_half_of_the_waiting_places() -> None:
-    queued = Queued(Turns(1, max_waiting=4))
-    queued.turns.acquire(ME, never)
+    queued = Queued(FairQueue(1, max_waiting=4))
+    queued.queue.acquire(ME, never)
     queued.come(ME, ME)
     with pytest.raises(QueueFull):
-        queued.turns.acquire(ME, never)
+        queued.queue.acquire(ME, never)
     queued.come(YOU, SHE)
     with pytest.raises(QueueFull):
-        queued.turns.acquire("192.0.2.4", never)
+        queued.queue.acquire("192.0.2.4", never)
     for client in (ME, ME, ME, YOU):
         queued.release(client)
     assert queued.began == [ME, ME, YOU, SHE]
 
 
 def test_where_the_most_is_given_a_client_never_has_more_and_the_machine_itself_may_have_all() -> None:
-    queued = Queued(Turns(4, max_per_client=2))
+    queued = Queued(FairQueue(4, max_per_client=2))
     for client in (ME, ME):
-        assert queued.turns.acquire(client, never) == 0.0
+        assert queued.queue.acquire(client, never) == 0.0
     queued.come(ME)
-    assert [queued.turns.acquire("", never) for _ in range(2)] == [0.0, 0.0]
-    queued.turns.release("")
+    assert [queued.queue.acquire("", never) for _ in range(2)] == [0.0, 0.0]
+    queued.queue.release("")
     assert queued.began == []
     queued.release(ME)
     assert queued.began == [ME]
 
 
 def test_a_request_that_gave_up_leaves_no_gap() -> None:
-    turns = Turns(1)
-    turns.acquire(ME, never)
+    queue = FairQueue(1)
+    queue.acquire(ME, never)
     with pytest.raises(TimeoutError):
-        turns.acquire(YOU, lambda: True)
-    turns.release(ME)
-    assert turns.acquire(ME, never) == 0.0
+        queue.acquire(YOU, lambda: True)
+    queue.release(ME)
+    assert queue.acquire(ME, never) == 0.0
 
 
 def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
-    turns, at_work, most = Turns(3), [0], [0]
+    queue, at_work, most = FairQueue(3), [0], [0]
     lock = threading.Lock()
 
     def work(number: int) -> None:
         for _ in range(50):
-            with turns.turn(str(number % 4), never):
+            with queue.place(str(number % 4), never):
                 with lock:
                     at_work[0] += 1
                     most[0] = max(most[0], at_work[0])
@@ -120,4 +120,4 @@ def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert most[0] <= 3
-    assert [turns.acquire(ME, never) for _ in range(3)] == [0.0] * 3
+    assert [queue.acquire(ME, never) for _ in range(3)] == [0.0] * 3

@@ -111,10 +111,10 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
 
 
 def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
-    places = decoders.turns(2)
+    queue = decoders.decoder_queue(2)
 
     def wait(comment: str) -> str:
-        with decoding_for(1, lambda: False, places=places):
+        with decoding_for(1, lambda: False, queue=queue):
             try:
                 decode.square_pixels(gif(comment), SIZE)
             except PictureError as exc:
@@ -129,10 +129,10 @@ def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
 
 
 def test_who_has_slow_pictures_leaves_half_of_the_decoders_to_others() -> None:
-    places = decoders.turns(4)
+    queue = decoders.decoder_queue(4)
 
     def code(comment: str, client: str) -> str:
-        with decoding_for(4, lambda: False, client, places):
+        with decoding_for(4, lambda: False, client, queue):
             try:
                 decode.square_pixels(gif(comment), SIZE)
             except PictureError as exc:

@@ -19,7 +19,7 @@ from support.beam_search import search
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import Engine, fewest_rows, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, min_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.manifest import sha256
@@ -161,7 +161,7 @@ def test_the_words_are_those_of_transformers(
     right = [each[1:end] for each, end in zip(wanted, ends, strict=True)]
     same = sum(list(tokens) == each for (tokens, _), each in zip(alone, right, strict=True))
     # A last digit may decide how eight bits round, and from then on all is another.
-    assert same >= len(right) * (1.0 if engine.fewest_rows > 1 else 0.9)
+    assert same >= len(right) * (1.0 if engine.min_rows > 1 else 0.9)
     assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
     assert len({len(tokens) for tokens, _ in alone}) > 5
 
@@ -208,7 +208,7 @@ def test_who_comes_later_joins_between_two_steps_unless_turned_off(
 class Broken:
     def __init__(self, engine: Engine) -> None:
         self.places, self.encode, self.is_brief = engine.places, engine.encode, engine.is_brief
-        self.fewest_rows, self.layers_apart = engine.fewest_rows, engine.layers_apart
+        self.min_rows, self.layers_apart = engine.min_rows, engine.layers_apart
 
     def step(self, *_: object) -> None:
         raise RuntimeError("no such kernel")
@@ -290,7 +290,7 @@ def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_th
     plain = torch.nn.Sequential(torch.nn.Linear(taken, made, bias=has_bias))
     part = quantized(plain, lambda network: network(rows[:3]))
     graph = Graph(part, {"rows": rows}, ("found",), {"rows": {0: "rows"}, "found": {0: "rows"}}).file()
-    assert fewest_rows(graph) == 1
+    assert min_rows(graph) == 1
     run = onnx_graph(graph, 1)
     (together,) = run(["found"], {"rows": rows.numpy()})
     with torch.inference_mode():

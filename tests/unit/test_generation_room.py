@@ -162,7 +162,9 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
         room.submit([good, bad])
         finished([good, bad])
     assert (good.finished, bad.finished) == ("stop", "failed")
-    assert str(bad.error) == "a memory has 48 places; this system's have 49"
+    assert (
+        str(bad.error) == "the encoder returned a memory of 48 places; memories of this system must have 49"
+    )
 
 
 def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
@@ -307,7 +309,10 @@ def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) 
         waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(600)]
         room.check("me")
         room.submit(waiting)
-        with pytest.raises(TooManyRows, match=r"\d\d\d sentences wait already: ask again later"):
+        with pytest.raises(
+            TooManyRows,
+            match=r"\d\d\d sentences of this client wait, at most \d+ may: send the request again",
+        ):
             room.check("me")
         room.check("you")
         go_on.set()
@@ -353,7 +358,7 @@ def test_more_that_have_to_be_prepared_than_there_are_threads_are_refused(engine
     rows = [Row(None, 20, prepare=lambda row: go_on.wait(WITHIN_S)) for _ in range(32)]
     with opened(engine) as room:
         room.submit(rows)
-        with pytest.raises(TooManyRows, match="32 others are being prepared: ask again later"):
+        with pytest.raises(TooManyRows, match="32 inputs are being prepared, at most 32 are allowed"):
             room.submit([Row(None, 20, prepare=lambda row: None)])
     assert {str(row.error) for row in rows} == {"the model is being unloaded"}
     go_on.set()

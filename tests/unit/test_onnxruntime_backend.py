@@ -162,7 +162,7 @@ def onnx_file(tmp_path: Path) -> Path:
 
 @needs_no_cuda
 def test_a_gpu_that_the_config_insists_on_is_refused_with_what_there_is(onnx_file: Path) -> None:
-    with pytest.raises(GourmetError, match=r"needs ONNX Runtime's CUDA\w+, this one has .*CPUExecution"):
+    with pytest.raises(GourmetError, match=r"needs ONNX Runtime's CUDA\w+; installed: .*CPUExecution"):
         sessions.open_engine(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
 
 
@@ -232,7 +232,7 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none"
         (
             "bfloat16[batch, 3]",
             declared(),
-            r"'given' of the ONNX file is tensor\(bfloat16\); this backend carries .*tensor\(float16\)",
+            r"'given' of the ONNX file is tensor\(bfloat16\); this backend supports .*tensor\(float16\)",
         ),
         (
             FLOATS,
@@ -271,9 +271,9 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
 
 
 def test_torchscript_needs_its_tensors_named_and_numbers_without_gaps() -> None:
-    with pytest.raises(GourmetError, match=r"the config names no inputs.*; the config names no outputs"):
+    with pytest.raises(GourmetError, match=r"the config has no inputs.*; the config has no outputs"):
         torch_names.check({"input": [], "output": []})
-    with pytest.raises(GourmetError, match="numbers 0, 2 at their ends; expected are 0 to 1, each once"):
+    with pytest.raises(GourmetError, match="end in the numbers 0, 2; they must be 0 to 1, each once"):
         torch_names.by_number(["x__0", "x__2"])
 
 

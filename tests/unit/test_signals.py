@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gourmet.runtime.signals import STOPS, first_stop, stops_set
+from gourmet.runtime.signals import STOPS, first_stop, set_on_stop
 
 
 def handlers() -> list[object]:
@@ -30,7 +30,7 @@ def test_a_terminal_that_closes_is_a_stop_but_under_nohup() -> None:
         asked = threading.Event()
         found = signal.signal(signal.SIGHUP, before)
         try:
-            with stops_set(asked):
+            with set_on_stop(asked):
                 signal.raise_signal(signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) == before
         finally:
@@ -40,7 +40,7 @@ def test_a_terminal_that_closes_is_a_stop_but_under_nohup() -> None:
 
 def test_however_many_stops_come_they_only_set_the_event() -> None:
     before, asked = handlers(), threading.Event()
-    with stops_set(asked):
+    with set_on_stop(asked):
         for number in (*STOPS, *STOPS):
             signal.raise_signal(number)
     assert asked.is_set()

@@ -23,7 +23,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import DEFAULT
 from gourmet.runtime.files import IS_INSTALLED, home, shipped
 from gourmet.runtime.optional import how_to_install
-from gourmet.runtime.signals import stops_set
+from gourmet.runtime.signals import set_on_stop
 from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
@@ -57,7 +57,7 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
         raise UsageError(f"the notebook and NVIDIA's tools in it ask over plain HTTP, not {url}")
     chosen, url = url, url or f"127.0.0.1:{ports['http_port']}"
     # What was started last ends first: Jupyter, whose kernels use the other.
-    with stops_set(ending), connect(url) as triton, contextlib.ExitStack() as started:
+    with set_on_stop(ending), connect(url) as triton, contextlib.ExitStack() as started:
         if chosen:  # and not there, it is not replaced
             triton.check_live()
         if chosen or triton.is_live():

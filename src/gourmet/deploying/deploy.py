@@ -27,7 +27,7 @@ from gourmet.repository.config_file import LABELS_FILE, ConfigFile
 from gourmet.runtime import manifest
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.reading import in_short, what_it_says
+from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -295,7 +295,7 @@ def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
     texts, labels = config.texts(), ""
     if (version / MANIFEST).exists():
         try:
-            with what_it_says():
+            with malformed_as_value_error():
                 about = manifest.read(version)
                 texts = config.of_manifest(about).texts()
                 labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
@@ -335,7 +335,7 @@ def recalibrate(
             version = newest(model)
             before, config = manifest.read(version), ConfigFile.read(model)
             try:
-                with what_it_says():
+                with malformed_as_value_error():
                     config = config.with_version(calibration, before.get("dims", {}))
             except ValueError as exc:
                 raise RepositoryError(
@@ -356,6 +356,6 @@ def recalibrate(
 
 
 def _weights(model: Path) -> str:
-    with contextlib.suppress(OSError, ValueError), what_it_says():
+    with contextlib.suppress(OSError, ValueError), malformed_as_value_error():
         return str(manifest.facts(newest(model))["training"]["weights_sha256"])
     return ""

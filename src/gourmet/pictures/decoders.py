@@ -1,7 +1,7 @@
-"""A few processes that decode pictures whose decoders are trusted with nothing (`gourmet.runtime.sandbox`).
+"""A few sandboxed processes that decode the pictures that may be expensive (`gourmet.runtime.sandbox`).
 
-They are started when they are first needed, for whatever is not known by its header to be harmless
-(`header.Header.is_harmless`), kept for the next such picture, and replaced when they ended.
+They decode each picture whose header does not prove it harmless (`header.Header.is_harmless`). A process is
+started when it is first needed, kept for the next picture, and replaced when it has ended.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from gourmet.pictures.errors import DecodersBusy, PictureError
+from gourmet.runtime.fair_queue import FairQueue
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
-from gourmet.runtime.turns import Turns
 
-# The most expensive honest picture, fifty million pixels in ten scans, takes a second of a processor of 2024.
+# The most expensive honest picture, fifty million pixels in ten scans, takes a second on a CPU of 2024.
 CPU_S: Final = 3.0
 WALL_S: Final = 8.0
-# What a picture may take: 300 MB and some reserve of malloc's. None is written to a disk.
+# A picture may take 300 MB; the rest is malloc's reserve.
 LIMITS: Final = Limits(CPU_S, WALL_S, memory_bytes=400_000_000)
-# Ordinary pictures take less, and another waits so long for a place.
-_SOON_S: Final = 0.5
+# How long a request waits for a decoder. An ordinary picture is decoded in less.
+_MAX_WAIT_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Client:
-    """Until when somebody waits for pixels, unless cancelled; `places` are those of the server that asks."""
+    """The client that waits for the pixels, and the queue of the server that decodes for it."""
 
     deadline: float = float("inf")
     is_cancelled: Callable[[], bool] = lambda: False
     name: str = ""
-    places: Turns | None = None
+    queue: FairQueue | None = None
 
     def has_left(self) -> bool:
         return time.monotonic() > self.deadline or self.is_cancelled()
@@ -47,56 +47,55 @@ _client: Final[ContextVar[Client | None]] = ContextVar("client", default=None)
 
 @contextlib.contextmanager
 def decoding_for(
-    seconds: float, is_cancelled: Callable[[], bool], name: str = "", places: Turns | None = None
+    seconds: float, is_cancelled: Callable[[], bool], name: str = "", queue: FairQueue | None = None
 ) -> Iterator[None]:
-    """Around what decodes pictures for a client that waits so long, unless it is cancelled."""
-    token = _client.set(Client(time.monotonic() + seconds, is_cancelled, name, places))
+    """Decode pictures within the block for a client that waits at most `seconds`, unless it is cancelled."""
+    token = _client.set(Client(time.monotonic() + seconds, is_cancelled, name, queue))
     try:
         yield
     finally:
         _client.reset(token)
 
 
-def turns(places: int) -> Turns:
-    """Places of which a client never has more than half, since some pictures hold theirs for seconds."""
-    return Turns(places, max_per_client=(places + 1) // 2)
+def decoder_queue(places: int) -> FairQueue:
+    """Return a queue in which a client never has more than half of the places: a picture can take seconds."""
+    return FairQueue(places, max_per_client=(places + 1) // 2)
 
 
 @contextlib.contextmanager
-def place(places: Turns, client: str) -> Iterator[None]:
-    """Around whatever waits for such a picture, here or in another server; raises DecodersBusy."""
-    end = time.monotonic() + _SOON_S
-    with _turn(places, client, lambda: time.monotonic() > end):
+def decoder_place(queue: FairQueue, client: str) -> Iterator[None]:
+    """Hold a place while an expensive picture is decoded, here or in another server; raise DecodersBusy."""
+    end = time.monotonic() + _MAX_WAIT_S
+    with _place(queue, client, lambda: time.monotonic() > end):
         yield
 
 
 @contextlib.contextmanager
-def _turn(turns: Turns, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+def _place(queue: FairQueue, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(turns.turn(client, gave_up))
+            held.enter_context(queue.place(client, gave_up))
         except TimeoutError:
-            raise DecodersBusy("no decoder was free in time") from None
+            raise DecodersBusy("no decoder was free in time: send the picture again later") from None
         yield
 
 
 class Decoders:
-    """At most so many processes, for any number of threads."""
+    """At most `processes` processes, shared by any number of threads."""
 
     def __init__(self, processes: int) -> None:
-        self._turns = turns(processes)
-        # The one that was used last is used next.
-        self._idle: list[Sandbox] = []
+        self._queue = decoder_queue(processes)
+        self._idle: list[Sandbox] = []  # the process used last is used next
 
     def ask(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
-        """What a process makes of it; raises PictureError or DecodersBusy."""
+        """Return the answer of a process about a picture; raise PictureError or DecodersBusy."""
         client = _client.get() or Client()
         with contextlib.ExitStack() as held:
-            if client.places:
-                held.enter_context(place(client.places, client.name))
-            held.enter_context(_turn(self._turns, client.name, client.has_left))
+            if client.queue:
+                held.enter_context(decoder_place(client.queue, client.name))
+            held.enter_context(_place(self._queue, client.name, client.has_left))
             if client.has_left():
-                raise DecodersBusy("nobody waits for it any more")
+                raise DecodersBusy("the client disconnected, or its time is over")
             return self._ask(facts, data, client)
 
     def _ask(self, facts: Facts, data: bytes, client: Client) -> tuple[Facts, bytes]:
@@ -112,7 +111,8 @@ class Decoders:
                     "too_slow", "decoding this picture took too long: save it again as an ordinary JPEG"
                 ) from exc
             raise PictureError(
-                "broken_picture", "this picture cannot be decoded: its decoder failed on it"
+                "broken_picture",
+                "this picture cannot be decoded: its decoder crashed. Save it again as a JPEG",
             ) from exc
         self._idle.append(process)
         return answer
@@ -121,14 +121,14 @@ class Decoders:
         while True:
             try:
                 process = self._idle.pop()
-            except IndexError:  # other threads take from it too
+            except IndexError:  # checked this way, since other threads take from the list too
                 return Sandbox("gourmet.pictures.decoding_process", LIMITS)
             if process.is_alive:
                 return process
             process.end()
 
     def close(self) -> None:
-        """End the processes that are idle."""
+        """End the idle processes."""
         while self._idle:
             self._idle.pop().end()
 
@@ -137,8 +137,7 @@ decoders = Decoders(available_cpus())
 
 
 def _after_fork() -> None:
-    """Those of the parent are the parent's."""
-    global decoders
+    global decoders  # the parent's processes answer the parent only
     decoders = Decoders(available_cpus())
 
 

@@ -1,1 +1,1 @@
-"""What a served model needs at run time; nothing here imports torch at the top."""
+"""The code that served models need at run time. No module here imports torch at the top."""

@@ -1,7 +1,7 @@
-"""Requests into runs and back: which requests can share a run, stacking their rows, splitting them.
+"""Batching: group requests that can share a run, stack their rows, and split the outputs again.
 
-numpy only: the backends import it inside Triton, and what a run does is theirs. A single request is passed
-through without a copy, and every answer is a view of its run's output.
+numpy only: the backends import it inside Triton and bring the run. A single request is passed through without
+a copy, and every answer is a view of its run's output.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
-# Takes the inputs and the names of the wanted outputs, gives these outputs in that order.
+# Takes the inputs and the names of the requested outputs; returns these outputs in that order.
 Run = Callable[[Feeds, Sequence[str]], Sequence[Array]]
-_ASKED_EVERY_S: Final = 0.1
+_CHECK_EVERY_S: Final = 0.1
 
 
 def padded(run: Run, rows: int) -> Run:
-    """`run` with so many rows every time, of which the answers to those that were given are given back."""
-    held: Feeds = {}
+    """Return a `run` that always computes `rows` rows, and drops the outputs of the padding."""
+    buffers: Feeds = {}
 
     def run_padded(feeds: Feeds, requested: Sequence[str]) -> Sequence[Array]:
         count = len(next(iter(feeds.values())))
-        for name, given in feeds.items():
-            place = held.get(name)
-            if place is None or place.shape[1:] != given.shape[1:] or place.dtype != given.dtype:
-                place = held[name] = np.zeros((rows, *given.shape[1:]), given.dtype)
-            place[:count] = given
-        return [answer[:count] for answer in run({name: held[name] for name in feeds}, requested)]
+        for name, array in feeds.items():
+            buffer = buffers.get(name)
+            if buffer is None or buffer.shape[1:] != array.shape[1:] or buffer.dtype != array.dtype:
+                buffer = buffers[name] = np.zeros((rows, *array.shape[1:]), array.dtype)
+            buffer[:count] = array
+        return [output[:count] for output in run({name: buffers[name] for name in feeds}, requested)]
 
     return run_padded
 
 
 class UnusableTensors(Exception):
-    """What a client sent cannot be computed; the message names the tensor and both sides."""
+    """Tensors of a client that the model cannot compute. The message names the tensor and both sides."""
 
 
 class RequestCancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The client disconnected before its request was computed."""
 
 
-class LeftClients:
-    """Which requests Triton cancelled while they waited, as it does where a gRPC client left.
+class Cancellations:
+    """Find the requests that Triton cancelled while they waited, because their gRPC client disconnected.
 
-    Asking takes as long as a small run: it is done ten times a second, and of every request while the last
-    one asked about was cancelled. Of HTTP clients Triton learns that they left when it answers them.
+    One check takes as long as a small run. So there are ten a second, and one for every request while the
+    request checked last was cancelled. Triton notices only with its answer that an HTTP client disconnected.
     """
 
     def __init__(self) -> None:
-        self._last, self._asked = False, 0.0
+        self._last_was_cancelled, self._checked_at = False, 0.0
 
     def check(self, request: Any) -> None:
-        """Raise RequestCancelled where nothing needs to be computed."""
+        """Raise RequestCancelled if the request was cancelled."""
         now = time.monotonic()
-        if self._last or now - self._asked > _ASKED_EVERY_S:
-            self._last, self._asked = bool(request.is_cancelled()), now
-            if self._last:
-                raise RequestCancelled("the client left before its turn came")
+        if self._last_was_cancelled or now - self._checked_at > _CHECK_EVERY_S:
+            self._last_was_cancelled, self._checked_at = bool(request.is_cancelled()), now
+            if self._last_was_cancelled:
+                raise RequestCancelled("request cancelled: the client disconnected while it waited")
 
 
 @dataclass
 class Job:
-    """One request: what it brings, what it wants, and in the end its answer or why it has none."""
+    """One request: its inputs, the names of the requested outputs, and at the end its answer or error."""
 
     feeds: Feeds
     requested: Sequence[str]
@@ -79,12 +79,12 @@ class Job:
 
 
 def text(name: str, array: Array) -> Array:
-    """The strings of a tensor, which Triton hands out as bytes and ONNX Runtime takes as text."""
+    """Decode the strings of a tensor: Triton passes bytes, ONNX Runtime takes text."""
     try:
         strings = [item.decode() for item in array.ravel()]
     except UnicodeDecodeError as exc:
         raise UnusableTensors(
-            f"input {name!r} holds bytes that are not UTF-8 text, which ONNX strings are: {exc}"
+            f"input {name!r} holds bytes that are not UTF-8 text; strings of ONNX models must be: {exc}"
         ) from exc
     decoded = np.empty(len(strings), dtype=np.object_)
     decoded[:] = strings
@@ -92,21 +92,21 @@ def text(name: str, array: Array) -> Array:
 
 
 def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ()) -> Any:
-    """What Triton is handed of an answered job; `invalid` errors are the client's, as UnusableTensors are."""
+    """Return the response of a job. UnusableTensors and errors of the types `invalid` blame the client."""
     if job.error is None:
         # Triton has no scalars; at least one dimension is what the config promises.
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
         )
-    theirs = isinstance(job.error, (UnusableTensors, *invalid))
-    code = pb_utils.TritonError.INVALID_ARG if theirs else pb_utils.TritonError.INTERNAL
+    is_clients = isinstance(job.error, (UnusableTensors, *invalid))
+    code = pb_utils.TritonError.INVALID_ARG if is_clients else pb_utils.TritonError.INTERNAL
     if isinstance(job.error, RequestCancelled):
         code = pb_utils.TritonError.CANCELLED
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
 
 
 def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
-    """What a config may ask of NVIDIA's backends, and no run here can do."""
+    """Yield the features of NVIDIA's backends that a config asks for and our backends lack."""
     if config.get("batch_input") or config.get("batch_output"):
         yield "batch_input and batch_output are not supported"
     if config.get("model_transaction_policy", {}).get("decoupled"):
@@ -119,7 +119,7 @@ def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def answer_all(jobs: Iterable[Job], run: Run, *, batched: bool) -> None:
-    """Give every job without an error its answer, with as few runs as the shapes allow."""
+    """Answer every job that has no error, with as few runs as the shapes allow."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         if job.error is None:
@@ -137,7 +137,7 @@ def _answer_group(group: list[Job], run: Run, *, batched: bool) -> None:
         if len(group) == 1:
             group[0].error = exc
             return
-        # One request's values can fail a run (an index out of range); the others are not to blame.
+        # The values of one request can fail a run (an index out of range): answer the others alone.
         for job in group:
             _answer_group([job], run, batched=batched)
 
@@ -154,8 +154,8 @@ def _run_group(group: list[Job], run: Run, *, batched: bool) -> None:
     for name, output in outputs.items():
         if batched and (output.ndim == 0 or output.shape[0] != total):
             raise ValueError(
-                f"output {name!r} came back as {list(output.shape)} for {total} rows; a model with "
-                "max_batch_size above 0 must answer row by row"
+                f"output {name!r} has shape {list(output.shape)} for {total} rows; a model with "
+                "max_batch_size above 0 must return one row per input row"
             )
     if len(group) == 1:
         group[0].answer = outputs

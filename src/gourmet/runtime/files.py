@@ -1,4 +1,4 @@
-"""Files that are whole or not there; folders of running programs; and where what a user makes lies."""
+"""Atomic writes, folders of running programs, and the paths of the repository's and the user's files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Final
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; what was written there replaces `path` only if nothing failed.
+    """Yield a temporary path to write to. It replaces `path` if the block ends without an error.
 
-    Its name is drawn, so that in a folder of several users none can put a link or a FIFO there before.
+    Its name is random, so that another user of the folder cannot put a link or a FIFO there before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -32,7 +32,7 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file aside, and then into place."""
+    """Write a text file atomically."""
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
@@ -41,16 +41,16 @@ _LOCK: Final = "lock"
 
 
 def new_token() -> str:
-    """What makes a name that nothing else has."""
+    """Return a random token that makes a name unique."""
     return secrets.token_hex(6)
 
 
 class RunFolder:
-    """A folder of a running program, which the next one like it removes where that program was killed: a new
-    folder in `within`, or else in the temporary one, that only this user may enter.
+    """A new folder of a running program in `within`, or in the temporary folder. Only this user may enter it.
 
-    Processes that inherit `lock` are parts of the program. Files beside the folder whose names begin with
-    its own and a hyphen belong to it, and go with it.
+    If the program is killed, the next program with the same prefix removes the folder. Processes that inherit
+    `lock` are parts of the program. Files beside the folder whose names begin with the folder's name and a
+    hyphen belong to it, and are removed with it.
     """
 
     def __init__(self, prefix: str, within: Path | None = None, token: str = "") -> None:
@@ -65,17 +65,17 @@ class RunFolder:
             fcntl.flock(self.lock, fcntl.LOCK_EX)
             if os.fstat(self.lock).st_nlink:
                 return
-            os.close(self.lock)  # another program took it for abandoned before it was locked
+            os.close(self.lock)  # another program removed it as abandoned before it was locked
 
     def beside(self) -> list[Path]:
-        """This user's files beside it."""
+        """Return the files beside the folder that belong to it."""
         return _beside(self.path)
 
     def remove_beside(self) -> None:
         _remove_beside(self.path)
 
     def close(self) -> None:
-        """Remove it; twice does no harm."""
+        """Remove the folder. A second call does nothing."""
         if self.lock >= 0:
             _remove(self.path)
             os.close(self.lock)
@@ -83,11 +83,11 @@ class RunFolder:
 
 
 def _abandoned(prefix: str, within: Path) -> Iterator[tuple[Path, int]]:
-    """This user's folders of that name which no process has locked, and their locks, now ours."""
+    """Lock and yield this user's folders with that prefix that no process has locked, each with its lock."""
     for path in within.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # without a lock it is not one of these, or still being made
-            about = path.lstat()
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        with contextlib.suppress(OSError):  # a folder without a lock is another program's, or not ready yet
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 continue
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -99,17 +99,17 @@ def _abandoned(prefix: str, within: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove(path: Path) -> None:
-    _remove_beside(path)  # first: while the folder stands they can be found again
+    _remove_beside(path)  # first: if this is interrupted, the folder leads to them again
     shutil.rmtree(path, ignore_errors=True)
 
 
 def _beside(path: Path) -> list[Path]:
-    found = []
+    files = []
     for file in path.parent.glob(f"{path.name}-*"):
         with contextlib.suppress(OSError):
             if file.lstat().st_uid == os.geteuid():
-                found.append(file)
-    return found
+                files.append(file)
+    return files
 
 
 def _remove_beside(path: Path) -> None:
@@ -118,30 +118,30 @@ def _remove_beside(path: Path) -> None:
 
 
 _PACKAGE: Final = Path(__file__).parents[1]
-# A wheel carries the repository's folders of data in this one (setup.py).
+# A wheel carries the repository's data folders in this folder (setup.py).
 _BUNDLE: Final = _PACKAGE / "_bundle"
 IS_INSTALLED: Final = _BUNDLE.is_dir()
 
 
 def shipped(folder: str) -> Path:
-    """Where a folder of the repository lies, such as triton/models: in a checkout or an installed package."""
+    """Return the path of a folder of the repository, such as triton/models, in a checkout or a wheel."""
     return (_BUNDLE if IS_INSTALLED else _PACKAGE.parents[1]) / folder
 
 
 HOME_ENV: Final = "GOURMET_HOME"
-_USUAL: Final = (("XDG_DATA_HOME", "gourmet"), ("HOME", ".local/share/gourmet"))
-_WITHOUT_HOME: Final = Path("/var/lib/gourmet")
+_DEFAULT_HOMES: Final = (("XDG_DATA_HOME", "gourmet"), ("HOME", ".local/share/gourmet"))
+_HOME_OF_LAST_RESORT: Final = Path("/var/lib/gourmet")
 
 
 def home() -> Path:
-    """GOURMET_HOME, or the user's folder of data; it need not be there."""
-    if given := os.environ.get(HOME_ENV):
-        return Path(given).absolute()
-    for name, below in _USUAL:
-        # Relative to a folder that anyone writes to, such as the web app's, it would be somebody else's.
+    """Return GOURMET_HOME, or else the user's data folder. The folder may not exist."""
+    if home_path := os.environ.get(HOME_ENV):
+        return Path(home_path).absolute()
+    for name, below in _DEFAULT_HOMES:
+        # A relative path may lead into a folder that others write to, such as the web app's.
         if (folder := Path(os.environ.get(name, ""))).is_absolute():
             return folder / below
-    return _WITHOUT_HOME
+    return _HOME_OF_LAST_RESORT
 
 
 def own_systems() -> Path:
@@ -149,5 +149,5 @@ def own_systems() -> Path:
 
 
 def own_models() -> Path:
-    """The user's model repository, which `gourmet up` serves beside the checkout's."""
+    """Return the user's model repository. `gourmet up` serves it beside the checkout's."""
     return home() / "models"

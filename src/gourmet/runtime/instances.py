@@ -1,7 +1,7 @@
-"""What one Triton instance of a model takes: CPU threads, a device, and on a CPU an engine and a precision.
+"""Settings of one Triton instance of a model: CPU threads, device, and on a CPU the engine and the precision.
 
 Standard library only: the served models and the ONNX Runtime backend import it inside Triton.
-`model_config` is the parsed `args["model_config"]` that Triton hands to `initialize`.
+`model_config` is the parsed `args["model_config"]` that Triton passes to `initialize`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, TypeVar
 from gourmet.errors import GourmetError
 
 T = TypeVar("T")
-# The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
+# The name in NVIDIA's onnxruntime backend. 0 or no value: an equal share of the CPUs.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
-# Which engine runs a model on the CPU, and in which precision. Other Tritons pass over our own parameters.
+# Our own parameters: the engine and the precision of a model on the CPU. Other backends ignore them.
 ENGINE_PARAMETER: Final = "cpu_engine"
 ONNX_RUNTIME: Final = "onnxruntime"
 TORCH: Final = "torch"
@@ -28,21 +28,21 @@ PRECISION_PARAMETER: Final = "cpu_precision"
 FP32: Final = "fp32"
 INT8: Final = "int8"
 PRECISIONS: Final = (FP32, INT8)
-# Of a version that has its network in several.
+# The files of a version that has its network in both precisions.
 CPU_FILES: Final = {FP32: "model.onnx", INT8: "model_int8.onnx"}
-# Of version 2 and 1: what a process's group is in its list, where groups are mounted, and quota and period.
+# cgroup v2 and v1: the line of the process's group, the mount point, and the files of quota and period.
 _CGROUPS: Final = (
     (r"^0::/(.*)$", "sys/fs/cgroup", ("cpu.max",)),
     (r"^\d+:(?:.*,)?cpu(?:,.*)?:/(.*)$", "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
 )
-# What Triton was given as --model-config-name, with which it prefers configs/NAME.pbtxt to config.pbtxt.
+# The value of Triton's --model-config-name: Triton prefers configs/NAME.pbtxt to config.pbtxt.
 CONFIG_NAME_ENV: Final = "MODEL_CONFIG_NAME"
 _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where an instance should run; `required` is false where the CPU will do as well."""
+    """The device of an instance. It falls back to the CPU if the device is not `required`."""
 
     kind: Literal["cpu", "cuda"]
     index: int = 0
@@ -55,8 +55,10 @@ class Device:
 CPU: Final = Device("cpu")
 
 
-def opened_on(device: Device, open_on: Callable[[Device], T], warn: Callable[[str], None], model: str) -> T:
-    """What `open_on` opens there, or on the CPU where the device is not required and cannot be had."""
+def open_or_fall_back(
+    device: Device, open_on: Callable[[Device], T], warn: Callable[[str], None], model: str
+) -> T:
+    """Call `open_on` with the device; with the CPU if that fails and the device is not required."""
     try:
         return open_on(device)
     except GourmetError as exc:
@@ -67,13 +69,13 @@ def opened_on(device: Device, open_on: Callable[[Device], T], warn: Callable[[st
 
 
 def parameter(model_config: Mapping[str, Any], name: str) -> str:
-    """A parameter of the config as text, empty where it is not set."""
+    """Return a parameter of the config as text, empty if it is not set."""
     value: Mapping[str, Any] = model_config.get("parameters", {}).get(name, {})
     return str(value.get("string_value", "")).strip()
 
 
 def integer_parameter(model_config: Mapping[str, Any], name: str) -> int:
-    """A parameter of the config that must be a whole number of at least 0, which it is if not set."""
+    """Return a parameter of the config as a whole number of at least 0; 0 if it is not set."""
     text = parameter(model_config, name) or "0"
     if not text.isascii() or not text.isdigit():
         raise GourmetError(
@@ -84,7 +86,7 @@ def integer_parameter(model_config: Mapping[str, Any], name: str) -> int:
 
 
 def switch(model_config: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """A parameter of the config that is on or off."""
+    """Return a parameter of the config as a boolean."""
     text = parameter(model_config, name).lower()
     if not text:
         return default
@@ -94,7 +96,7 @@ def switch(model_config: Mapping[str, Any], name: str, *, default: bool) -> bool
 
 
 def instance_count(model_config: Mapping[str, Any]) -> int:
-    """How many instances of the model work at the same time, over all its instance groups."""
+    """Return the number of instances of the model that work at the same time, over all instance groups."""
     total = 0
     for group in model_config.get("instance_group", []):
         if not group.get("passive", False):
@@ -103,27 +105,27 @@ def instance_count(model_config: Mapping[str, Any]) -> int:
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """The threads of one instance: what the config says, or an equal share of the CPUs."""
-    asked = integer_parameter(model_config, THREADS_PARAMETER)
-    return asked or max(1, available_cpus() // instance_count(model_config))
+    """Return the number of threads of one instance: from the config, or an equal share of the CPUs."""
+    configured = integer_parameter(model_config, THREADS_PARAMETER)
+    return configured or max(1, available_cpus() // instance_count(model_config))
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """CPUs this process may keep busy: its affinity, or its cgroup's quota where that is less."""
+    """Return how many CPUs this process may use: its affinity, or its cgroup's quota if that is less."""
     cpus = len(os.sched_getaffinity(0))
-    # A quota of 1.5 CPUs carries one busy thread; a second one would be throttled half of the time.
+    # A quota of 1.5 CPUs is enough for one busy thread; a second one would be throttled half of the time.
     quotas = [int(quota) for quota in _cgroup_quotas(root)]
     return max(1, min([cpus, *quotas]))
 
 
 def _cgroup_quotas(root: Path) -> Iterator[float]:
-    """The CPU limits of this process's control group, of either version, and of every group around it."""
+    """Yield the CPU quotas of this process's control group and of every group around it."""
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text()
         for line, mount, files in _CGROUPS:
-            found = re.search(line, groups, re.MULTILINE)
+            match = re.search(line, groups, re.MULTILINE)
             # Inside a container the path may be the host's; the mount itself is then the own group.
-            own = Path(found[1] if found else "")
+            own = Path(match[1] if match else "")
             for group in (own, *own.parents):
                 with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
                     texts = [(root / mount / group / name).read_text() for name in files]
@@ -133,32 +135,32 @@ def _cgroup_quotas(root: Path) -> Iterator[float]:
 
 
 def wanted_device(args: Mapping[str, str]) -> Device:
-    """The device Triton gave this instance, from the `args` of `initialize`.
+    """Return the device of this instance, from the `args` of `initialize`.
 
-    Triton turns KIND_AUTO into KIND_GPU wherever it sees a GPU, so only the config file tells
-    whether a GPU is required; without that, a framework that cannot use it takes the CPU.
+    Triton turns KIND_AUTO into KIND_GPU if it sees a GPU. So only the config file shows whether a GPU is
+    required; if it is not, a framework that cannot use the GPU falls back to the CPU.
     """
     if args["model_instance_kind"].removeprefix("KIND_") != "GPU":
         return CPU
     folder = Path(args["model_repository"])
     configs = folder / "configs" / f"{os.environ.get(CONFIG_NAME_ENV)}.pbtxt", folder / "config.pbtxt"
     text = next((path.read_text() for path in configs if path.is_file()), "")
-    insists = re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
-    return Device("cuda", int(args["model_instance_device_id"]), required=insists)
+    is_required = re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
+    return Device("cuda", int(args["model_instance_device_id"]), required=is_required)
 
 
-def cpu_engine(config: Mapping[str, Any], among: Sequence[str] = ENGINES) -> str:
-    """What runs the model on the CPU; ONNX Runtime unless the config names another."""
-    return _one_of(config, ENGINE_PARAMETER, among)
+def cpu_engine(config: Mapping[str, Any], allowed: Sequence[str] = ENGINES) -> str:
+    """Return the engine that runs the model on the CPU. The default is ONNX Runtime."""
+    return _one_of(config, ENGINE_PARAMETER, allowed)
 
 
 def cpu_precision(config: Mapping[str, Any]) -> str:
-    """In which precision a model that has several runs on the CPU; fp32 unless the config names another."""
+    """Return the precision in which a model that has both runs on the CPU. The default is fp32."""
     return _one_of(config, PRECISION_PARAMETER, PRECISIONS)
 
 
-def _one_of(config: Mapping[str, Any], name: str, among: Sequence[str]) -> str:
-    value = parameter(config, name) or among[0]
-    if value not in among:
-        raise GourmetError(f'parameter "{name}" is {value!r}; it must be one of {", ".join(among)}')
+def _one_of(config: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
+    value = parameter(config, name) or allowed[0]
+    if value not in allowed:
+        raise GourmetError(f'parameter "{name}" is {value!r}; it must be one of {", ".join(allowed)}')
     return value

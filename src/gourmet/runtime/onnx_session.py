@@ -25,13 +25,13 @@ from gourmet.runtime.instances import (
     cpu_threads,
     instance_count,
     integer_parameter,
-    opened_on,
+    open_or_fall_back,
     parameter,
     switch,
 )
 
 CUDA: Final = "CUDAExecutionProvider"
-# Everything that goes wrong is raised and answered; the log need not say it a second time.
+# Every error is raised and answered; the log need not repeat it.
 FATAL_ONLY: Final = 4
 
 # `optimization { graph { level } }` of the config: -1, 0 (everything, the default), 1, 2.
@@ -44,7 +44,7 @@ _GRAPH_LEVELS: Final = {
 
 
 def peek(path: Path) -> ort.InferenceSession:
-    """A session to read names, types and shapes from, opened as cheaply as may be."""
+    """Open a session cheaply, to read names, types and shapes only."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -53,13 +53,13 @@ def peek(path: Path) -> ort.InferenceSession:
 
 
 def has_cuda() -> bool:
-    """Whether the installed ONNX Runtime was built with its CUDA provider."""
+    """Return whether the installed ONNX Runtime was built with its CUDA provider."""
     return CUDA in ort.get_available_providers()
 
 
 @dataclass(frozen=True)
 class FileEngine:
-    """What the file takes and gives, how it is run, and ONNX Runtime's provider that runs it."""
+    """An open ONNX file: the name of the provider that runs it, its inputs and outputs, and its run."""
 
     name: str
     signature: signatures.OnnxSignature
@@ -71,18 +71,18 @@ def open_engine(
 ) -> FileEngine:
     """Open the file for one instance."""
     cpu_engine(config, (ONNX_RUNTIME,))
-    session = opened_on(device, partial(_open_on, path=path, config=config), warn, config["name"])
+    session = open_or_fall_back(device, partial(_open_on, path=path, config=config), warn, config["name"])
     options, signature = _run_options(config), signatures.OnnxSignature.of(session)
 
     def run(feeds: batches.Feeds, requested: Sequence[str]) -> Sequence[batches.Array]:
-        found: Sequence[batches.Array] = session.run(requested, feeds, options)
-        return found
+        outputs: Sequence[batches.Array] = session.run(requested, feeds, options)
+        return outputs
 
     name, rows = session.get_providers()[0], config.get("max_batch_size", 0)
-    # CUDA's provider prepares each convolution again, for a second in all, when the number of rows is not the
-    # one before (github.com/microsoft/onnxruntime/issues/23006), as where Triton puts requests together.
-    numbers = all(tensor.triton_type != "TYPE_STRING" for tensor in signature.inputs)
-    if name == CUDA and rows > 1 and "dynamic_batching" in config and numbers:
+    # The CUDA provider prepares each convolution again, for a second in all, when the number of rows changes
+    # (github.com/microsoft/onnxruntime/issues/23006), which dynamic batching does all the time.
+    is_numeric = all(tensor.triton_type != "TYPE_STRING" for tensor in signature.inputs)
+    if name == CUDA and rows > 1 and "dynamic_batching" in config and is_numeric:
         return FileEngine(name, signature, batches.padded(run, rows))
     return FileEngine(name, signature, run)
 
@@ -95,14 +95,14 @@ def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.Infer
     cuda_options = accelerator_options(config, "gpu_execution_accelerator", supported="cuda")
     if not has_cuda():
         raise GourmetError(
-            f"KIND_GPU needs ONNX Runtime's {CUDA}, this one has {', '.join(ort.get_available_providers())}; "
+            f"KIND_GPU needs ONNX Runtime's {CUDA}; installed: {', '.join(ort.get_available_providers())}; "
             "install onnxruntime-gpu, or set the instance group's kind to KIND_CPU"
         )
     provider = (CUDA, {**cuda_options, "device_id": str(device.index)})
     session = _open(path, options, [provider, "CPUExecutionProvider"])
     if CUDA not in session.get_providers():
-        # ONNX Runtime takes the CPU silently where CUDA's libraries cannot be loaded.
-        raise GourmetError(f"ONNX Runtime could not start its {CUDA} on GPU {device.index}; its log says why")
+        # ONNX Runtime falls back to the CPU silently if CUDA's libraries cannot be loaded.
+        raise GourmetError(f"ONNX Runtime could not start its {CUDA} on GPU {device.index}; see its log")
     return session
 
 
@@ -114,7 +114,7 @@ def _open(path: Path, options: ort.SessionOptions, providers: list[Any]) -> ort.
 
 
 def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
-    """Threads, graph optimisation and memory, by the names NVIDIA's backend gives them."""
+    """Return the options for threads, graph optimisation and memory, by their names in NVIDIA's backend."""
     options = ort.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
@@ -129,13 +129,13 @@ def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
     options.enable_cpu_mem_arena = switch(config, "enable_mem_arena", default=True)
     options.enable_mem_pattern = switch(config, "enable_mem_pattern", default=True)
     if threads * instance_count(config) >= available_cpus():
-        # Threads that spin while they wait take the CPU from Triton's own, which bring the next request.
+        # Threads that spin while they wait take the CPU from Triton's threads, which bring the next request.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
 def _run_options(config: Mapping[str, Any]) -> ort.RunOptions:
-    """The options of every run of an instance."""
+    """Return the options of every run of an instance."""
     options = ort.RunOptions()
     options.log_severity_level = FATAL_ONLY
     shrinkage = parameter(config, "memory.enable_memory_arena_shrinkage")
@@ -145,7 +145,7 @@ def _run_options(config: Mapping[str, Any]) -> ort.RunOptions:
 
 
 def accelerator_options(config: Mapping[str, Any], role: str, supported: str) -> dict[str, str]:
-    """Those of the accelerators in this role; raise GourmetError for one that is not supported."""
+    """Return the parameters of the accelerators in this role; raise GourmetError for an unsupported one."""
     options: dict[str, str] = {}
     for accelerator in config.get("optimization", {}).get("execution_accelerators", {}).get(role, []):
         if accelerator["name"] != supported:

@@ -1,7 +1,6 @@
-"""What an ONNX file takes and gives, beside what the model's config says about it.
+"""The inputs and outputs of an ONNX file, compared with the model's config.
 
-Nothing here needs Triton or a session: the config is the dict Triton hands out, and the session is
-asked for nothing but its inputs and outputs.
+`config` is the dictionary that Triton passes to a model. Of a session, only its inputs and outputs are read.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gourmet.runtime import batches
 
 Dims = tuple[int, ...]
 
-# ONNX Runtime's names of the element types that Triton's Python backend can carry, and Triton's.
+# Element types that Triton's Python backend supports: ONNX Runtime's name and Triton's.
 TRITON_TYPES: Final = {
     "tensor(bool)": "TYPE_BOOL",
     "tensor(uint8)": "TYPE_UINT8",
@@ -32,15 +31,15 @@ TRITON_TYPES: Final = {
     "tensor(string)": "TYPE_STRING",
 }
 
-# NVIDIA's default-max-batch-size, for a config that names no tensors and no batch size.
+# NVIDIA's default-max-batch-size. It applies to a config without tensors and batch size.
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 
 
 @dataclass(frozen=True)
 class OnnxTensor:
-    """One input or output of the ONNX file; `dims` holds -1 where a size is free.
+    """One input or output of the ONNX file; a dimension of -1 may have any size.
 
-    ONNX Runtime shows a scalar and a tensor of unknown rank alike, as no dims at all.
+    ONNX Runtime reports no dims for a scalar, and also for a tensor of unknown rank.
     """
 
     name: str
@@ -51,7 +50,7 @@ class OnnxTensor:
     def triton_type(self) -> str:
         if self.onnx_type not in TRITON_TYPES:
             raise GourmetError(
-                f"{self.name!r} of the ONNX file is {self.onnx_type}; this backend carries "
+                f"{self.name!r} of the ONNX file is {self.onnx_type}; this backend supports "
                 f"{', '.join(TRITON_TYPES)}"
             )
         return TRITON_TYPES[self.onnx_type]
@@ -59,7 +58,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True)
 class OnnxSignature:
-    """`optional` are initializers of the graph that a request may overwrite."""
+    """The tensors of an ONNX file; `optional` are initializers of the graph that a request may override."""
 
     inputs: tuple[OnnxTensor, ...]
     outputs: tuple[OnnxTensor, ...]
@@ -82,10 +81,10 @@ def _tensors(nodes: Iterable[Any]) -> tuple[OnnxTensor, ...]:
 
 
 def complete(config: dict[str, Any], signature: OnnxSignature) -> None:
-    """Write what the config leaves open into it, as NVIDIA's backend does.
+    """Add what the config omits, as NVIDIA's backend does.
 
-    A free first dimension everywhere becomes the batch, with dynamic batching unless some
-    scheduler is chosen.
+    If the first dimension of every tensor may have any size, it becomes the batch, with dynamic batching
+    unless the config chooses a scheduler.
     """
     can_be_stacked = all(tensor.dims[:1] == (-1,) for tensor in (*signature.inputs, *signature.outputs))
     if config["max_batch_size"] == 0 and can_be_stacked:
@@ -103,7 +102,7 @@ def _declare(tensor: OnnxTensor, batched: bool) -> dict[str, Any]:
     dims = list(tensor.dims[1:] if batched else tensor.dims)
     declared: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
     if not dims:
-        # Triton wants at least one dimension of everything.
+        # Triton requires at least one dimension.
         declared["dims"] = [1]
         if batched:
             declared["reshape"] = {"shape": []}
@@ -111,7 +110,7 @@ def _declare(tensor: OnnxTensor, batched: bool) -> dict[str, Any]:
 
 
 def check(config: Mapping[str, Any], signature: OnnxSignature) -> None:
-    """Raise GourmetError with everything about the config that the ONNX file contradicts."""
+    """Raise GourmetError with all contradictions between the config and the ONNX file."""
     problems = [*_unsupported(config), *_disagreements(config, signature)]
     if problems:
         raise GourmetError("; ".join(problems))
@@ -160,14 +159,15 @@ def _disagreement(
     if max_batch_size > 0 and tensor.dims[:1] != (-1,):
         yield (
             f"{role} {name!r} is {list(tensor.dims)} in the ONNX file, but max_batch_size "
-            f"{max_batch_size} needs a first dimension of any size (-1); set it to 0 or export so"
+            f"{max_batch_size} needs a first dimension of any size (-1). Set max_batch_size to 0, or export "
+            "the model with a dynamic first dimension"
         )
     elif not fits(dims, tensor.dims):
         yield f"{role} {name!r} is {list(dims)} in the config and {list(tensor.dims)} in the ONNX file"
 
 
 def fits(ours: Dims, theirs: Dims) -> bool:
-    """Whether two shapes can be the same; -1 is any size, and a scalar may be written as ones."""
+    """Return whether two shapes can be equal. -1 is any size; a scalar may be written as ones."""
     if not theirs:
         return all(dim in (1, -1) for dim in ours)
     return len(ours) == len(theirs) and all(a == b or -1 in (a, b) for a, b in zip(ours, theirs, strict=True))

@@ -1,4 +1,4 @@
-"""Packages that only some verbs need, and the one command that brings them."""
+"""Packages that only some verbs need, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from gourmet.errors import UsageError
 from gourmet.runtime.files import IS_INSTALLED
 
-# What requirements/train.txt brings, and make up does not.
+# The packages of requirements/train.txt that `make up` does not install.
 _TRAIN: Final = frozenset(
     [
         "huggingface_hub",
@@ -26,7 +26,7 @@ _TRAIN: Final = frozenset(
 
 
 def how_to_install(extra: str) -> str:
-    """The command that brings an extra of this project, in a checkout or for an installed package."""
+    """Return the command that installs an extra of this project, in a checkout or from a wheel."""
     if IS_INSTALLED:
         return f"pip install 'gourmetgram-triton[{extra}]'"
     target = {"train": "train-setup", "lab": "setup-lab"}.get(extra)
@@ -38,7 +38,7 @@ def how_to_install(extra: str) -> str:
 
 
 def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
-    """Import a module that `what` needs; UsageError says how to get it, and what works without it."""
+    """Import a module that `what` needs; raise UsageError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -46,7 +46,7 @@ def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
 
 
 def missing(error: ModuleNotFoundError) -> UsageError | None:
-    """Say in a sentence how to get a package of the extra `train`; None for other packages."""
+    """Return the UsageError for a missing package of the extra `train`; None for other packages."""
     is_known = str(error.name).partition(".")[0] in _TRAIN
     return _missing(str(error.name), "this verb", "train") if is_known else None
 

@@ -1,6 +1,6 @@
-"""Texts, tables and archives that people pass to a verb: read, or refused with the reason.
+"""Read texts, tables and archives that a user passes to a verb, or refuse them with the reason.
 
-Standard library only: manifests are read with this inside Triton.
+Standard library only: served models read their manifests with it inside Triton.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 
-# What zipfile raises for an archive that is damaged, or lacks a part, or is packed in another way.
+# The errors that zipfile raises for an archive that is damaged, incomplete or packed by an unknown method.
 ZIP_ERRORS: Final = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def check_weights(path: Path) -> None:
-    """Raise GourmetError unless there is such a file of weights, or of a network."""
+    """Raise GourmetError unless the file of weights exists."""
     if not path.is_file():
         raise GourmetError(f"{path} does not exist: train first, or name another file")
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8 with its line ends as they are; OSError, or ValueError for any other."""
+    """Read a UTF-8 text and keep its line ends; raise OSError, or ValueError for another encoding."""
     return path.read_bytes().decode()
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read an object of JSON by its keys; OSError or ValueError for anything else."""
+    """Read a JSON object; raise OSError, or ValueError for anything else."""
     try:
-        found = json.loads(read_text(path))
+        table = json.loads(read_text(path))
     except RecursionError as exc:
-        raise ValueError("its lists or tables are too deep") from exc
-    if not isinstance(found, dict):
-        raise ValueError("it is not an object of JSON, {…}")
-    return found
+        raise ValueError("its lists or objects are nested too deeply") from exc
+    if not isinstance(table, dict):
+        raise ValueError("it is not a JSON object, {…}")
+    return table
 
 
 def in_short(exc: Exception) -> str:
-    """A reason for a sentence: its first line, and of pydantic's errors where, and what is wrong there."""
+    """Return the reason in one line: the first line of the message, or the first of pydantic's errors."""
     details: list[Any] = getattr(exc, "errors", list)()
     if details:
         return f"{'.'.join(map(str, details[0]['loc']))}: {details[0]['msg']}"
@@ -50,10 +50,10 @@ def in_short(exc: Exception) -> str:
 
 
 @contextlib.contextmanager
-def what_it_says() -> Iterator[None]:
-    """Within, a table is taken for what it should be; ValueError says where it is something else."""
+def malformed_as_value_error() -> Iterator[None]:
+    """Raise ValueError if a table that is read within the block lacks a key or has an unexpected value."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
-        what = f"it lacks {exc}" if isinstance(exc, LookupError) else f"unexpected value: {exc}"
-        raise ValueError(what) from exc
+        reason = f"it lacks {exc}" if isinstance(exc, LookupError) else f"unexpected value: {exc}"
+        raise ValueError(reason) from exc

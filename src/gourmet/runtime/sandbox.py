@@ -1,14 +1,14 @@
-"""A process with limits for what strangers made: their pictures.
+"""A process with limits, for untrusted input: uploaded pictures.
 
-A library that never returns cannot be interrupted in the process that called it. So it is called in a process
-of its own, a module of ours whose `main` is `serve(answer)`, and the caller stops waiting, and ends the
-process, when nobody needs the answer any more or its time is over.
+A library call that never returns cannot be interrupted within its process. So it runs in a process of its
+own: a module of ours whose `main` is `serve(answer)`. The caller stops waiting and ends the process when its
+time is over or its client has disconnected.
 
-The process ends by itself too: at its limits of processor and time, by signals that nothing in it handles,
-and while it works as soon as the one that started it has closed the connection between them, which the kernel
-does for one that was killed. Memory beyond its limit is refused, which is an error of what it was asked.
+The process also ends by itself: signals that it does not handle end it at its limits of CPU and wall time,
+and while it works when its parent closes the connection or is killed. A request for memory beyond the limit
+fails inside the process and is answered as an error.
 
-A question and an answer are each a small dictionary of JSON, and bytes: none of them is code.
+A question and an answer are each a small JSON object and bytes; neither is ever executed as code.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from typing import Any, Final
 Facts = Mapping[str, Any]
 Answer = Callable[[Facts, bytes], tuple[Facts, bytes]]
 
-# How often the one that waits looks whether it still should.
-LOOK_S: Final = 0.1
+# How often the caller checks whether it should go on waiting.
+POLL_S: Final = 0.1
 _MAX_FACTS: Final = 1 << 16
 _MAX_BYTES: Final = 100_000_000
-_BY_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
-# Others, who know their work to be harmless, go first where the processors are busy.
+_ENDED_AT_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
+# Work on trusted input goes first when the CPUs are busy.
 _NICENESS: Final = 5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """For each question."""
+    """The limits for each question."""
 
     cpu_s: float
     wall_s: float
-    memory_bytes: int  # beside what the process has at its start
+    memory_bytes: int  # beyond the memory of the process at its start
 
 
 class Refused(Exception):
-    """What was asked cannot be done; `code` is for programs, the message for people."""
+    """The process refused its input; `code` is for programs, the message for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class Ended(Exception):
-    """The process ended without an answer: at a limit, since nobody waited any more, or as it crashed."""
+    """The process ended without an answer: it reached a limit, was no longer needed, or crashed."""
 
     def __init__(self, *, too_slow: bool) -> None:
         super().__init__("it took too long" if too_slow else "its process crashed")
@@ -67,18 +67,18 @@ class Ended(Exception):
 
 
 class Sandbox:
-    """A process that runs `module`, asked one question after another."""
+    """A process that runs `module` and answers one question after another."""
 
     def __init__(self, module: str, limits: Limits) -> None:
         self._limits = limits
-        self._link, theirs = Pipe()
-        with theirs:
+        self._link, child_link = Pipe()
+        with child_link:
             self._program = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, json.dumps(asdict(limits))],
-                stdin=theirs.fileno(),
+                stdin=child_link.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # complaints of libraries in C
-                # One arena of malloc and no threads of BLAS, whose reserves count as its memory.
+                stderr=subprocess.DEVNULL,  # warnings of C libraries
+                # One malloc arena and one BLAS thread: the address space that they reserve counts as memory.
                 env={**os.environ, "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
 
@@ -89,34 +89,34 @@ class Sandbox:
     def ask(
         self, facts: Facts, data: bytes = b"", is_over: Callable[[], bool] = lambda: False
     ) -> tuple[Facts, bytes]:
-        """Raise Refused, or Ended, after which it can be asked no more; `is_over` says to stop waiting."""
+        """Return the answer; raise Refused, or Ended if the process is gone. Stop waiting when `is_over`."""
         end = time.monotonic() + self._limits.wall_s
 
         def receive(max_bytes: int) -> bytes:
-            while not self._link.poll(LOOK_S):
+            while not self._link.poll(POLL_S):
                 if time.monotonic() > end or is_over():
                     raise TimeoutError
             return self._link.recv_bytes(max_bytes)
 
         try:
             _send(self._link, facts, data)
-            found: dict[str, Any] = dict(json.loads(receive(_MAX_FACTS)))
+            reply: dict[str, Any] = dict(json.loads(receive(_MAX_FACTS)))
             body = receive(_MAX_BYTES)
         except (OSError, EOFError, ValueError, TypeError, RecursionError) as exc:
             status = self.end()
-            raise Ended(too_slow=isinstance(exc, TimeoutError) or status in _BY_A_LIMIT) from exc
+            raise Ended(too_slow=isinstance(exc, TimeoutError) or status in _ENDED_AT_A_LIMIT) from exc
         except BaseException:
             self.end()
             raise
-        if "refused" in found:
-            raise Refused(str(found["refused"]), body.decode(errors="replace"))
-        return found, body
+        if "refused" in reply:
+            raise Refused(str(reply["refused"]), body.decode(errors="replace"))
+        return reply, body
 
     def end(self) -> int:
-        """Its exit status."""
+        """End the process and return its exit status."""
         self._link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._program.wait(LOOK_S)  # it is ended by the closing, or was before
+            return self._program.wait(POLL_S)  # the closed link ends it
         self._program.kill()
         return self._program.wait()
 
@@ -134,9 +134,9 @@ def serve(answer: Answer) -> None:
     """Answer the questions that come through standard input, within the limits of the command line."""
     limits = Limits(**json.loads(sys.argv[1]))
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for ends in (signal.SIGPROF, signal.SIGALRM, signal.SIGIO):
-        signal.signal(ends, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this
+    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGIO):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     max_bytes = pages * resource.getpagesize() + limits.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
@@ -158,7 +158,7 @@ def serve(answer: Answer) -> None:
 @contextlib.contextmanager
 def _ended_by_the_kernel(link: Connection, limits: Limits) -> Iterator[None]:
     flags = fcntl.fcntl(link, fcntl.F_GETFL)
-    # SIGIO says that something happened to the connection: nothing is sent meanwhile, so it was closed.
+    # The parent sends nothing meanwhile, so SIGIO means that the connection was closed.
     fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(link, fcntl.F_SETFL, flags | os.O_ASYNC)
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)

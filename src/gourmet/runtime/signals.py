@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, handled in another way for a while."""
+"""Context managers that handle Ctrl-C and SIGTERM in other ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Other handlers for a while; only the main thread may ask for it."""
+    """Replace signal handlers within the block. Call it in the main thread only."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -23,23 +23,19 @@ def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stops() -> list[signal.Signals]:
-    """Ctrl-C, SIGTERM and a terminal that closes, but under nohup, and those that are ignored for now."""
-    numbers = (*STOPS, signal.SIGHUP)
-    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-
-
 @contextmanager
-def stops_set(asked: threading.Event) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a terminal that closes set `asked`, however many come; under nohup it may close."""
-    numbers = {*STOPS, *_stops()}
-    with handled(dict.fromkeys(numbers, lambda *_: asked.set())):
+def set_on_stop(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at Ctrl-C, SIGTERM and, except under nohup, when the terminal closes."""
+    numbers = set(STOPS)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.add(signal.SIGHUP)
+    with handled(dict.fromkeys(numbers, lambda *_: stop.set())):
         yield
 
 
 @contextmanager
 def sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, so that what it began is undone; elsewhere it kills."""
+    """Let SIGTERM raise SystemExit, so that the command cleans up. Outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -49,13 +45,13 @@ def sigterm_unwinds() -> Iterator[None]:
 
 @contextmanager
 def first_stop() -> Iterator[threading.Event]:
-    """What the first Ctrl-C or SIGTERM sets, to be asked between steps; a second one ends the process."""
-    asked = threading.Event()
+    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises KeyboardInterrupt."""
+    stop = threading.Event()
 
     def note(*_: object) -> None:
-        asked.set()
+        stop.set()
         for number in STOPS:
             signal.signal(number, signal.default_int_handler)
 
     with handled(dict.fromkeys(STOPS, note)):
-        yield asked
+        yield stop

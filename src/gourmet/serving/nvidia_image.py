@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.runtime.instances import CONFIG_NAME_ENV
-from gourmet.runtime.signals import stops_set
+from gourmet.runtime.signals import set_on_stop
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.processes import Child
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    with run_file.kept((8000, 8001), {"admin": key}), stops_set(asked):
+    with run_file.kept((8000, 8001), {"admin": key}), set_on_stop(asked):
         triton = Child(command(arguments, key), env=os.environ, cwd=Path.cwd(), on_line=show)
         hiding.pid = triton.pid
         try:

@@ -22,7 +22,7 @@ from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
 from gourmet.client.triton import BadSample
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import HOME_ENV, home
-from gourmet.runtime.signals import STOPS, handled, stops_set
+from gourmet.runtime.signals import STOPS, handled, set_on_stop
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.older_version import load_older_versions
 from gourmet.serving.processes import Child
@@ -112,7 +112,7 @@ class Supervisor:
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` once all of it answers, and return after a signal."""
         kept = []
-        with stops_set(self._stopping):
+        with set_on_stop(self._stopping):
             try:
                 if self._server:
                     kept.append(self._started(self._server))

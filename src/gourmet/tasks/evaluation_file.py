@@ -9,7 +9,7 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import in_short, read_table, what_it_says
+from gourmet.runtime.reading import in_short, malformed_as_value_error, read_table
 
 _NAME: Final = "evaluation.json"
 
@@ -30,7 +30,7 @@ def read(weights: Path) -> dict[str, Any]:
         raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
     try:
         found = read_table(path)
-        with what_it_says():
+        with malformed_as_value_error():
             digest = found["weights"]["sha256"]
     except (OSError, ValueError) as exc:
         raise NotEvaluated(f"{path} cannot be read ({in_short(exc)}): run `gourmet evaluate` again") from exc

@@ -1,6 +1,6 @@
-"""ONNX Runtime behind Triton's Python backend: serves any model whose config says "onnxruntime".
+"""ONNX Runtime behind Triton's Python backend: serves any model whose config names the backend "onnxruntime".
 
-One folder up, README.md tells what it honours and what it does not.
+../README.md lists the supported settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE = "model.onnx"
 
 
 class TritonPythonModel:
-    """One instance of a model; Triton calls these methods, all from one thread."""
+    """One instance of a model. Triton calls its methods from a single thread."""
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
@@ -47,10 +47,10 @@ class TritonPythonModel:
             f"{args['model_instance_name']} runs {path.name} on {engine.name} "
             f"with {cpu_threads(config)} CPU threads"
         )
-        malloc.give_back()  # of the file
+        malloc.give_back()  # the file
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
-        self._left = batches.LeftClients()
+        self._cancellations = batches.Cancellations()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
@@ -61,7 +61,7 @@ class TritonPythonModel:
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
         job = batches.Job({}, list(request.requested_output_names()))
         try:
-            self._left.check(request)
+            self._cancellations.check(request)
             for tensor in request.inputs():
                 name, array = tensor.name(), tensor.as_numpy()
                 job.feeds[name] = batches.text(name, array) if name in self._strings else array

@@ -1,6 +1,6 @@
-"""TorchScript behind Triton's Python backend: serves any model whose config says "pytorch".
+"""TorchScript behind Triton's Python backend: serves any model whose config names the backend "pytorch".
 
-One folder up, README.md tells what it honours and what it does not.
+../README.md lists the supported settings.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gourmet.runtime.instances import wanted_device
 
 
 class TritonPythonModel:
-    """One instance of a model; Triton calls these methods, all from one thread."""
+    """One instance of a model. Triton calls its methods from a single thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        # OpenMP's threads would spin for milliseconds after a run, on the CPUs that Triton needs to bring the
-        # next request. It reads this as torch is loaded; the pause between two operations is shorter.
+        # OpenMP's threads would spin for milliseconds after a run, on the CPUs that Triton needs for the next
+        # request. This value still covers the pause between two operations. torch reads it on import.
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-        # Triton also starts a stub just to ask for a model's config, which need not wait for torch.
+        # Import torch late: Triton also starts a process only to complete a model's config.
         from torch_network import TorchNetwork
 
         config = json.loads(args["model_config"])
@@ -43,7 +43,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
         self._batched = config["max_batch_size"] > 0
-        self._left = batches.LeftClients()
+        self._cancellations = batches.Cancellations()
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._read(request) for request in requests]
@@ -53,7 +53,7 @@ class TritonPythonModel:
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
         job = batches.Job({}, list(request.requested_output_names()))
         try:
-            self._left.check(request)
+            self._cancellations.check(request)
             job.feeds = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         except batches.RequestCancelled as exc:
             job.error = exc

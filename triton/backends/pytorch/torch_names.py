@@ -1,6 +1,6 @@
-"""Which of a config's inputs and outputs are which of a network's, as NVIDIA's backend reads their names.
+"""Match the inputs and outputs of a config with those of a network, by the rules of NVIDIA's backend.
 
-Nothing here needs torch or Triton: the config is the dict that Triton hands out.
+`config` is the dictionary that Triton passes to a model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gourmet.runtime import batches
 
 Config = Mapping[str, Any]
 
-# Those that both numpy and torch have.
+# The types that both numpy and torch have.
 TYPES: Final = {
     "TYPE_BOOL": "bool",
     "TYPE_UINT8": "uint8",
@@ -30,7 +30,7 @@ _INDEXED: Final = re.compile(r".*__(\d+)")
 
 
 def check(config: Config) -> None:
-    """Raise GourmetError with everything that the config asks for and this backend lacks."""
+    """Raise GourmetError with everything in the config that this backend does not support."""
     if problems := list(_problems(config)):
         raise GourmetError("; ".join(problems))
 
@@ -38,11 +38,11 @@ def check(config: Config) -> None:
 def _problems(config: Config) -> Iterator[str]:
     for role in ("input", "output"):
         if not config[role]:
-            yield f"the config names no {role}s: TorchScript does not say what they are, so it has to"
+            yield f"the config has no {role}s: add them, since a TorchScript file does not describe them"
         for declared in config[role]:
             if declared["data_type"] not in TYPES:
                 yield (
-                    f"{role} {declared['name']!r} is {declared['data_type']}; this backend carries "
+                    f"{role} {declared['name']!r} is {declared['data_type']}; this backend supports "
                     f"{', '.join(TYPES)}"
                 )
     if config.get("platform") not in (None, "", "pytorch_libtorch"):
@@ -53,10 +53,10 @@ def _problems(config: Config) -> Iterator[str]:
 
 
 def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """The config's inputs in the order of the network's `arguments`.
+    """Return the config's inputs in the order of the network's `arguments`.
 
-    They are named like the arguments, or by a number at their end as in INPUT__0; else the order is the
-    config's.
+    Their names are those of the arguments or end in numbers, as in INPUT__0; otherwise the config's order
+    counts.
     """
     if set(names) == set(arguments):
         return list(arguments)
@@ -64,14 +64,14 @@ def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def by_number(names: Sequence[str]) -> list[str]:
-    """The names in the order of the numbers at their ends, where all have one; else as they stand."""
-    found = [_INDEXED.fullmatch(name) for name in names]
-    numbers = {int(each[1]): each[0] for each in found if each}
-    if len(numbers) < len(names):
+    """Return the names in the order of the numbers at their ends; unchanged if a name has none."""
+    matches = [_INDEXED.fullmatch(name) for name in names]
+    numbered = {int(match[1]): match[0] for match in matches if match}
+    if len(numbered) < len(names):
         return list(names)
-    if sorted(numbers) != list(range(len(names))):
+    if sorted(numbered) != list(range(len(names))):
         raise GourmetError(
-            f"{', '.join(names)} have the numbers {', '.join(map(str, sorted(numbers)))} at their ends; "
-            f"expected are 0 to {len(names) - 1}, each once"
+            f"{', '.join(names)} end in the numbers {', '.join(map(str, sorted(numbered)))}; "
+            f"they must be 0 to {len(names) - 1}, each once"
         )
-    return [numbers[place] for place in range(len(names))]
+    return [numbered[number] for number in range(len(names))]

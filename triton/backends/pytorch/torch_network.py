@@ -1,4 +1,4 @@
-"""A TorchScript file as a function of arrays by name. All that needs torch is here."""
+"""A TorchScript file as a function of named arrays. Only this module imports torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from gourmet.errors import GourmetError
 from gourmet.runtime import malloc
 from gourmet.runtime.batches import Array, Feeds, UnusableTensors
 from gourmet.runtime.instances import Device, cpu_threads, integer_parameter, switch
+from gourmet.runtime.reading import in_short
 
-# TorchScript profiles in the first run and compiles in the second, for any number of rows.
+# TorchScript profiles in the first run and compiles in the second. The number of rows does not matter.
 _WARM_UP_ROWS: Final = (1, 2)
-# Switches of NVIDIA's that are torch's own, for the whole process, which an instance is.
+# Parameters of NVIDIA's backend that are global switches of torch. Each instance is a process of its own.
 _JIT: Final[Mapping[str, Callable[[bool], Any]]] = {
     "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
     "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
@@ -28,23 +29,24 @@ _JIT: Final[Mapping[str, Callable[[bool], Any]]] = {
 
 
 class TorchNetwork:
-    """One instance: the file as its config wants it run; raises GourmetError where it cannot be."""
+    """One instance: a file, run with the settings of its config. Raise GourmetError if it cannot be run."""
 
     def __init__(
         self, path: Path, config: Mapping[str, Any], device: Device | None, warn: Callable[[str], None]
     ) -> None:
-        """Without a `device` the network stays on the devices that it was saved on (KIND_MODEL)."""
+        """Without a `device`, the network stays on the devices on which it was saved (KIND_MODEL)."""
         self._config, self._warn = config, warn
-        self._device = self._found(device)
+        self._device = self._torch_device(device)
         self._threads = integer_parameter(config, "INTRA_OP_THREAD_COUNT") or cpu_threads(config)
         self._inference = switch(config, "INFERENCE_MODE", default=True)
         self._optimized = not switch(config, "DISABLE_OPTIMIZED_EXECUTION", default=False)
-        self._clean = switch(config, "ENABLE_CACHE_CLEANING", default=False)
+        self._clean_cache = switch(config, "ENABLE_CACHE_CLEANING", default=False)
         self._prepare_process()
         module = self._load(path, "cpu" if device is None else str(self._device), keep=device is None)
         self._inputs = self._ordered(module.forward.schema.arguments[1:])
-        self._outputs = torch_names.by_number([each["name"] for each in config["output"]])
-        self._types = {each["name"]: torch_names.TYPES[each["data_type"]] for each in config["output"]}
+        outputs = config["output"]
+        self._outputs = torch_names.by_number([output["name"] for output in outputs])
+        self._types = {output["name"]: torch_names.TYPES[output["data_type"]] for output in outputs}
         self._module = self._optimize(module) if self._optimized else module
         self._warm_up()
 
@@ -52,39 +54,39 @@ class TorchNetwork:
         return f"{self._device} with {self._threads} CPU threads"
 
     def run(self, feeds: Feeds, requested: Sequence[str]) -> list[Array]:
-        """The wanted outputs of one batch."""
+        """Return the requested outputs of one batch."""
         tensors = [torch.from_numpy(feeds[name]).to(self._device) for name in self._inputs]
         with ExitStack() as during:
             during.enter_context(torch.inference_mode() if self._inference else torch.no_grad())
             if not self._optimized:
                 during.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
-            answered = self._named(self._module(*tensors))
-            outputs = [self._as_promised(name, answered[name].cpu().numpy()) for name in requested]
-        if self._clean and self._device.type == "cuda":
+            by_name = self._named(self._module(*tensors))
+            outputs = [self._with_declared_type(name, by_name[name].cpu().numpy()) for name in requested]
+        if self._clean_cache and self._device.type == "cuda":
             torch.cuda.empty_cache()
         return outputs
 
-    def _found(self, device: Device | None) -> torch.device:
+    def _torch_device(self, device: Device | None) -> torch.device:
         if device is None or device.kind == "cpu":
             return torch.device("cpu")
         if torch.cuda.is_available():
             return torch.device(str(device))
         if device.required:
             raise GourmetError(
-                f"KIND_GPU needs a torch that sees a GPU, and this one ({torch.__version__}) sees none: "
-                "install one built for CUDA, or set the instance group's kind to KIND_CPU"
+                f"KIND_GPU needs a GPU, but torch {torch.__version__} finds none: install a torch built for "
+                "CUDA, or set the instance group's kind to KIND_CPU"
             )
-        self._warn(f"{self._config['name']} runs on the CPU instead of {device}: torch sees no GPU")
+        self._warn(f"{self._config['name']} runs on the CPU instead of {device}: torch finds no GPU")
         return torch.device("cpu")
 
     def _prepare_process(self) -> None:
         if self._device.type == "cpu":
             malloc.use(malloc.SERVING)
         torch.set_num_threads(self._threads)
-        if between := integer_parameter(self._config, "INTER_OP_THREAD_COUNT"):
-            torch.set_num_interop_threads(between)
-        for name, turn in _JIT.items():
-            turn(switch(self._config, name, default=True))
+        if inter_op := integer_parameter(self._config, "INTER_OP_THREAD_COUNT"):
+            torch.set_num_interop_threads(inter_op)
+        for name, set_switch in _JIT.items():
+            set_switch(switch(self._config, name, default=True))
         torch.backends.cudnn.enabled = not switch(self._config, "DISABLE_CUDNN", default=False)
         if switch(self._config, "ENABLE_WEIGHT_SHARING", default=False):
             self._warn("ENABLE_WEIGHT_SHARING has no effect here: each instance is a process of its own")
@@ -93,61 +95,59 @@ class TorchNetwork:
         try:
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 module = torch.jit.load(path, map_location=None if keep else device)  # type: ignore[no-untyped-call]
-        except Exception as exc:  # torch's own, of many kinds
-            said = next(iter(str(exc).splitlines()), type(exc).__name__)
-            raise GourmetError(f"{path} cannot be opened as TorchScript: {said}") from exc
+        except Exception as exc:  # torch raises many types
+            raise GourmetError(f"{path} cannot be opened as TorchScript: {in_short(exc)}") from exc
         return module.eval()
 
     def _ordered(self, arguments: Sequence[Any]) -> list[str]:
-        """The config's inputs as the network takes them."""
-        named = [each["name"] for each in self._config["input"]]
-        needed = sum(not each.has_default_value() for each in arguments)
-        others = [
-            f"{each.name}: {each.type}" for each in arguments[: len(named)] if str(each.type) != "Tensor"
-        ]
-        if others or not needed <= len(named) <= len(arguments):
-            takes = ", ".join(f"{each.name}: {each.type}" for each in arguments)
+        """Return the config's inputs in the order of the network's arguments."""
+        inputs = [declared["name"] for declared in self._config["input"]]
+        required = sum(not argument.has_default_value() for argument in arguments)
+        used = arguments[: len(inputs)]
+        are_tensors = all(str(argument.type) == "Tensor" for argument in used)
+        if not are_tensors or not required <= len(inputs) <= len(arguments):
+            signature = ", ".join(f"{argument.name}: {argument.type}" for argument in arguments)
             raise GourmetError(
-                f"the network takes {takes}, and the config names the inputs {', '.join(named)}: each has "
-                "to be a tensor, and each tensor an input"
+                f"the network takes {signature}, the config names the inputs {', '.join(inputs)}: the config "
+                "must name one input per tensor, and each argument must be a tensor"
             )
-        return torch_names.in_order(named, [each.name for each in arguments[: len(named)]])
+        return torch_names.in_order(inputs, [argument.name for argument in used])
 
     def _optimize(self, module: Any) -> Any:
-        """Frozen, and on the CPU fused for it; that form cannot be saved, so it is made here."""
+        """Freeze and fuse the network for this machine. That form cannot be saved, so it is made here."""
         try:
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 frozen = torch.jit.freeze(module)
                 return torch.jit.optimize_for_inference(frozen)
-        except Exception as exc:  # what cannot be frozen can be run
+        except Exception as exc:  # a network that cannot be frozen may still run
             self._warn(f"{self._config['name']} is not frozen: {exc}")
             return module
 
     def _named(self, answer: Any) -> Mapping[str, torch.Tensor]:
-        """The outputs by the config's names: of one tensor, a tuple or list of them, or a dictionary."""
+        """Name the outputs as the config does. A network returns a tensor, several, or a dictionary."""
         if isinstance(answer, Mapping) and set(answer) >= set(self._outputs):
             return answer
         tensors = [answer] if isinstance(answer, torch.Tensor) else list(answer)
-        if len(tensors) < len(self._outputs) or not all(isinstance(each, torch.Tensor) for each in tensors):
+        if len(tensors) < len(self._outputs) or not all(isinstance(value, torch.Tensor) for value in tensors):
             kinds = ", ".join(
-                str(list(each.shape)) if isinstance(each, torch.Tensor) else type(each).__name__
-                for each in tensors
+                str(list(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__
+                for value in tensors
             )
             raise GourmetError(
-                f"the network answers with {len(tensors)} values ({kinds}), and the config names the outputs "
-                f"{', '.join(self._outputs)}"
+                f"the network returns {len(tensors)} values ({kinds}), the config names the outputs "
+                f"{', '.join(self._outputs)}: declare one output for each tensor"
             )
         return dict(zip(self._outputs, tensors, strict=False))
 
-    def _as_promised(self, name: str, array: Array) -> Array:
+    def _with_declared_type(self, name: str, array: Array) -> Array:
         if array.dtype != self._types[name]:
             raise GourmetError(
-                f"output {name!r} came back as {array.dtype}, and the config says {self._types[name]}"
+                f"output {name!r} has type {array.dtype}, the config declares {self._types[name]}"
             )
         return array
 
     def _warm_up(self) -> None:
-        """Run what the config describes, where it says all sizes, and see that the outputs are there."""
+        """Run the network on zeros if the config gives all sizes, and check that the outputs exist."""
         batched = self._config["max_batch_size"] > 0
         feeds: Feeds = {}
         for declared in self._config["input"]:
@@ -163,6 +163,8 @@ class TorchNetwork:
                     self.run(stacked, self._outputs)
                 except (GourmetError, UnusableTensors):
                     raise
-                except Exception as exc:  # zeros may be nothing that it can compute with
-                    self._warn(f"{self._config['name']} does not take zeros, and is not warmed up: {exc}")
+                except Exception as exc:  # some networks cannot compute zeros
+                    self._warn(
+                        f"{self._config['name']} is not warmed up, since it cannot compute zeros: {exc}"
+                    )
                     return

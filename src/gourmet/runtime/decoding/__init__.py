@@ -1,1 +1,1 @@
-"""Answers that grow token by token in a served model: the loop, its rows, and what computes a step of it."""
+"""Text generation inside a served model: the loop, its rows, and the engine that computes its steps."""

@@ -1,4 +1,4 @@
-"""Answers of several rows and of text between them: decoded side by side, put together as they are ready."""
+"""Build answers from several rows and the text between them. The rows are decoded side by side."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
-# What is kept as it is, and what a row answers, in the order of the answer.
+# An answer in order: texts that are copied, and rows whose tokens become text.
 Parts = Sequence[str | Row]
+CLIENT_LEFT: Final = "request cancelled: the client disconnected before its answer was complete"
 
 
 class OutOfTime(GourmetError):
@@ -28,19 +29,19 @@ class OutOfTime(GourmetError):
 
 
 class ClientLeft(GourmetError):
-    """An answer that nobody waits for."""
+    """An answer that was stopped because its client disconnected."""
 
 
 class Vocabulary(Protocol):
     """The tokens of a system's answers."""
 
-    start: int  # what the network has before the first token of an answer
-    end: int  # what it answers when there is nothing to add
+    start: int  # the network's input before the first token of an answer
+    end: int  # the token that ends an answer
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
     def settled(self, tokens: Sequence[int]) -> int:
-        """How many of these, which are an answer so far, have a text that no later token changes."""
+        """Return how many tokens of this unfinished answer have a text that later tokens cannot change."""
 
 
 class ServedNetwork(Protocol):
@@ -54,24 +55,24 @@ class ServedNetwork(Protocol):
 
     @property
     def out_of_time(self) -> str:
-        """A sentence for those whose answer was not finished in time."""
+        """The error message for an answer that was not finished before its deadline."""
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
-        """An answer's parts for each row of a request's inputs; ValueError for what cannot be answered."""
+        """Return the parts of the answer to each row of a request; raise ValueError for a bad row."""
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        """What each output of the model says of an answer, or of a piece of one."""
+        """Return the model's outputs for an answer, or for a piece of one."""
 
 
 @runtime_checkable
 class GenerationServing(Protocol):
-    """A system's SERVING, in its serving.py. It may import nothing that only training needs."""
+    """A system's SERVING, in its serving.py. It must not import packages that only training needs."""
 
     def open(self, files: Mapping[str, bytes], threads: int) -> ServedNetwork: ...
 
 
 class AnswerJob:
-    """One answer. `on_piece` is called, by a thread of the room, at its end, and in between if in pieces."""
+    """One answer. A thread of the room calls `on_piece` at its end; with `in_pieces`, for each new piece."""
 
     def __init__(
         self,
@@ -90,11 +91,11 @@ class AnswerJob:
         for row in self.rows:
             row.deadline, row.is_cancelled, row.client = deadline, is_cancelled, client
             row.on_tokens = self._advanced
-        self.text = ""  # what is ready of it
-        self._at = 0  # the part that is being sent
-        self._sent = 0  # characters of it
-        self._before = 0  # characters of the parts that were sent
-        self._sentences: list[ScoredSentence] = []  # those that were
+        self.text = ""  # the text so far
+        self._part = 0  # index of the part that is being sent
+        self._sent = 0  # characters of this part that were sent
+        self._start = 0  # where this part begins in the text
+        self._sentences: list[ScoredSentence] = []  # of the parts before
         self.finished = False
         self.error: Exception | None = None
 
@@ -104,13 +105,13 @@ class AnswerJob:
 
     @property
     def score(self) -> float:
-        """The logarithm of the probability of a token, on average."""
+        """The mean log probability of a token."""
         return sum(row.score for row in self.rows) / max(1, self.tokens + len(self.rows))
 
     def whole(self) -> GeneratedText:
-        self.advance()  # where it has no rows, nobody did
+        self.advance()  # an answer without rows was not advanced yet
         others: Sequence[str] = ()
-        if len(self._parts) == 1:  # those of several rows would have to be combined
+        if len(self._parts) == 1:  # the alternatives of several rows would have to be combined
             decode = self._network.vocabulary.decode
             others = [decode(row.answer_of(tokens)) for row in self.rows for tokens in row.others]
         return GeneratedText(self.text, self.tokens, self.score, others, sentences=self._sentences)
@@ -120,45 +121,43 @@ class AnswerJob:
             self.advance(row)
 
     def advance(self, row: Row | None = None) -> None:
-        """Pass on what is ready since the last time, which is everything where an answer has no rows."""
+        """Pass on the text that is new since the last call: for an answer without rows, all of it."""
         with self._lock:
             if self.finished:
                 return
             piece = ""
             if row and row.finished in ("deadline", "cancelled", "failed"):
-                late = row.finished == "deadline"
-                without_error = (
-                    OutOfTime(self._network.out_of_time) if late else ClientLeft("the client is gone")
-                )
-                self.error = row.error or without_error
+                is_late = row.finished == "deadline"
+                default = OutOfTime(self._network.out_of_time) if is_late else ClientLeft(CLIENT_LEFT)
+                self.error = row.error or default
             else:
-                piece = self._ready()
-            self.finished = bool(self.error) or self._at == len(self._parts)
+                piece = self._new_text()
+            self.finished = bool(self.error) or self._part == len(self._parts)
             if self.finished or (piece and self._in_pieces):
                 sentences = self._sentences if self.finished else None
                 self._on_piece(self, GeneratedText(piece, self.tokens, self.score, sentences=sentences))
 
-    def _ready(self) -> str:
-        """What is ready since the last time, in the order of the parts."""
-        found = ""
-        while self._at < len(self._parts):
-            part = self._parts[self._at]
+    def _new_text(self) -> str:
+        """Return the text that is new since the last call, in the order of the parts."""
+        new = ""
+        while self._part < len(self._parts):
+            part = self._parts[self._part]
             if isinstance(part, str):
                 text = part
-                found += text
+                new += text
             else:
                 text = self._text(part) if part.finished else self._settled(part)
-                found += text[self._sent :]
+                new += text[self._sent :]
                 self._sent = max(self._sent, len(text))
                 if not part.finished:
                     break
                 self._sent = 0
                 mean = part.score / (len(part.tokens) + 1)
-                self._sentences.append(ScoredSentence(self._before, self._before + len(text), mean))
-            self._before += len(text)
-            self._at += 1
-        self.text += found
-        return found
+                self._sentences.append(ScoredSentence(self._start, self._start + len(text), mean))
+            self._start += len(text)
+            self._part += 1
+        self.text += new
+        return new
 
     def _settled(self, row: Row) -> str:
         vocabulary = self._network.vocabulary
@@ -176,12 +175,12 @@ def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:
 
 
 def wait_for(
-    asked: Sequence[Parts], network: ServedNetwork, room: GenerationRoom, *, within_s: float = float("inf")
+    answers: Sequence[Parts], network: ServedNetwork, room: GenerationRoom, *, within_s: float = float("inf")
 ) -> list[GeneratedText]:
-    """The whole answer to each of these; raises what went wrong with the first that has none."""
+    """Generate all answers and return them whole; raise the error of the first one that failed."""
     finished = threading.Semaphore(0)
     deadline = time.monotonic() + within_s
-    jobs = [AnswerJob(parts, network, lambda *_: finished.release(), deadline=deadline) for parts in asked]
+    jobs = [AnswerJob(parts, network, lambda *_: finished.release(), deadline=deadline) for parts in answers]
     submit(jobs, room)
     for _ in jobs:
         finished.acquire()
@@ -192,23 +191,23 @@ def wait_for(
 
 
 def output_tensors(answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool) -> Tensors:
-    """The outputs of the model, with `rows` as those of a request; else there is a single answer.
+    """Return the output tensors of a model: with `rows` a row per answer, else those of a single answer.
 
-    Texts are bytes; numbers have the type that they came with.
+    Texts become bytes; numbers keep their type.
     """
     outputs = [network.outputs(answer) for answer in answers]
     shape = (len(outputs), 1) if rows else (1,)
-    found: dict[str, Array] = {}
+    tensors: dict[str, Array] = {}
     for name, value in outputs[0].items():
-        values = [each[name] for each in outputs]
+        values = [of_answer[name] for of_answer in outputs]
         if isinstance(value, str):
-            found[name] = np.array([each.encode() for each in values], np.object_).reshape(shape)
+            tensors[name] = np.array([text.encode() for text in values], np.object_).reshape(shape)
         else:
-            found[name] = np.array(values).reshape(shape)
-    return found
+            tensors[name] = np.array(values).reshape(shape)
+    return tensors
 
 
-# Rows that go through a step together, unless the config says otherwise.
+# Rows in a step, unless the config sets another number.
 _ROWS: Final = 16
 _ROWS_PARAMETER: Final = "rows_at_once"
 
@@ -216,13 +215,11 @@ _ROWS_PARAMETER: Final = "rows_at_once"
 def opened(
     serving: GenerationServing, version: Path, config: Mapping[str, Any]
 ) -> tuple[ServedNetwork, GenerationRoom]:
-    """Raise GourmetError where its files are not those of its manifest, or cannot be used."""
+    """Open a version; raise GourmetError if its files differ from the manifest or cannot be used."""
     network = serving.open(package.open_version(version, config), cpu_threads(config))
     rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
-    malloc.give_back()  # of the files, half of what it has
-    words = network.vocabulary
+    malloc.give_back()  # the files were half of this process's memory
+    start, end = network.vocabulary.start, network.vocabulary.end
     continuous = parameter(config, CONTINUOUS_PARAMETER) != "off"
-    room = GenerationRoom(
-        network.engine, start=words.start, end=words.end, max_rows=rows, continuous=continuous
-    )
+    room = GenerationRoom(network.engine, start=start, end=end, max_rows=rows, continuous=continuous)
     return network, room

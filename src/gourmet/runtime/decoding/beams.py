@@ -1,6 +1,6 @@
-"""A search that follows several beginnings of an answer at a time, and takes the one that ends best.
+"""Beam search: follow several beginnings of an answer, and keep the ones that end best.
 
-Each beginning is a row of the loop, and has a place there; this knows what follows from what a step found.
+Each beam is a row of the loop. `places` are the indices of these rows.
 """
 
 from __future__ import annotations
@@ -11,30 +11,29 @@ from typing import NamedTuple
 from gourmet.runtime.decoding.engine import Likeliest
 
 
-class Found(NamedTuple):
+class Hypothesis(NamedTuple):
     tokens: list[int]
-    score: float  # the logarithm of the probability of all tokens and the end
+    score: float  # the log probability of all tokens, the end included
 
 
 class BeamSearch:
-    """Finds the answers with the best scores for each of their tokens, as many as there are beams."""
+    """Find as many answers as there are beams, with the best mean log probability of a token."""
 
     def __init__(self, beams: int, max_tokens: int, end: int, place: int) -> None:
-        """It begins with a single place."""
+        """Begin with a single row, at `place`."""
         self._beams, self._max_tokens, self._end = beams, max_tokens, end
-        # Where the beginnings are in the loop, the likeliest first.
-        self.places = [place]
-        self._begun = [Found([], 0.0)]
-        self._whole: list[Found] = []
-        self.answers: Sequence[Found] = ()  # at the end, the best first
+        self.places = [place]  # of the unfinished hypotheses, the likeliest first
+        self._begun = [Hypothesis([], 0.0)]
+        self._whole: list[Hypothesis] = []
+        self.answers: Sequence[Hypothesis] = ()  # at the end, the best first
 
     def advance(self, likeliest: Likeliest) -> Sequence[tuple[int, int]]:
-        """By which token, after what is at which place, each beginning goes on; none at the end."""
+        """Return the place of the parent and the next token of each beam; nothing when the search is over."""
         beams, end = self._beams, self._end
-        tokens, scores = (each[self.places].tolist() for each in (likeliest.tokens, likeliest.scores))
+        tokens, scores = (array[self.places].tolist() for array in (likeliest.tokens, likeliest.scores))
         candidates = [
-            (found.score + score, rank, token)
-            for rank, found in enumerate(self._begun)
+            (begun.score + score, rank, token)
+            for rank, begun in enumerate(self._begun)
             for token, score in zip(tokens[rank], scores[rank], strict=True)
         ]
         candidates.sort(reverse=True)
@@ -42,12 +41,12 @@ class BeamSearch:
         for number, (score, rank, token) in enumerate(candidates[: 2 * beams]):
             if token == end:
                 if number < beams:
-                    self._whole.append(Found(self._begun[rank].tokens, score))
+                    self._whole.append(Hypothesis(self._begun[rank].tokens, score))
             elif len(chosen) < beams:
                 chosen.append((score, rank, token))
-        self._begun = [Found([*self._begun[rank].tokens, token], score) for score, rank, token in chosen]
+        self._begun = [Hypothesis([*self._begun[rank].tokens, token], score) for score, rank, token in chosen]
         if self._is_over():
-            self.answers = sorted(self._whole or self._begun, key=_worth, reverse=True)[:beams]
+            self.answers = sorted(self._whole or self._begun, key=_mean_score, reverse=True)[:beams]
             return ()
         return [(self.places[rank], token) for _, rank, token in chosen]
 
@@ -55,12 +54,13 @@ class BeamSearch:
         best, length = self._begun[0], len(self._begun[0].tokens)
         if length >= self._max_tokens:
             return True
-        # Nothing that is begun gets better for each of its tokens than the best of it is now.
-        return len(self._whole) >= self._beams and max(map(_worth, self._whole)) >= best.score / length
+        # The mean score of an unfinished hypothesis never rises above the best one's now.
+        return len(self._whole) >= self._beams and max(map(_mean_score, self._whole)) >= best.score / length
 
     def move(self, places: Sequence[int], parents: Sequence[int]) -> Mapping[int, int]:
-        """Each beginning has one of these places from now on; those of whom it has to be told what their
-        parent has said, with the parent. The others stay where that is.
+        """Give each beam one of these places. Return the parent of each place whose cache must be copied.
+
+        The first child of a parent stays at the parent's place.
         """
         unused = iter([place for place in places if place not in parents])
         copied: dict[int, int] = {}
@@ -73,5 +73,5 @@ class BeamSearch:
         return copied
 
 
-def _worth(found: Found) -> float:
-    return found.score / (len(found.tokens) + 1)
+def _mean_score(hypothesis: Hypothesis) -> float:
+    return hypothesis.score / (len(hypothesis.tokens) + 1)

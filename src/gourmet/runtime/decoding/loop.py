@@ -1,13 +1,12 @@
-"""Continuous batching: rows that are finished leave between two steps, and others join.
+"""Continuous batching: finished rows leave between two steps, and waiting rows join.
 
     loop = Loop(engine, start=1, end=0, max_rows=16)
     loop.add_requests(rows, memories)
     while not loop.is_idle:
         loop.step()
 
-A row's tokens do not depend on who else is at work: see `slots`. A row with beams has as many places as
-beams, which are free when it joins; what a search does with them, `beams` says. The loop has no thread:
-`room` runs it.
+A row's tokens do not depend on the other rows (see `slots`). A row with beams needs as many free places as
+beams when it joins; `beams` uses them. The loop has no thread: `room` runs it.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from gourmet.runtime.decoding.beams import BeamSearch
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest
 from gourmet.runtime.decoding.slots import Slots
 
-# The network ended the answer; it reached its limit; its time ran out; its client left; something broke.
+# The network ended the answer; it reached max_tokens; its deadline passed; its client disconnected; an error.
 FinishReason = Literal["stop", "length", "deadline", "cancelled", "failed"]
 
 
 class TooManyRows(GourmetError):
-    """More rows wait already than may."""
+    """The queue of waiting rows is full."""
 
 
 @dataclass(eq=False)
 class Row:
-    """A source and the answer to it. The `prefix` is forced: the network continues it, nobody counts it."""
+    """A source and its answer. The network continues the forced `prefix`, which does not count as tokens."""
 
-    source: Any  # what the system's engine encodes
+    source: Any  # the input of the engine's `encode`
     max_tokens: int
     prefix: Sequence[int] = ()
     prefix_is_answer: bool = False
     beams: int = 1
-    # Makes the source of itself, where that may take long: the room has threads for it.
+    # Makes the source, if that may take long: the room has threads for it.
     prepare: Callable[[Row], Any] | None = None
-    client: str = ""  # who has a line and a share of the room
+    client: str = ""  # clients have a queue each
     deadline: float = float("inf")  # by the clock of time.monotonic
     is_cancelled: Callable[[], bool] = lambda: False
     on_tokens: Callable[[Row], None] = lambda row: None  # called after each token, and at the end
     tokens: list[int] = field(default_factory=list)
-    score: float = 0.0  # the logarithm of the probability of all tokens
-    others: Sequence[Sequence[int]] = ()  # what else a search found, the better first
+    score: float = 0.0  # the log probability of all tokens
+    others: Sequence[Sequence[int]] = ()  # the other answers of a beam search, the best first
     arrived: float = field(default_factory=time.monotonic)
-    forced: int = 0  # tokens of the prefix that the network has had
+    forced: int = 0  # tokens of the prefix that the network has read
     finished: FinishReason | None = None
     error: Exception | None = None
 
@@ -66,7 +65,7 @@ class Row:
         self.on_tokens(self)
 
     def gave_up(self) -> bool:
-        """Whether it is finished, which it is when its time ran out or its client left."""
+        """Finish the row if its deadline passed or its client disconnected; return whether it is finished."""
         if self.finished is None:
             if time.monotonic() > self.deadline:
                 self.finish("deadline")
@@ -79,15 +78,15 @@ class Loop:
     def __init__(self, engine: Engine, *, start: int, end: int, max_rows: int) -> None:
         self._engine, self._slots = engine, Slots(engine, max_rows, start)
         self._end = end
-        # Of each place; that of a search are several, but for its first step.
+        # The row at each place. A search has one place at its first step, and then one for each beam.
         self._rows: list[Row] = []
         self._searches: dict[Row, BeamSearch] = {}
-        # Sums over all rows so far: tokens, rows with their first one, and how long that took.
+        # Sums since the start: tokens, rows that have a first token, and the time from arrival to that token.
         self.tokens, self.begun, self.first_token_s = 0, 0, 0.0
 
     @property
     def capacity(self) -> int:
-        """How many more places may be taken."""
+        """The number of free places."""
         return self._slots.max_rows - sum(row.beams for row in self.rows)
 
     @property
@@ -99,36 +98,36 @@ class Loop:
         return not self._rows
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Raise ValueError where one would never have enough places."""
-        widest, places = max((row.beams for row in rows), default=1), self._slots.max_rows
-        if widest > places:
+        """Raise ValueError if a row has more beams than the loop has places."""
+        beams, places = max((row.beams for row in rows), default=1), self._slots.max_rows
+        if beams > places:
             raise ValueError(
-                f"{widest} beams need as many rows of the loop, which has {places}: ask for fewer beams, or "
-                "serve more rows_at_once"
+                f"{beams} beams need as many rows of the loop, which has {places}: ask for fewer beams, or "
+                "serve the model with more rows_at_once"
             )
 
     def add_requests(self, rows: Sequence[Row], memories: Sequence[Floats]) -> None:
-        """Rows and what they attend to; their beams are at most as many as there is capacity for."""
-        waited_for = [(row, memory) for row, memory in zip(rows, memories, strict=True) if not row.gave_up()]
-        for row, _ in waited_for:
+        """Add rows with their memories. All their beams together must not exceed the capacity."""
+        joining = [(row, memory) for row, memory in zip(rows, memories, strict=True) if not row.gave_up()]
+        for row, _ in joining:
             if row.beams > 1:
                 self._searches[row] = BeamSearch(row.beams, row.max_tokens, self._end, len(self._rows))
             self._rows.append(row)
-        if waited_for:
-            self._slots.admit([memory for _, memory in waited_for])
+        if joining:
+            self._slots.admit([memory for _, memory in joining])
 
     def step(self) -> None:
-        """A token for every row; those that are finished leave, and each row learns of what it got."""
+        """Compute the next token of every row, notify the rows, and remove the finished ones."""
         for row in self.rows:
             row.gave_up()
         self._remove_finished()
         if not self._rows:
             return
-        found = self._slots.step()
-        tokens = found.tokens[:, 0].tolist()
+        likeliest = self._slots.step()
+        tokens = likeliest.tokens[:, 0].tolist()
         advanced: list[Row] = []
         searching: dict[Row, BeamSearch] = {}
-        for place, (row, score) in enumerate(zip(self._rows, found.scores[:, 0].tolist(), strict=True)):
+        for place, (row, score) in enumerate(zip(self._rows, likeliest.scores[:, 0].tolist(), strict=True)):
             if row.forced < len(row.prefix):
                 tokens[place] = row.prefix[row.forced]
                 row.forced += 1
@@ -148,7 +147,7 @@ class Loop:
                 if len(row.tokens) >= row.max_tokens:
                     row.finished = "length"
         for row, search in searching.items():
-            self._advance(row, search, found, tokens)
+            self._advance(row, search, likeliest, tokens)
         advanced += searching
         self.tokens += len(advanced)
         self._slots.choose(tokens)
@@ -157,11 +156,11 @@ class Loop:
             row.on_tokens(row)
 
     def complete(self, rows: Sequence[Row]) -> None:
-        """Encode and finish all of these, for callers that have nothing to do meanwhile."""
+        """Encode and finish all rows, in the thread of the caller."""
         self.check(rows)
         waiting = list(rows)
         while waiting or not self.is_idle:
-            waiting = [row for row in waiting if not row.gave_up()]  # nobody needs them encoded
+            waiting = [row for row in waiting if not row.gave_up()]
             capacity = self.capacity
             fitting = sum(places <= capacity for places in accumulate(row.beams for row in waiting))
             joining, waiting = waiting[:fitting], waiting[fitting:]
@@ -170,19 +169,19 @@ class Loop:
             self.step()
 
     def fail(self, error: Exception) -> None:
-        """All rows leave, with this error as their answer."""
+        """Finish and remove all rows with this error."""
         rows, self._rows = self.rows, []
         self._searches.clear()
         self._slots.used = 0
         for row in rows:
             row.finish("failed", error)
 
-    def _advance(self, row: Row, search: BeamSearch, found: Likeliest, tokens: list[int]) -> None:
-        """Its beginnings go on in its places; the tokens of these become theirs."""
-        chosen = search.advance(found)
+    def _advance(self, row: Row, search: BeamSearch, likeliest: Likeliest, tokens: list[int]) -> None:
+        """Advance a search, and write the next token of each beam into `tokens`."""
+        chosen = search.advance(likeliest)
         if not chosen:
             (row.tokens, row.score), *others = search.answers
-            row.others = [each.tokens for each in others]
+            row.others = [other.tokens for other in others]
             row.finished = "stop"
             return
         more = range(len(self._rows), len(self._rows) + len(chosen) - len(search.places))

@@ -1,8 +1,7 @@
-"""What a served model that generates needs, in one file: graphs and vocabulary.
+"""The package of a served model that generates text: its graphs and vocabulary in one file.
 
-The same content is the same file, and lies in a repository once: instead of a package, another model may have
-a reference to one that a model beside it has, by its sha256; and a package may refer to graphs that are
-models of their own.
+A repository stores the same content only once: instead of a package, a model may have a reference to the
+package of another model, by its sha256. A package may also refer to graphs that are models of their own.
 """
 
 from __future__ import annotations
@@ -18,41 +17,41 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.runtime import manifest
-from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_table, what_it_says
+from gourmet.runtime.reading import ZIP_ERRORS, in_short, malformed_as_value_error, read_table
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"
 _ELSEWHERE: Final = "elsewhere.json"
 _GRAPH: Final = "model.onnx"
-_ALWAYS: Final = (1980, 1, 1, 0, 0, 0)
+_FIXED_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the same content gives the same file
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] = NOTHING) -> None:
-    """Not compressed: weights hardly shrink, and it would be paid for at each start.
+    """Write a package, uncompressed: weights hardly shrink, and each start would pay for unpacking them.
 
-    Of files that are `elsewhere`, which says for each what model it is, the package has the sha256.
+    `elsewhere` names the files that other models have: the package stores the model's name and the sha256.
     """
-    refers = {
+    references = {
         name: {"model": model, "sha256": hashlib.sha256(files[name]).hexdigest()}
         for name, model in elsewhere.items()
     }
-    held = {name: data for name, data in files.items() if name not in refers}
-    if refers:
-        held[_ELSEWHERE] = json.dumps(refers, indent=2).encode()
+    stored = {name: data for name, data in files.items() if name not in references}
+    if references:
+        stored[_ELSEWHERE] = json.dumps(references, indent=2).encode()
     with zipfile.ZipFile(path, "w") as package:
-        for name in sorted(held):
-            package.writestr(zipfile.ZipInfo(name, _ALWAYS), held[name])
+        for name in sorted(stored):
+            package.writestr(zipfile.ZipInfo(name, _FIXED_DATE), stored[name])
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """All files of a package in a version's folder, those that are elsewhere included."""
+    """Return all files of the package in a version's folder, including those of other models."""
     try:
-        with what_it_says(), zipfile.ZipFile(path) as package:
+        with malformed_as_value_error(), zipfile.ZipFile(path) as package:
             files = {name: package.read(name) for name in package.namelist()}
-            refers = json.loads(files.pop(_ELSEWHERE, b"{}"))
-            found = {name: _beside(path, each, _GRAPH) for name, each in refers.items()}
-        return files | {name: graph.read_bytes() for name, graph in found.items()}
+            references = json.loads(files.pop(_ELSEWHERE, b"{}"))
+            graphs = {name: _beside(path, reference, _GRAPH) for name, reference in references.items()}
+        return files | {name: graph.read_bytes() for name, graph in graphs.items()}
     except ZIP_ERRORS as exc:
         raise GourmetError(
             f"{path} cannot be read: {in_short(exc)}. Deploy the model again with `gourmet deploy`"
@@ -61,12 +60,12 @@ def read(path: Path) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def opened_as(what: str) -> Iterator[None]:
-    """Within, a package's files are taken for those of `what`; GourmetError says where they are not."""
+    """Raise GourmetError if the files of a package cannot be opened as those of `what` within the block."""
     try:
         yield
     except GourmetError:
         raise
-    except Exception as exc:  # what tokenizers and ONNX Runtime make of what somebody wrote
+    except Exception as exc:  # tokenizers and ONNX Runtime raise many types for bad files
         raise GourmetError(
             f"the package is not that of {what} ({type(exc).__name__}: {in_short(exc)}): deploy the model "
             "again with `gourmet deploy`"
@@ -74,7 +73,7 @@ def opened_as(what: str) -> Iterator[None]:
 
 
 def write_reference(path: Path, model: str, sha256: str) -> None:
-    """Say that the package is the one of `model`, in the same repository, that has this sha256."""
+    """Write a reference to the package with this sha256 of `model`, in the same repository."""
     path.write_text(reference_to(model, sha256), encoding="utf-8")
 
 
@@ -84,15 +83,16 @@ def reference_to(model: str, sha256: str) -> str:
 
 def read_reference(path: Path) -> dict[str, str]:
     try:
-        about = read_table(path)
-        return {key: str(about[key]) for key in ("model", "sha256")}
+        reference = read_table(path)
+        return {key: str(reference[key]) for key in ("model", "sha256")}
     except (OSError, ValueError, KeyError) as exc:
         raise GourmetError(f"{path} cannot be read ({exc!r}): deploy the model again") from exc
 
 
 def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a version's package, or of the one it refers to, if they are those that its manifest
-    names; raises GourmetError.
+    """Return the files of a version's package, or of the package it refers to.
+
+    Raise GourmetError if the version differs from its manifest.
     """
     path = version / REFERENCE
     if not path.exists():
@@ -102,23 +102,23 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
     return read(_referred_to(path))
 
 
-def _referred_to(reference: Path) -> Path:
+def _referred_to(path: Path) -> Path:
     try:
-        return _beside(reference, read_reference(reference), FILE)
+        return _beside(path, read_reference(path), FILE)
     except (OSError, ValueError) as exc:
-        raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
+        raise GourmetError(f"{path} cannot be read ({exc!r}): deploy the model again") from exc
 
 
-def _beside(reference: Path, about: Mapping[str, Any], file: str) -> Path:
-    """The file of a model beside that of `reference` that has the sha256 that it says."""
-    model, digest = str(about["model"]), str(about["sha256"])
-    if model != Path(model).name or model in ("", ".."):
-        raise ValueError(f"{model!r} is not the name of a model")
-    beside = reference.parents[2] / model
-    for path in sorted(beside.glob(f"[0-9]*/{file}")):
-        if manifest.sha256(path) == digest:
-            return path
+def _beside(path: Path, reference: Mapping[str, Any], file: str) -> Path:
+    """Return the `file` with the reference's sha256 of another model in the repository of `path`."""
+    name, digest = str(reference["model"]), str(reference["sha256"])
+    if name != Path(name).name or name in ("", ".."):
+        raise ValueError(f"{name!r} is not the name of a model")
+    model = path.parents[2] / name
+    for candidate in sorted(model.glob(f"[0-9]*/{file}")):
+        if manifest.sha256(candidate) == digest:
+            return candidate
     raise GourmetError(
-        f"{reference} refers to a {file} that {beside} does not have: keep both models in one repository, "
-        f"or deploy {beside.name} and then {reference.parents[1].name} again"
+        f"{path} refers to a {file} that {model} does not have: keep both models in one repository, "
+        f"or deploy {name} and then {path.parents[1].name} again"
     )

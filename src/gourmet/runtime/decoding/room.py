@@ -1,17 +1,16 @@
-"""A generation room: rows come in from any thread; encoding and the loop each have a thread.
+"""The generation room runs the loop: any thread submits rows; encoding and the loop have a thread each.
 
     room = GenerationRoom(engine, start=1, end=0, max_rows=16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
 
-A source that has to be prepared first, such as a picture that takes seconds to decode, gets a thread that
-others do not wait for. A long encode delays only the rows that it is for, since the loop goes on
-meanwhile, and goes first where both want one processor. A brief one is done by the loop's thread, since
-handing it over would cost a step. An encode that fails fails only its own rows. Rows are notified by the
-thread that did the work.
+Sources that take long to prepare, such as a picture that takes seconds to decode, have a pool of threads. A
+long encode delays only its own rows: the loop goes on meanwhile, and has priority if both need the same CPU.
+The loop's thread does brief encodes itself, since a handover would cost a step. A failed encode fails only
+its own rows. The thread that did the work notifies a row.
 
-Each client has a line of rows that wait, and the lines are served in turn. Rows join in the order in which
-they were let in: while the first needs more places than are free, those behind it wait, since four free
-places never come together where others take each of them.
+Each client has a queue of waiting rows, and the queues are served in turn. Rows join in the order in which
+they left the queues: while the first needs more places than are free, the rows behind it wait. Otherwise they
+would take each place that becomes free, and a search with four beams would never join.
 """
 
 from __future__ import annotations
@@ -29,51 +28,51 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
 
-# With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
+# With "off", waiting rows join when all others are finished: it shows the gain of joining between two steps.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
-# While so many rows of a client wait, for each that can be at work, no more of it come: with 16 at work five
-# calls of 400 sentences, since a call that is refused costs the web app as much as one that is answered.
-_WAITING: Final = 128
-# Memories that are ready while the loop is full: the next to join need not wait, and few take space.
-_READY: Final = 2
-# Sources that are prepared at a time; there are no more threads for them.
-_PREPARED: Final = 32
-# Brief ones that are encoded between two steps while rows of several clients wait: a dozen are not brief.
-_BRIEF_BESIDE: Final = 1
-# The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
-# of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
-_NICE: Final = 5
+# Limit of a client's waiting rows, per row of the loop: with 16 rows it allows five calls of 400 sentences. A
+# refused call costs the web app as much as an answered one.
+_MAX_WAITING: Final = 128
+# Memories that are encoded ahead while the loop is full: few, since they take space.
+_MAX_READY: Final = 2
+# Sources that are prepared at a time, a thread each.
+_MAX_PREPARING: Final = 32
+# Brief encodes between two steps while several clients have rows: a dozen together would not be brief.
+_MAX_BRIEF_IN_TURN: Final = 1
+# The encoding thread has a lower priority. With the priority of the loop it keeps the CPU for a slice of the
+# scheduler, and the loop waits for ten steps (measured: 4.6 ms beside 0.6 on two busy cores).
+_NICENESS: Final = 5
 _CLOSED: Final = GourmetError("the model is being unloaded")
 
 
-class Lines:
-    """A line of waiting rows for each client; next is the client whose last turn is the longest ago."""
+class ClientQueues:
+    """A queue of waiting rows for each client, served round-robin."""
 
     def __init__(self) -> None:
-        self._of: dict[str, deque[Row]] = {}  # in the order of their turns
+        self._by_client: dict[str, deque[Row]] = {}  # the next client first
 
     def __len__(self) -> int:
-        return sum(map(len, self._of.values()))
+        return sum(map(len, self._by_client.values()))
 
     def __iter__(self) -> Iterator[Row]:
-        return chain.from_iterable(self._of.values())
+        return chain.from_iterable(self._by_client.values())
 
     @property
     def clients(self) -> Collection[str]:
-        return self._of.keys()
+        return self._by_client.keys()
 
-    def of(self, client: str) -> int:
-        return len(self._of.get(client, ()))
+    def length_of(self, client: str) -> int:
+        return len(self._by_client.get(client, ()))
 
     def add(self, row: Row) -> None:
-        self._of.setdefault(row.client, deque()).append(row)
+        self._by_client.setdefault(row.client, deque()).append(row)
 
     def next(self) -> Row:
-        client = next(iter(self._of))
-        line = self._of.pop(client)
-        row = line.popleft()
-        if line:
-            self._of[client] = line
+        client = next(iter(self._by_client))
+        queue = self._by_client.pop(client)
+        row = queue.popleft()
+        if queue:
+            self._by_client[client] = queue
         return row
 
 
@@ -81,47 +80,52 @@ class GenerationRoom:
     def __init__(
         self, engine: Engine, *, start: int, end: int, max_rows: int, continuous: bool = True
     ) -> None:
-        """Without `continuous`, waiting rows join when all are finished."""
+        """Start the threads. Without `continuous`, waiting rows join when all others are finished."""
         self._engine, self._max_rows = engine, max_rows
         self._continuous = continuous
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
-        self._changed = threading.Condition()  # guards all that follows
-        self._waiting, self._brief = Lines(), Lines()
+        self._changed = threading.Condition()  # guards the attributes below
+        self._waiting, self._brief = ClientQueues(), ClientQueues()
         self._preparing: set[Row] = set()
-        self._preparers = ThreadPoolExecutor(_PREPARED, thread_name_prefix="prepare")
+        self._preparers = ThreadPoolExecutor(_MAX_PREPARING, thread_name_prefix="prepare")
         self._encoding: Sequence[Row] = ()
-        # The next to join, with their memories; a brief one gets its own when it joins.
+        # The next rows to join, with their memories; a brief one gets its memory when it joins.
         self._ready: deque[tuple[Row, Floats | None]] = deque()
         self._closing = False
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._encode, self._decode)]
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._encode, self._decode)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """Raise TooManyRows, with all of them left out, where more have to be prepared than can be, and
-        ValueError where one has more beams than there are places.
+        """Add rows to the queues.
+
+        Raise ValueError if a row has more beams than the loop has places, or TooManyRows if more sources
+        would be prepared at a time than allowed. Then none of the rows is added.
         """
         self._loop.check(rows)
         unprepared = {row for row in rows if row.prepare}
         with self._changed:
-            if unprepared and len(self._preparing) + len(unprepared) > _PREPARED:
-                raise TooManyRows(f"{len(self._preparing)} others are being prepared: ask again later")
+            if unprepared and len(self._preparing) + len(unprepared) > _MAX_PREPARING:
+                raise TooManyRows(
+                    f"{len(self._preparing)} inputs are being prepared, at most {_MAX_PREPARING} are "
+                    "allowed: send the request again later"
+                )
             self._preparing |= unprepared
             for row in rows:
                 if row.prepare:
                     self._preparers.submit(self._prepare, row, row.prepare)
                 else:
-                    self._line_up(row)
+                    self._enqueue(row)
             self._changed.notify_all()
 
-    def _line_up(self, row: Row) -> None:
-        line = self._brief if self._engine.is_brief(row.source) else self._waiting
-        line.add(row)
+    def _enqueue(self, row: Row) -> None:
+        queues = self._brief if self._engine.is_brief(row.source) else self._waiting
+        queues.add(row)
 
     def _prepare(self, row: Row, prepare: Callable[[Row], Any]) -> None:
         try:
             row.source = prepare(row)
-        except Exception as exc:  # it is the answer of this row
+        except Exception as exc:  # it becomes the error of this row
             if not row.gave_up():
                 row.finish("failed", exc)
         with self._changed:
@@ -129,20 +133,23 @@ class GenerationRoom:
             if self._closing and not row.finished:
                 row.finish("failed", _CLOSED)
             if not row.finished:
-                self._line_up(row)
+                self._enqueue(row)
             self._changed.notify_all()
 
     def check(self, client: str) -> None:
-        """Raise TooManyRows where too many of its rows wait for more of them to come."""
+        """Raise TooManyRows if the client may not add rows now, since too many of its rows wait."""
         with self._changed:
-            waiting = sum(line.of(client) for line in self._lines)
-        if waiting >= _WAITING * self._max_rows:
-            raise TooManyRows(f"{waiting:,} sentences wait already: ask again later")
+            waiting = sum(queues.length_of(client) for queues in self._queues)
+        if waiting >= (limit := _MAX_WAITING * self._max_rows):
+            raise TooManyRows(
+                f"{waiting:,} sentences of this client wait, at most {limit:,} may: "
+                "send the request again later"
+            )
 
     def figures(self) -> dict[str, float]:
-        """How many wait and are at work now, and sums since the start."""
+        """Return the numbers of rows that wait and that are at work, and sums since the start."""
         with self._changed:
-            waiting = len(self._preparing) + sum(map(len, self._lines))
+            waiting = len(self._preparing) + sum(map(len, self._queues))
             at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready)))
         loop = self._loop
         sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
@@ -150,18 +157,18 @@ class GenerationRoom:
         return {"waiting": waiting, "at_work": at_work, **sums, "first_token_seconds_total": first}
 
     @property
-    def _lines(self) -> Sequence[Lines]:
+    def _queues(self) -> Sequence[ClientQueues]:
         return self._waiting, self._brief
 
     def close(self) -> None:
-        """Stop; rows at work or waiting fail."""
+        """Stop the threads and fail all unfinished rows."""
         self._closing = True
         self._notify()
         for thread in self._threads:
             thread.join()
         self._preparers.shutdown(wait=False, cancel_futures=True)
         self._loop.fail(_CLOSED)
-        for row in chain((row for row, _ in self._ready), list(self._preparing), *self._lines):
+        for row in chain((row for row, _ in self._ready), list(self._preparing), *self._queues):
             row.finish("failed", _CLOSED)
 
     def _notify(self) -> None:
@@ -169,8 +176,8 @@ class GenerationRoom:
             self._changed.notify_all()
 
     def _encode(self) -> None:
-        with contextlib.suppress(OSError):  # of this thread alone: Linux counts them as processes
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        with contextlib.suppress(OSError):  # Linux sets the priority of this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._may_encode())
@@ -184,26 +191,24 @@ class GenerationRoom:
                 self._changed.notify_all()
 
     def _may_encode(self) -> int:
-        """How many rows; a search counts as its beams, and may be more than that."""
+        """Return how many places may be encoded for now. A search may exceed it with its last beams."""
         if not self._waiting:
             return 0
-        ahead = _READY if self._continuous else self._max_rows
+        ahead = _MAX_READY if self._continuous else self._max_rows
         free = max(self._loop.capacity, ahead) - _places(row for row, _ in self._ready)
         return max(0, min(free, self._engine.max_sources))
 
-    def _next(self, lines: Lines, most: int) -> list[Row]:
-        """Those whose turn it is, until they have `most` places or more; what nobody waits for any more is
-        finished on the way.
-        """
-        found: list[Row] = []
-        while _places(found) < most and lines:
-            row = lines.next()
+    def _next(self, queues: ClientQueues, places: int) -> list[Row]:
+        """Take the next rows from the queues until they need at least `places`. Skip rows that gave up."""
+        rows: list[Row] = []
+        while _places(rows) < places and queues:
+            row = queues.next()
             if not row.gave_up():
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
     def _memories(self, rows: Sequence[Row]) -> list[tuple[Row, Floats]]:
-        """Each with its memory; where they cannot be encoded together, each by itself."""
+        """Encode the rows together; if that fails, one by one. Return rows with their memories."""
         if not rows:
             return []
         try:
@@ -211,12 +216,13 @@ class GenerationRoom:
             for memory in memories:
                 if self._engine.places not in (None, memory.shape[3]):
                     raise GourmetError(
-                        f"a memory has {memory.shape[3]} places; this system's have {self._engine.places}"
+                        f"the encoder returned a memory of {memory.shape[3]} places; "
+                        f"memories of this system must have {self._engine.places}"
                     )
             return list(zip(rows, memories, strict=True))
         except Exception as exc:
             if len(rows) > 1:
-                return [each for row in rows for each in self._memories([row])]
+                return [encoded for row in rows for encoded in self._memories([row])]
             rows[0].finish("failed", exc)
             return []
 
@@ -237,29 +243,29 @@ class GenerationRoom:
                 if joining and self._waiting:
                     self._notify()  # there is space for memories again
                 self._loop.step()
-            except Exception as exc:  # of the engine: it is the answer of all rows at work
+            except Exception as exc:  # an error of the engine becomes the error of all rows at work
                 self._loop.fail(exc)
             if self._waiting and self._loop.capacity > capacity - _places(row for row, _ in joining):
                 self._notify()
 
     def _let_in(self) -> list[tuple[Row, Floats | None]]:
-        """Those that join now. There is a brief one among the next as long as any wait."""
+        """Return the rows that join now. One of the next rows is a brief one as long as any wait."""
         free = self._loop.capacity if self._continuous or self._loop.is_idle else 0
-        several = len({row.client for row in self._loop.rows}.union(self._brief.clients)) > 1
-        found: list[tuple[Row, Floats | None]] = []
-        brief = _BRIEF_BESIDE if several else free
+        has_several_clients = len({row.client for row in self._loop.rows}.union(self._brief.clients)) > 1
+        joining: list[tuple[Row, Floats | None]] = []
+        brief = _MAX_BRIEF_IN_TURN if has_several_clients else free
         while True:
             if brief and self._brief and all(memory is not None for _, memory in self._ready):
                 self._ready.extend((row, None) for row in self._next(self._brief, 1))
             if not self._ready:
-                return found
+                return joining
             row, memory = self._ready[0]
             if row.beams > free and not row.gave_up():
-                return found
-            # The loop leaves out those that gave up; they were waited for all the same.
+                return joining
+            # The loop skips rows that gave up; they count here all the same.
             free -= row.beams
             brief -= memory is None
-            found.append((row, memory))
+            joining.append((row, memory))
             self._ready.popleft()
 
 
@@ -267,35 +273,37 @@ def _places(rows: Iterable[Row]) -> int:
     return sum(row.beams for row in rows)
 
 
-_EVERY_S: Final = 1.0
-_GAUGES: Final = {"waiting": "Rows that wait for their turn", "at_work": "Rows that are being answered"}
+_EXPORT_EVERY_S: Final = 1.0
+_GAUGES: Final = {"waiting": "Rows that wait in the queue", "at_work": "Rows that are being answered"}
 _COUNTERS: Final = {
-    "tokens_total": "Tokens of answers; of a search, its steps",
-    "begun_total": "Rows that have their first token, without searches",
+    "tokens_total": "Tokens of answers; a beam search counts its steps",
+    "begun_total": "Rows that have their first token, without beam searches",
     "first_token_seconds_total": "Sum of the times from a row's arrival to its first token",
 }
 
 
 class RoomFigures:
-    """What a room does, as metrics of Triton's own, which counts a request's queue and compute until it is
-    handed to the model: at once. Each change costs a message to Triton: they are sent once a second.
+    """Export the room's figures as custom metrics of Triton.
+
+    Triton's own queue and compute times end when it passes a request to the model, which is at once. Each
+    change costs a message to Triton, so changes are sent once a second.
     """
 
     def __init__(self, pb_utils: Any, room: GenerationRoom, labels: Mapping[str, str]) -> None:
-        """`labels` are those of no other process: Triton would take the metric of both away with either."""
+        """`labels` must be unique: Triton would remove the metrics of two processes when either one ends."""
         family = pb_utils.MetricFamily
         kinds = {family.GAUGE: _GAUGES, family.COUNTER: _COUNTERS}
         self._room = room
-        # A metric goes with its family.
+        # Keep the families: a metric is deleted with its family.
         self._families = {
             name: family(name=f"generation_{name}", description=text, kind=kind)
             for kind, texts in kinds.items()
             for name, text in texts.items()
         }
-        self._metrics = {name: each.Metric(labels=dict(labels)) for name, each in self._families.items()}
-        self._told = dict.fromkeys(self._metrics, 0.0)
+        self._metrics = {name: family.Metric(labels=dict(labels)) for name, family in self._families.items()}
+        self._exported = dict.fromkeys(self._metrics, 0.0)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="figures", daemon=True)
+        self._thread = threading.Thread(target=self._export, name="figures", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -304,9 +312,9 @@ class RoomFigures:
         self._metrics.clear()
         self._families.clear()
 
-    def _tell(self) -> None:
-        while not self._stopped.wait(_EVERY_S):
+    def _export(self) -> None:
+        while not self._stopped.wait(_EXPORT_EVERY_S):
             for name, value in self._room.figures().items():
-                if grew := value - self._told[name]:
-                    self._metrics[name].increment(grew)
-                    self._told[name] = value
+                if change := value - self._exported[name]:
+                    self._metrics[name].increment(change)
+                    self._exported[name] = value

@@ -1,8 +1,8 @@
-"""The Python model of every system that generates: whole answers, or pieces where its config is decoupled.
+"""The Python model of every system that generates text: whole answers, or pieces if its config is decoupled.
 
-A call hands its rows to the room (gourmet.runtime.decoding.room) and returns; they join the loop between two
-of its steps. An example that cannot be answered fails its own request, with a reason, and no other. What is
-peculiar to a system is its SERVING, which the parameter `system` of the model's config names.
+A call passes its rows to the room (gourmet.runtime.decoding.room) and returns; they join the loop between two
+steps. An example that cannot be answered fails only its own request. The parameter `system` of the model's
+config names the system, and its SERVING does the rest.
 
 Imported only inside Triton.
 """
@@ -25,6 +25,7 @@ import triton_python_backend_utils as pb_utils
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText, client_of_request
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.answers import (
+    CLIENT_LEFT,
     AnswerJob,
     ClientLeft,
     GenerationServing,
@@ -37,15 +38,15 @@ from gourmet.runtime.decoding.loop import TooManyRows
 from gourmet.runtime.decoding.room import RoomFigures
 from gourmet.runtime.instances import parameter
 
-# Where the client set no limit: longer than any of ours waits.
-_LONGEST_S: Final = 60.0
-# Triton is not asked more often than this whether a client is still there; of most answers, never.
-_ASKED_EVERY_S: Final = 0.1
+# The limit for clients that set none: longer than our own clients wait.
+_DEFAULT_TIMEOUT_S: Final = 60.0
+# How often Triton is asked whether the client is still connected. Most answers take less.
+_CHECK_EVERY_S: Final = 0.1
 _LARGE_BYTES: Final = 10_000
 
 
 class GenerationModel:
-    """What a model.py makes its TritonPythonModel of."""
+    """The base class of a model.py's TritonPythonModel."""
 
     part_of_system: Callable[..., GenerationServing]  # gourmet.systems.registry.piece
 
@@ -62,7 +63,7 @@ class GenerationModel:
         self.has_rows = int(config.get("max_batch_size", 0)) > 0
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self.figures = RoomFigures(pb_utils, self.room, {**labels, "process": str(os.getpid())})
-        # Handing an answer to Triton takes as long as a step, which the loop does not wait for.
+        # Sending an answer to Triton takes as long as a step: the loop does not wait for it.
         self.sending = ThreadPoolExecutor(1, thread_name_prefix="send")
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
@@ -76,7 +77,7 @@ class GenerationModel:
 
 
 class _RunningRequest:
-    """One request on its way through the room, and what is sent to its client."""
+    """One request on its way through the room, and its unsent pieces."""
 
     def __init__(self, request: pb_utils.InferenceRequest, model: GenerationModel) -> None:
         self._sender, self._model = request.get_response_sender(), model
@@ -84,7 +85,7 @@ class _RunningRequest:
         self._jobs: Sequence[AnswerJob] = ()
         self._unsent: list[GeneratedText] = []
         try:
-            model.room.check(client_of_request(request.parameters()))  # before anything is made of its texts
+            model.room.check(client_of_request(request.parameters()))  # before its texts are tokenized
             self._jobs = jobs(
                 request,
                 model.network,
@@ -101,7 +102,7 @@ class _RunningRequest:
         with self._lock:
             if self._model.in_pieces:
                 self._unsent.append(piece)
-                to_send = len(self._unsent) == 1  # else it goes with the one that waits already
+                to_send = len(self._unsent) == 1  # otherwise a send is pending already
             else:
                 self._unfinished -= 1
                 to_send = not self._unfinished
@@ -110,15 +111,15 @@ class _RunningRequest:
             self._model.sending.submit(send)
 
     def _send_pieces(self, job: AnswerJob) -> None:
-        """Those that there are by now, as one: with many streams a message takes longer than a step."""
+        """Send all unsent pieces as one: with many streams a message takes longer than a step."""
         with self._lock:
             pieces, self._unsent = self._unsent, []
         is_last = pieces[-1].sentences is not None
         if is_last and job.error:
             self._send(refusal(job.error))
             return
-        piece = replace(pieces[-1], text="".join(each.text for each in pieces))
-        self._send(_response([piece], self._model.network, rows=self._model.has_rows), final=is_last)
+        joined = replace(pieces[-1], text="".join(piece.text for piece in pieces))
+        self._send(_response([joined], self._model.network, rows=self._model.has_rows), final=is_last)
 
     def _send_whole(self) -> None:
         self._send(whole_response(self._jobs, self._model.network, rows=self._model.has_rows))
@@ -134,22 +135,21 @@ def jobs(
     is_cancelled: Callable[[], bool],
     *,
     in_pieces: bool = False,
-    longest_s: float = _LONGEST_S,
+    default_timeout_s: float = _DEFAULT_TIMEOUT_S,
 ) -> list[AnswerJob]:
-    """One for each row of a request; raises ValueError for what cannot be answered.
-
-    `longest_s` is what a client waits that named no timeout.
-    """
+    """Return a job for each row of a request; raise ValueError for a row that cannot be answered."""
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
-    # A photo takes longer to read than it takes to ask whether anybody waits for it.
-    large = sum(len(each) for column in inputs.values() for each in column if isinstance(each, bytes))
-    if large > _LARGE_BYTES and is_cancelled():
-        raise ClientLeft("the client left before its turn came")
-    deadline = time.monotonic() + (request.timeout() / 1e6 or longest_s)
-    rest: dict[str, Any] = {"deadline": deadline, "is_cancelled": _now_and_then(is_cancelled)}
-    rest["client"] = client_of_request(request.parameters())
+    # Reading a photo takes longer than asking Triton whether its client is still connected.
+    size = sum(len(value) for column in inputs.values() for value in column if isinstance(value, bytes))
+    if size > _LARGE_BYTES and is_cancelled():
+        raise ClientLeft(CLIENT_LEFT)
+    about: dict[str, Any] = {
+        "deadline": time.monotonic() + (request.timeout() / 1e6 or default_timeout_s),
+        "is_cancelled": _cached_briefly(is_cancelled),
+        "client": client_of_request(request.parameters()),
+    }
     return [
-        AnswerJob(parts, network, on_piece, in_pieces=in_pieces, **rest)
+        AnswerJob(parts, network, on_piece, in_pieces=in_pieces, **about)
         for parts in network.requested(inputs)
     ]
 
@@ -157,7 +157,7 @@ def jobs(
 def whole_response(
     jobs: Sequence[AnswerJob], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
-    """Of all answers to a request, or of the first that failed."""
+    """Return one response with all answers to a request, or with the error of the first that failed."""
     errors = [job.error for job in jobs if job.error]
     return refusal(errors[0]) if errors else _response([job.whole() for job in jobs], network, rows=rows)
 
@@ -166,29 +166,29 @@ def _response(
     answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
     tensors = output_tensors(answers, network, rows=rows)
-    return pb_utils.InferenceResponse([pb_utils.Tensor(*each) for each in tensors.items()])
+    return pb_utils.InferenceResponse([pb_utils.Tensor(*tensor) for tensor in tensors.items()])
 
 
 def refusal(error: Exception) -> pb_utils.InferenceResponse:
-    """The request is at fault where the value of one of its inputs is; else it may be sent again."""
+    """Return an error response: a ValueError blames the request, after other errors it may be sent again."""
     code = pb_utils.TritonError.UNAVAILABLE
     if isinstance(error, ClientLeft):
-        pb_utils.Logger.log_info("an answer is given up: its client left")
+        pb_utils.Logger.log_info("answer stopped: its client disconnected")
         code = pb_utils.TritonError.CANCELLED
     elif isinstance(error, ValueError):
         code = pb_utils.TritonError.INVALID_ARG
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
-def _now_and_then(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """The same answer for a while, since asking Triton costs more than a step."""
-    last, at = False, time.monotonic()
+def _cached_briefly(is_cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    """Cache the answer, since asking Triton costs more than a step."""
+    last, checked_at = False, time.monotonic()
 
     def cached() -> bool:
-        nonlocal last, at
+        nonlocal last, checked_at
         now = time.monotonic()
-        if now - at > _ASKED_EVERY_S:
-            last, at = ask(), now
+        if now - checked_at > _CHECK_EVERY_S:
+            last, checked_at = is_cancelled(), now
         return last
 
     return cached

@@ -23,7 +23,7 @@ from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import in_short, what_it_says
+from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
 from gourmet.systems.captioner.data import decoded, photos
 from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
@@ -158,7 +158,7 @@ class CaptionerExport:
         except NotEvaluated:
             return Deployment(targets=_targets(source), facts=facts)
         try:
-            with what_it_says():
+            with malformed_as_value_error():
                 sure = {THRESHOLD_PARAMETER: float(measured[THRESHOLD_PARAMETER])}
                 facts |= {"scores": measured["scores"]}
         except ValueError as exc:

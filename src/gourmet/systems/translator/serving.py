@@ -39,7 +39,7 @@ class MarianEngine(Engine):
     def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Floats]:
         words = max(map(len, sources))
         # As for a step; but words of one sentence go through the kernels of many rows already.
-        rows = len(sources) if words > 1 else max(len(sources), self.fewest_rows)
+        rows = len(sources) if words > 1 else max(len(sources), self.min_rows)
         ids, mask = np.full((rows, words), self._pad, np.int64), np.zeros((rows, words), np.int32)
         mask[:, 0] = 1
         for row, source in enumerate(sources):

@@ -1,10 +1,10 @@
-"""A picture in, a sentence out: all pictures go through one loop, and each is answered when it is done."""
+"""Describe pictures in a sentence. One loop works on all pictures and answers each when it is done."""
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
-    """The captioner, which the config names; gourmet.systems.captioner.serving is what it does."""
+    """The captioner. Its code is gourmet.systems.captioner.serving."""
 
     part_of_system = staticmethod(piece)

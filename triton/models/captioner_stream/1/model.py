@@ -1,7 +1,7 @@
-"""A picture in, a sentence out, word by word: the same as `captioner`, but that its config is decoupled.
+"""Describe pictures word by word: `captioner` with a decoupled config.
 
-Each piece is sent as soon as the loop has it, and the last is marked final. TOKENS and SCORE are of what was
-answered so far. The network is in the package of `captioner`, to which package.json refers.
+Each piece is sent as soon as the loop has it; the last one is marked final. TOKENS and SCORE are those of the
+answer so far. package.json refers to the package of `captioner`, which has the network.
 """
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
@@ -9,6 +9,6 @@ from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
-    """The captioner, which the config names; gourmet.systems.captioner.serving is what it does."""
+    """The captioner. Its code is gourmet.systems.captioner.serving."""
 
     part_of_system = staticmethod(piece)

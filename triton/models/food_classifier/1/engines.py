@@ -1,8 +1,8 @@
-"""Run the network of an instance: by ONNX Runtime, or by torch where its config names that.
+"""Open the network of an instance with ONNX Runtime, or with torch if the config chooses it.
 
-A version has its network in three forms: TorchScript, ONNX, and ONNX in eight bits. The parameters cpu_engine
-and cpu_precision of the config choose the form that a CPU runs. A GPU runs the ONNX file in fp32, since CUDA
-has no convolution in eight bits; where ONNX Runtime was built without CUDA, torch runs it there.
+A version has its network as TorchScript, ONNX and eight-bit ONNX. On a CPU, the parameters cpu_engine and
+cpu_precision of the config choose one of them. A GPU runs the ONNX file in fp32, since the CUDA provider has
+no eight-bit convolution. If ONNX Runtime was built without CUDA, torch runs the TorchScript file on the GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gourmet.runtime.instances import (
     cpu_engine,
     cpu_precision,
     cpu_threads,
-    opened_on,
+    open_or_fall_back,
 )
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -36,7 +36,7 @@ TORCHSCRIPT_FILE: Final = "model.pt"
 
 @dataclass(frozen=True)
 class FoodEngine:
-    """A network ready to run, by one thread at a time; its input has the `datatype`, in Triton's words."""
+    """A network that one thread at a time may run. `datatype` is Triton's name of the input's type."""
 
     input: str
     datatype: str
@@ -47,7 +47,7 @@ class FoodEngine:
 def open_engine(
     version: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> FoodEngine:
-    """The engine of one instance; raises GourmetError where there is none."""
+    """Open the engine of one instance; raise GourmetError if none can run it."""
 
     def open_on(device: Device) -> FoodEngine:
         if cpu_engine(config) == TORCH:
@@ -56,7 +56,7 @@ def open_engine(
             return _on_cpu(version, config, warn)
         return _on_gpu(version, config, device, warn)
 
-    return opened_on(device, open_on, warn, config["name"])
+    return open_or_fall_back(device, open_on, warn, config["name"])
 
 
 def _on_gpu(
@@ -66,13 +66,12 @@ def _on_gpu(
 
     if not has_cuda():
         if not find_spec("torch"):
-            raise GourmetError(f"neither onnxruntime-gpu nor torch is installed for {device}")
+            raise GourmetError(f"{device} needs onnxruntime-gpu or torch: install one of them")
         return _torch(version, config, device)
     engine = _onnx(version / CPU_FILES[FP32], config, replace(device, required=True), warn)
     blank = np.zeros((1, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
-    engine.run(
-        {engine.input: SYSTEM.tensor(blank, engine.datatype)}, [engine.output]
-    )  # the first takes seconds
+    # The first run takes seconds: do it now.
+    engine.run({engine.input: SYSTEM.tensor(blank, engine.datatype)}, [engine.output])
     return engine
 
 
@@ -80,7 +79,7 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
     precision = cpu_precision(config)
     path = version / CPU_FILES[precision]
     if not path.exists():
-        # Weights that `gourmet train` did not make are deployed without a form in eight bits.
+        # Weights that `gourmet train` did not make are deployed without an eight-bit form.
         path = version / CPU_FILES[FP32]
         warn(f"{config['name']} runs in {FP32}: version {version.name} has no {precision}")
     return _onnx(path, config, CPU, warn)
@@ -90,9 +89,9 @@ def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[
     manifest.check(path, config)
     from gourmet.runtime.onnx_session import open_engine as open_file
 
-    opened = open_file(path, config, device, warn)
-    (given,), (wanted,) = opened.signature.inputs, opened.signature.outputs
-    return FoodEngine(given.name, given.triton_type.removeprefix("TYPE_"), wanted.name, opened.run)
+    engine = open_file(path, config, device, warn)
+    (image,), (output,) = engine.signature.inputs, engine.signature.outputs
+    return FoodEngine(image.name, image.triton_type.removeprefix("TYPE_"), output.name, engine.run)
 
 
 def _torch(version: Path, config: Mapping[str, Any], device: Device) -> FoodEngine:
@@ -104,6 +103,6 @@ def _torch(version: Path, config: Mapping[str, Any], device: Device) -> FoodEngi
         return FoodEngine("input", "FP32", "output", TracedNetwork(path, device, cpu_threads(config)).run)
     except RuntimeError as exc:
         raise GourmetError(
-            f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or choose a "
-            "device that is there: KIND_AUTO or KIND_CPU"
+            f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or set the "
+            "instance group's kind to KIND_AUTO or KIND_CPU"
         ) from exc

@@ -1,8 +1,8 @@
-"""Photos in, food out: decode each row, run the network once over all of them, answer each request.
+"""Classify photos of food: decode each row, run the network once over all rows, answer each request.
 
-Rows of all requests of one call go through the network together. A row that is not a picture fails its
-own request, with a reason, and no other. A request with a row that other processes must decode, since that
-may take long (gourmet.pictures.decoders), is answered by itself later, and the call does not wait for it.
+The rows of all requests of a call go through the network together. A row that is not a picture fails only its
+own request. If decoding a row may take long, a sandboxed process decodes it (gourmet.pictures.decoders); its
+request is answered later, and the call does not wait for it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gourmet.runtime.instances import available_cpus, parameter, wanted_device
 from gourmet.systems.food11 import contract
 
 if TYPE_CHECKING:
-    # The pixels of each row of a request, or the error that refuses the request, or None: answered later.
+    # The pixels of each row of a request, or the error of the request, or None: it is answered later.
     Decoded: TypeAlias = list[Pixels] | pb_utils.TritonError | None
 
-# The longest that a request may wait for other processes: the web app's deadline.
-_LATER_S = 10.0
-_MOST_LATER = 32
+# How long a request may wait for sandboxed processes: the web app's deadline.
+_MAX_LATER_S = 10.0
+_MAX_LATER = 32
 
 
 class TritonPythonModel:
@@ -44,15 +44,14 @@ class TritonPythonModel:
         self._temperature = float(parameter(config, "temperature") or 1.0)
         self._max_batch = config["max_batch_size"]
         self._engine = self._open_engine(args, config)
-        malloc.give_back()  # of the file
-        # It has one request at work, and those that are answered later come from other threads.
+        malloc.give_back()  # the file
+        # The engine runs one batch at a time; requests that are answered later use it from other threads.
         self._engine_lock = threading.Lock()
-        # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
+        # Pillow releases the GIL while it decodes, so the rows of a batch decode in parallel.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
-        # Requests that other processes decode, and those that wait for them.
-        # They wait for a decoder, whose turns are shared among clients.
-        self._later = ThreadPoolExecutor(_MOST_LATER, thread_name_prefix="later")
-        self._places = threading.Semaphore(_MOST_LATER)
+        # Requests with rows that sandboxed processes decode; the processes are shared fairly between clients.
+        self._later = ThreadPoolExecutor(_MAX_LATER, thread_name_prefix="later")
+        self._places = threading.Semaphore(_MAX_LATER)
         self._stopped = threading.Event()
 
     def execute(
@@ -77,7 +76,7 @@ class TritonPythonModel:
     def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy()
         blobs = tensor.ravel()
-        # The first row decodes here: a request of one row, the usual one, needs no other thread.
+        # This thread decodes the first row: most requests have one row and need no other thread.
         decoding = [self._decoders.submit(_decoded_here, blob) for blob in blobs[1:]]
         rows = []
         for row, blob in enumerate(blobs):
@@ -92,10 +91,12 @@ class TritonPythonModel:
     def _answer_later(
         self, request: pb_utils.InferenceRequest, rows: Sequence[Pixels | Header]
     ) -> pb_utils.TritonError | None:
-        """Have a thread of `_later` answer it, if there is a place."""
+        """Let a thread of `_later` answer the request if there is a place."""
         if not self._places.acquire(blocking=False):
-            return _busy(f"{_MOST_LATER} requests wait for decoders")
-        deadline = time.monotonic() + min(_LATER_S, request.timeout() / 1e6 or _LATER_S)
+            return _busy(
+                f"{_MAX_LATER} requests wait for decoders, as many as may: send the request again later"
+            )
+        deadline = time.monotonic() + min(_MAX_LATER_S, request.timeout() / 1e6 or _MAX_LATER_S)
         client = client_of_request(request.parameters())
         self._later.submit(self._answer_alone, request.get_response_sender(), rows, deadline, client)
         return None
@@ -110,7 +111,7 @@ class TritonPythonModel:
         try:
             job = self._decode_in_sandbox(sender, rows, deadline, client)
             (response,) = self._answer([job], job if isinstance(job, list) else [])
-        except Exception as exc:  # somebody waits for an answer, and nobody for this thread
+        except Exception as exc:  # the client needs an answer, and nothing else would report the error
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(repr(exc)))
         finally:
             self._places.release()
@@ -138,7 +139,7 @@ class TritonPythonModel:
     def _answer(
         self, jobs: Sequence[Decoded], rows: Sequence[Pixels]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """One response a request, in their order; all their `rows` go through the network together."""
+        """Return a response for each job, in their order. All `rows` go through the network together."""
         probabilities, food = self._ask(rows)
         responses: list[pb_utils.InferenceResponse | None] = []
         first = 0
@@ -146,37 +147,37 @@ class TritonPythonModel:
             if not isinstance(job, list):
                 responses.append(job and pb_utils.InferenceResponse(error=job))
                 continue
-            its_rows = slice(first, first + len(job))
-            mine = probabilities[its_rows]
+            job_rows = slice(first, first + len(job))
+            of_job = probabilities[job_rows]
             first += len(job)
             labels = np.array(
-                [contract.SYSTEM.labels[best].encode() for best in mine.argmax(axis=1)], np.object_
+                [contract.SYSTEM.labels[best].encode() for best in of_job.argmax(axis=1)], np.object_
             )
             tensors = [
                 pb_utils.Tensor("FOOD_LABEL", labels.reshape(-1, 1)),
-                pb_utils.Tensor("PROBABILITY", mine.max(axis=1, keepdims=True)),
-                pb_utils.Tensor("PROBABILITIES", np.ascontiguousarray(mine)),
-                pb_utils.Tensor("FOOD", np.ascontiguousarray(food[its_rows, np.newaxis])),
+                pb_utils.Tensor("PROBABILITY", of_job.max(axis=1, keepdims=True)),
+                pb_utils.Tensor("PROBABILITIES", np.ascontiguousarray(of_job)),
+                pb_utils.Tensor("FOOD", np.ascontiguousarray(food[job_rows, np.newaxis])),
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 
     def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats]:
-        """Probabilities [rows, labels], and how likely each is food; max_batch_size rows at a time."""
-        system, engine, found = contract.SYSTEM, self._engine, []
+        """Return probabilities [rows, labels] and how likely each row is food, by max_batch_size rows."""
+        system, engine, answers = contract.SYSTEM, self._engine, []
         for first in range(0, len(rows), self._max_batch):
-            given = system.tensor(np.stack(rows[first : first + self._max_batch]), engine.datatype)
+            batch = system.tensor(np.stack(rows[first : first + self._max_batch]), engine.datatype)
             with self._engine_lock:
-                outputs = engine.run({engine.input: given}, [engine.output])
-            found.append(system.answers({engine.output: outputs[0]}, self._temperature))
-        if not found:
+                outputs = engine.run({engine.input: batch}, [engine.output])
+            answers.append(system.answers({engine.output: outputs[0]}, self._temperature))
+        if not answers:
             return np.empty((0, len(system.labels)), np.float32), np.empty(0, np.float32)
-        probabilities, food = zip(*found, strict=True)
+        probabilities, food = zip(*answers, strict=True)
         return np.concatenate(probabilities), np.concatenate(food)
 
 
 def _decoded_here(blob: bytes) -> Pixels | Header:
-    """What was read of a picture that other processes have to decode, and of all others their pixels."""
+    """Return the pixels of a harmless picture, or the header of one that a sandboxed process must decode."""
     head = look(from_base64(blob))
     return contract.SYSTEM.pixels(head) if head.is_harmless else head
 

@@ -1,10 +1,10 @@
-"""One language in, another out: all texts go through one loop together, and each is answered when done."""
+"""Translate texts. One loop works on all texts and answers each when it is done."""
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
-    """The translator that the config names; gourmet.systems.translator.serving is what it does."""
+    """The translator. Its code is gourmet.systems.translator.serving."""
 
     part_of_system = staticmethod(piece)

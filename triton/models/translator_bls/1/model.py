@@ -1,8 +1,8 @@
-"""Russian in, English out, by business logic scripting: the loop is here, its steps are other models'.
+"""Translate Russian into English with business logic scripting (BLS): other models compute the loop's steps.
 
-The version to learn from. Every step is a request to `translator_decoder` inside Triton, caches and all;
-`translator` has both in one process, and takes in other texts between two steps. All sentences of a request
-go through the loop together, and before each step it is asked whether the client still waits.
+This version is for study. Every step is a request to `translator_decoder` inside Triton, with all caches.
+`translator` computes the steps in its own process, and other texts join between two steps. All sentences of a
+request go through the loop together. The loop checks before each step whether the client is still connected.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import ClientLeft
+from gourmet.runtime.decoding.answers import CLIENT_LEFT, ClientLeft
 from gourmet.runtime.decoding.loop import Loop
 from gourmet.runtime.decoding.triton_model import jobs, refusal, whole_response
 from gourmet.systems.translator.serving import MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.tokenizer import Tokenizer
 
-_ROWS = 16  # what translator_encoder and translator_decoder take at a time
-# For how long a request is worked on that names no timeout, where the config has none for its queue.
-_LONGEST_S = 20.0
+_ROWS = 16  # the max_batch_size of translator_encoder and translator_decoder
+# The timeout of a request if neither the request nor the config's queue policy sets one.
+_DEFAULT_TIMEOUT_S = 20.0
 
 
 class TritonPythonModel:
@@ -41,7 +41,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(exc)) from exc
         encoder, decoder = partial(_ask, "translator_encoder"), partial(_ask, "translator_decoder")
         policy = config.get("dynamic_batching", {}).get("default_queue_policy", {})
-        self._longest_s = int(policy.get("default_timeout_microseconds", 0)) / 1e6 or _LONGEST_S
+        self._timeout_s = int(policy.get("default_timeout_microseconds", 0)) / 1e6 or _DEFAULT_TIMEOUT_S
         self._network = TranslatorNetwork(MarianEngine(encoder, decoder, tokenizer.pad), tokenizer)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
@@ -49,12 +49,16 @@ class TritonPythonModel:
 
     def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
         if request.is_cancelled():
-            return refusal(ClientLeft("the client left before its turn came"))
+            return refusal(ClientLeft(CLIENT_LEFT))
         vocabulary = self._network.vocabulary
         loop = Loop(self._network.engine, start=vocabulary.start, end=vocabulary.end, max_rows=_ROWS)
         try:
             answers = jobs(
-                request, self._network, lambda *_: None, request.is_cancelled, longest_s=self._longest_s
+                request,
+                self._network,
+                lambda *_: None,
+                request.is_cancelled,
+                default_timeout_s=self._timeout_s,
             )
             loop.complete([row for job in answers for row in job.rows])
         except (ValueError, pb_utils.TritonModelException) as exc:
@@ -65,7 +69,7 @@ class TritonPythonModel:
 def _ask(
     model: str, outputs: Sequence[str], inputs: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
-    """Another model of this server; raises TritonModelException."""
+    """Send a request to another model of this server; raise TritonModelException if it fails."""
     tensors = [pb_utils.Tensor(name, np.ascontiguousarray(values)) for name, values in inputs.items()]
     request = pb_utils.InferenceRequest(
         model_name=model, requested_output_names=list(outputs), inputs=tensors

@@ -1,7 +1,7 @@
-"""One language in, another out, word by word: as the model beside it, but that its config is decoupled.
+"""Translate texts word by word: `translator` with a decoupled config.
 
-Each piece is sent as soon as the loop has it, and the last is marked final. TOKENS and SCORE are of what was
-answered so far. The network is in the package to which package.json refers.
+Each piece is sent as soon as the loop has it; the last one is marked final. TOKENS and SCORE are those of the
+answer so far. package.json refers to the package of `translator`, which has the network.
 """
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
@@ -9,6 +9,6 @@ from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
-    """The translator that the config names; gourmet.systems.translator.serving is what it does."""
+    """The translator. Its code is gourmet.systems.translator.serving."""
 
     part_of_system = staticmethod(piece)

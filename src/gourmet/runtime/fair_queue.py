@@ -1,4 +1,4 @@
-"""A bounded queue for places at the work: for the web's requests, heat maps, and processes that decode."""
+"""A bounded queue that shares places fairly between clients, for web requests, heat maps and decoders."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 # How often a waiting request checks whether it gave up.
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 class QueueFull(Exception):
-    """Too many wait already."""
+    """The queue is full."""
 
 
-class Turns:
-    """At most `places` requests at work at a time; at most `max_waiting` others wait for one of the places.
+class FairQueue:
+    """Let at most `places` requests work at a time, and at most `max_waiting` others wait for a place.
 
-    First come, first served. But a client that has half of the places waits while a client with fewer waits,
-    and one client has at most half of `max_waiting`. A client never has more than `max_per_client`, even
-    while nobody else waits. Work without a client's name is this machine's own, and may have all places.
+    First come, first served, with three limits. A client that has half of the places waits while a client
+    with fewer waits. A client has at most half of `max_waiting`. It never has more than `max_per_client`
+    places, even if nobody else waits. Requests without a client name come from this machine and may have all
+    places.
     """
 
     def __init__(self, places: int, max_waiting: float = math.inf, max_per_client: float = math.inf) -> None:
@@ -35,21 +36,18 @@ class Turns:
         self._lock = threading.Lock()
 
     def acquire(self, client: str, gave_up: Callable[[], bool]) -> float:
-        """Wait for a place and return for how many seconds.
-
-        Raise QueueFull, or TimeoutError where `gave_up` returned true before.
-        """
+        """Wait for a place and return the seconds waited; raise QueueFull, or TimeoutError on `gave_up`."""
         started = time.monotonic()
         waiter = client, threading.Event()
         with self._lock:
             self._waiting.append(waiter)
-            self._begin_next()
+            self._admit()
             if waiter not in self._waiting:
                 return 0.0
             if self._is_too_long(client):
                 self._waiting.remove(waiter)
                 raise QueueFull
-        while not waiter[1].wait(_LOOK_S):
+        while not waiter[1].wait(_POLL_S):
             if gave_up():
                 with self._lock:
                     if waiter in self._waiting:
@@ -63,11 +61,11 @@ class Turns:
             self._held[client] -= 1
             if not self._held[client]:
                 del self._held[client]
-            self._begin_next()
+            self._admit()
 
     @contextlib.contextmanager
-    def turn(self, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
-        """Around the work; raise what `acquire` raises."""
+    def place(self, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+        """Hold a place within the block; raise the errors of `acquire`."""
         self.acquire(client, gave_up)
         try:
             yield
@@ -75,10 +73,10 @@ class Turns:
             self.release(client)
 
     def _is_too_long(self, client: str) -> bool:
-        mine = sum(name == client for name, _ in self._waiting)
-        return len(self._waiting) > self._max_waiting or mine > (self._max_waiting + 1) // 2
+        of_client = sum(name == client for name, _ in self._waiting)
+        return len(self._waiting) > self._max_waiting or of_client > (self._max_waiting + 1) // 2
 
-    def _begin_next(self) -> None:
+    def _admit(self) -> None:
         while self._free and (waiter := self._next()):
             self._waiting.remove(waiter)
             self._free -= 1
@@ -87,7 +85,7 @@ class Turns:
 
     def _next(self) -> tuple[str, threading.Event] | None:
         for limit in (self._half, math.inf):
-            for client, begins in self._waiting:
+            for client, admitted in self._waiting:
                 if not client or self._held[client] < min(limit, self._max_per_client):
-                    return client, begins
+                    return client, admitted
         return None
