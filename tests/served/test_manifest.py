@@ -55,7 +55,9 @@ def test_one_changed_byte_of_the_weights_is_refused_with_both_hashes(
 def test_removing_the_manifest_does_not_remove_the_check(onnx_lab: Any, put: Any, source: str) -> None:
     name = f"unsigned_{source}"
     (put(source, name) / manifest.MANIFEST).unlink()
-    with pytest.raises(InferenceServerException, match=r"manifest\.json is missing, and the config"):
+    with pytest.raises(
+        InferenceServerException, match=r"manifest\.json is missing, and the model's config requires it"
+    ):
         onnx_lab.client.load_model(name)
 
 

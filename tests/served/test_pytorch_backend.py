@@ -205,7 +205,7 @@ INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
     [
         ("strings", Doubler(), f"max_batch_size: 1 sequence_batching {{ }} {STRINGS}", UNSUPPORTED),
         slow("two_given", Doubler(), f"{TWO} {tensors('output', 'z')}", "takes x: Tensor"),
-        slow("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "answers with 1 value"),
+        slow("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "returns 1 values"),
         slow("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
         ("other_type", Doubler(), INTEGERS, "has type int64, the config declares float32"),
         ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
@@ -223,5 +223,5 @@ def test_a_file_that_is_no_torchscript_or_not_the_deployed_one_is_refused(serve:
         serve("bad_bytes", b"not a network", ONE)
     file = scripted(Doubler())
     manifest = json.dumps({"file": "model.pt", "sha256": sha256(file[:-1]).hexdigest()})
-    with pytest.raises(InferenceServerException, match="this is not the file that was deployed"):
+    with pytest.raises(InferenceServerException, match="this is not the deployed file"):
         serve("bad_hash", file, ONE, manifest=manifest)
