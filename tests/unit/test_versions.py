@@ -111,7 +111,7 @@ def test_where_the_version_before_does_not_answer_all_is_as_it_was(two_of_two: l
 def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two: list[Path]) -> None:
     (two_of_two[1] / "1" / "model.onnx").write_text("cut sho")
     before = everything(two_of_two[0].parent)
-    with pytest.raises(ManifestError, match="not the file that was deployed"):
+    with pytest.raises(ManifestError, match="not the deployed file"):
         rollback(two_of_two)
     assert everything(two_of_two[0].parent) == before
 

@@ -70,7 +70,7 @@ class Case:
         return f"{self.system}_stream"
 
 
-LEFT: Final = "its client left"
+LEFT: Final = "its client disconnected"
 CASES: Final = [
     Case("translator", "/api/v1/translate", "text", "texts", "translations", TEXTS, ENDLESS, LEFT),
     Case("captioner", "/api/v1/caption", "images", "images", "results", ENCODED, ENCODED[2], LEFT),
@@ -187,7 +187,7 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(
     before = "".join(triton.log).count(case.left)
 
     def stops() -> bool:
-        """Asked again where a busy machine ended the answer before its client left."""
+        """Asked again where a busy machine ended the answer before its client disconnected."""
         with closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)) as connection:
             connection.request("POST", streaming(case).path, case.body(case.endless, **stream(case)), TYPE)
             response = connection.getresponse()
