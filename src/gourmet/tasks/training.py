@@ -1,0 +1,151 @@
+"""What `gourmet train` does for any system: begin or go on with a run, and keep what it came to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.files import written_aside
+from gourmet.tasks.system_parts import Stage, SystemParts
+from gourmet.training import mlflow_log
+from gourmet.training.files import load_tensors, put_tensors
+from gourmet.training.loop import CHECKPOINT, LAST, fit
+from gourmet.training.run import read_run, write_run
+from gourmet.training.task import Configurable, Recipe, Rehearsing, Solving
+
+_MLFLOW: Final = "mlflow_run"
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The options of the verb; None leaves a value to the system."""
+
+    out: Path
+    data: Path | None = None
+    overrides: Sequence[str] = ()
+    epochs: int | None = None
+    rate: float | None = None
+    seed: int = 0
+    limit: int | None = None
+    resume: bool = False
+    checkpoint_every: float = 60
+    init: Path | None = None
+    pretrained: bool = False
+    mlflow: bool = False
+    device: str = "auto"
+    threads: int | None = None
+
+
+def train(
+    system: str, parts: SystemParts, options: TrainOptions, stage: Stage, say: Callable[[str], None]
+) -> str:
+    """Train a system's network, and say in a sentence what came of it."""
+    if options.init and (options.resume or options.pretrained):
+        raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if isinstance(parts.training, Solving):
+        return _solve(system, parts, options, stage)
+    out, training = options.out, parts.training
+    if not options.resume and (out / CHECKPOINT).exists():
+        raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
+    begun: dict[str, Any] = read_run(out) if options.resume else {"init": options.init and str(options.init)}
+    if overrides := (*begun.get("overrides", ()), *options.overrides):
+        if not isinstance(training, Configurable):
+            raise UsageError(f"{system} has no configuration to change: leave out {' '.join(overrides)}")
+        training = training.configured(overrides)
+        begun["overrides"] = overrides
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.resume:
+        recipe = Recipe.from_dict(begun["recipe"], epochs=options.epochs, peak_rate=options.rate)
+        data = options.data or Path(begun["data"])
+    else:
+        recipe = training.recipe(
+            epochs=options.epochs,
+            rate=options.rate,
+            seed=options.seed,
+            device=device,
+            pretrained=options.pretrained,
+        )
+        data = _data(system, parts, options, say)
+    with stage("reading") as tick:
+        task = training.prepare(
+            data,
+            limit=options.limit,
+            seed=recipe.seed,
+            device=device,
+            pretrained=options.pretrained,
+            tick=tick,
+        )
+    if options.init:
+        put_tensors(task.network, load_tensors(options.init)[0], options.init)
+    for name, content in task.files.items():
+        with written_aside(out / name) as aside:
+            aside.write_bytes(content)
+    facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
+    parameters = {**task.about, **facts["recipe"], "data": data.name}
+    with contextlib.ExitStack() as telling:
+        callbacks: dict[str, Any] = {}
+        if options.mlflow:
+            facts[_MLFLOW], callbacks["on_epoch"] = telling.enter_context(
+                mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
+            )
+        write_run(out, facts)
+        with stage("training") as tick:
+            every_s = options.checkpoint_every
+            log = fit(
+                task, recipe, out, resume=options.resume, tick=tick, checkpoint_every_s=every_s, **callbacks
+            )
+    if isinstance(training, Rehearsing):
+        rehearse(parts, out / LAST, data, stage)
+    last = log[-1]
+    epochs = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
+    return f"{out / LAST}: score {last['score']:.3f} after {epochs}"
+
+
+def rehearse(parts: SystemParts, weights: Path, data: Path | None, stage: Stage) -> str:
+    """Make of the data the set that `gourmet learn-more` rehearses with these weights."""
+    if not isinstance(parts.training, Rehearsing) or data is None:
+        raise UsageError("--rehearse takes a system that learns from photos, and their folder with --data")
+    with stage("rehearsing") as tick:
+        return str(parts.training.rehearse(parts.evaluation.load(weights, "")[0], data, weights, tick))
+
+
+def _data(system: str, parts: SystemParts, options: TrainOptions, say: Callable[[str], None]) -> Path:
+    if options.data is not None:
+        return options.data
+    if (bundled := parts.training.bundled_data()) is None:
+        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+    say(f"no --data given: learning from {bundled[1]}")
+    return bundled[0]
+
+
+def _solve(system: str, parts: SystemParts, options: TrainOptions, stage: Stage) -> str:
+    """Train a system without epochs."""
+    training, out, data = parts.training, options.out, options.data
+    assert isinstance(training, Solving)
+    unused = (options.epochs, options.rate, options.resume, options.init, options.pretrained, options.mlflow)
+    if any(unused) or options.overrides:
+        raise UsageError(
+            f"{system} is solved at once: leave out --epochs, --rate, --resume, --init, --pretrained, "
+            "--mlflow and NAME=VALUE"
+        )
+    if (out / LAST).exists():
+        raise GourmetError(f"{out} holds a run already: name another --out")
+    if data is None:
+        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+    with stage("learning") as tick:
+        lines = training.solve(data, out, limit=options.limit, seed=options.seed, tick=tick)
+    write_run(out, {"system": system, "data": str(data.resolve()), "seed": options.seed})
+    if isinstance(training, Rehearsing):
+        rehearse(parts, out / LAST, data, stage)
+    return f"{lines}\n{out / LAST}"
