@@ -22,7 +22,7 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
-from app.core.tracing import TracedTransport
+from app.core.tracing import span, traceparent
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     InvalidRequest,
@@ -34,8 +34,7 @@ from gourmet.client.errors import (
     TritonUnreachable,
 )
 from gourmet.client.tensors import Inputs
-from gourmet.client.transport import WholeAnswersOver
-from gourmet.client.triton import Answer, Triton, transport
+from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import (
     GeneratedText,
     ModelInfo,
@@ -92,11 +91,11 @@ class AppTriton(Triton):
     ) -> None:
         """`count` is told what became of each request to a model: answered, refused, or an error's code."""
         self._count = count
-        below = transport(address, connect_timeout_s)
-        if grpc_address:
-            over_grpc = grpc_address if "://" in grpc_address else f"grpc://{grpc_address}"
-            below = WholeAnswersOver(transport(over_grpc, connect_timeout_s), below)
-        super().__init__(TracedTransport(below))
+        if grpc_address and "://" not in grpc_address:
+            grpc_address = f"grpc://{grpc_address}"
+        super().__init__(
+            address, connect_timeout_s=connect_timeout_s, grpc_address=grpc_address, headers=traceparent
+        )
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)
@@ -104,13 +103,13 @@ class AppTriton(Triton):
     def infer(
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
     ) -> Answer:
-        with self._counted(model):
+        with self._counted(model), span("triton", model=model):
             return super().infer(model, inputs, deadline, request_id)
 
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
     ) -> Generator[Tensors | None, None, None]:
-        with self._counted(model.name):
+        with self._counted(model.name), span("triton", model=model.target):
             yield from super().stream(model, inputs, deadline, request_id)
 
     @contextlib.contextmanager

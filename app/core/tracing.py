@@ -14,15 +14,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
 
 from app.core.http import request_id
 from app.core.settings import Settings, SettingsError
-from gourmet.client.deadline import Deadline
-from gourmet.client.transport import Call, Reply, Transport
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -80,6 +77,16 @@ def span(name: str, **attributes: str | int) -> Iterator[None]:
         yield
 
 
+def traceparent() -> dict[str, str]:
+    """The header with which a server continues the trace."""
+    headers: dict[str, str] = {}
+    if _tracer is not None:
+        from opentelemetry.propagate import inject
+
+        inject(headers)
+    return headers
+
+
 def carried(call: Callable[P, T]) -> Callable[P, T]:
     """Return `call` for other threads, within the span that is open in this one."""
     here = copy_context()
@@ -107,28 +114,3 @@ def _describe_answer(response: Response) -> Response:
         if value := g.get(attribute):
             get_current_span().set_attribute(f"gourmet.{attribute}", value)
     return response
-
-
-class TracedTransport:
-    """Has a server continue the trace of a request."""
-
-    def __init__(self, below: Transport) -> None:
-        self.protocol, self.address = below.protocol, below.address
-        self._below = below
-        self.close = below.close
-
-    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        if call.operation not in ("infer", "stream"):
-            yield from self._below.send(call, deadline)
-            return
-        with span("triton", model=call.target):
-            yield from self._below.send(replace(call, headers=_traceparent()), deadline)
-
-
-def _traceparent() -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if _tracer is not None:
-        from opentelemetry.propagate import inject
-
-        inject(headers)
-    return headers

@@ -17,11 +17,10 @@ from app.api.services import NavigationEntry, Services, TtlCache
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
-from gourmet.client.config_summary import summary
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonError
-from gourmet.client.machine_use import ProcessorUse, machine_use
-from gourmet.client.statistics import ModelStatistics
+from gourmet.client.model_config import summary
+from gourmet.client.statistics import ModelStatistics, ProcessorUse, machine_use
 
 _DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
@@ -106,14 +105,11 @@ def _machine(metrics_url: str) -> list[str]:
     if not metrics_url:
         return []
     try:
-        found = machine_use(metrics_url, _METRICS_WITHIN_S)
+        cpu, *gpus = machine_use(metrics_url, _METRICS_WITHIN_S)
     except TritonError:
         return []
-    used = [
-        (t("lab.cpu"), found.cpu),
-        *((t("lab.gpu", number=place), gpu) for place, gpu in enumerate(found.gpus)),
-    ]
-    return [said for name, processor in used if (said := _processor(name, processor))]
+    used = [(t("lab.cpu"), cpu), *((t("lab.gpu", number=number), gpu) for number, gpu in enumerate(gpus))]
+    return [words for name, processor in used if (words := _processor(name, processor))]
 
 
 def _processor(name: str, used: ProcessorUse) -> str:

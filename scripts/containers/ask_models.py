@@ -33,7 +33,7 @@ class Unhealthy(GourmetError):
 
 
 def check() -> None:
-    with Triton.at(ADDRESS, TIMEOUT_S) as triton:
+    with Triton(ADDRESS, TIMEOUT_S) as triton:
         # Those that are ready have statistics; Triton's list of all models takes a key.
         ready = triton.ready_models()
         for known in registry.load_all().values():

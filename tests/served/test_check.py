@@ -108,7 +108,7 @@ def put_faulty(repository: Path, fault: str) -> None:
 
 def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
     options = checking.CheckOptions(model, data, repository=MODELS, url=url, **more)
-    with Triton.at(url) as triton:
+    with Triton(url) as triton:
         info = triton.describe(model)
         parts = SystemParts(info.system, registry.piece)
         found = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))

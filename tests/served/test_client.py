@@ -73,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
 @pytest.fixture(params=["http", "grpc"])
 def triton(server: RunningTriton, request: pytest.FixtureRequest) -> Iterator[Triton]:
     place = server.http_url if request.param == "http" else f"grpc://{server.grpc_url}"
-    with Triton.at(place, 60.0) as client:
+    with Triton(place, 60.0) as client:
         assert client.protocol == request.param
         yield client
 
@@ -95,7 +95,7 @@ def test_it_says_what_it_is_and_what_a_model_takes(triton: Triton) -> None:
 def test_its_answers_are_counted(triton: Triton, server: RunningTriton) -> None:
     before = triton.total(MODEL)
     answer = triton.infer(MODEL, inputs(triton), request_id="mine")
-    with Triton.at(server.http_url) as other:
+    with Triton(server.http_url) as other:
         assert {
             name: values.tolist() for name, values in other.infer(MODEL, inputs(other)).outputs.items()
         } == {name: values.tolist() for name, values in answer.outputs.items()}
@@ -156,7 +156,7 @@ def test_an_answer_that_breaks_off_says_why_and_one_that_takes_too_long_ends(tri
 
 def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTriton) -> None:
     for place in ("127.0.0.1:9", "grpc://127.0.0.1:9"):
-        with Triton.at(place) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
+        with Triton(place) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
             nobody.describe(MODEL)
-    with Triton.at(server.grpc_url) as other, pytest.raises(NotTriton):
+    with Triton(server.grpc_url) as other, pytest.raises(NotTriton):
         other.describe(MODEL)

@@ -163,7 +163,7 @@ def test_photos_are_answered_by_the_system_whose_sample_cannot_be_used(browser: 
 
 def test_the_workbench_says_of_such_a_sample_what_to_do(flowers: str, url: str) -> None:
     """`gourmet up` goes on with the others, the doctor has a line, and containers stay healthy."""
-    with Triton.at(url, 10) as triton, pytest.raises(BadSample, match=r"the sample of flowers .*: correct"):
+    with Triton(url, 10) as triton, pytest.raises(BadSample, match=r"the sample of flowers .*: correct"):
         ask_sample(triton, registry.load(flowers), flowers)
 
 

@@ -103,18 +103,18 @@ def test_https_is_asked_where_the_certificate_is_of_a_known_ca_and_of_its_name(
 ) -> None:
     url = f"https://{door.place}"
     with (
-        Triton.at(url) as triton,
+        Triton(url) as triton,
         pytest.raises(TritonUnreachable, match=r"certificate is refused.*TRITON_CA_FILE"),
     ):
         triton.check_live()
     assert b"HTTP" not in door.asked, "nothing is said to a server that is not known"
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
-    with Triton.at(url) as triton:
+    with Triton(url) as triton:
         assert triton.version() == "triton 9"
         door.hang_up()  # a kept connection that ended is opened again
         assert triton.version() == "triton 9"
     another = certificates.context("another", "DNS:another.example")
-    with TlsDoor(listen(LIVE).url, another) as wrong, Triton.at(f"https://{wrong.place}") as triton:
+    with TlsDoor(listen(LIVE).url, another) as wrong, Triton(f"https://{wrong.place}") as triton:
         with pytest.raises(TritonUnreachable, match=r"certificate is refused.*127\.0\.0\.1"):
             triton.check_live()
         assert b"HTTP" not in wrong.asked
@@ -144,12 +144,12 @@ def test_a_server_that_wants_a_client_s_certificate_gets_the_one_that_was_named(
     context.load_verify_locations(certificates.ca)
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
     with TlsDoor(listen(LIVE).url, context) as door:
-        with Triton.at(f"https://{door.place}") as triton, pytest.raises(TritonUnreachable):
+        with Triton(f"https://{door.place}") as triton, pytest.raises(TritonUnreachable):
             triton.check_live()
         certificate, key = certificates.sign("client", "DNS:client")
         monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
         monkeypatch.setenv("TRITON_CLIENT_KEY", str(key))
-        with Triton.at(f"https://{door.place}") as triton:
+        with Triton(f"https://{door.place}") as triton:
             triton.check_live()
 
 
@@ -190,7 +190,7 @@ def test_the_token_goes_with_each_question_and_into_no_message(
 ) -> None:
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
-    with Triton.at(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
+    with Triton(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
         said = [str(vars(triton._transport)), caplog.text]
@@ -243,7 +243,7 @@ def test_a_redirect_takes_the_token_nowhere(listen: Listen, monkeypatch: pytest.
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
     other = listen(LIVE)
     away = b"HTTP/1.1 307 There\r\nLocation: http://%b/v2\r\nContent-Length: 0\r\n\r\n" % other.url.encode()
-    with pytest.raises(TritonRefused), Triton.at(listen(away).url) as triton:
+    with pytest.raises(TritonRefused), Triton(listen(away).url) as triton:
         triton.version()
     assert not other.asked
 
@@ -251,5 +251,5 @@ def test_a_redirect_takes_the_token_nowhere(listen: Listen, monkeypatch: pytest.
 def test_who_is_away_is_said_to_be_started_where_it_is() -> None:
     port = free_ports(1)[0]
     for url, step in ((f"127.0.0.1:{port}", "gourmet up"), (f"127.0.0.2:{port}", "see that it runs")):
-        with Triton.at(url) as triton, pytest.raises(TritonUnreachable, match=step):
+        with Triton(url) as triton, pytest.raises(TritonUnreachable, match=step):
             triton.check_live()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from gourmet.client.transport import Call, Reply
 from support.listener import Listen, listen
 from support.listener import http as answer_of
 
@@ -25,7 +26,6 @@ from gourmet.client.errors import (
     TritonUnreachable,
 )
 from gourmet.client.http import HttpTransport
-from gourmet.client.transport import Call, Reply
 from gourmet.client.triton import Triton
 
 __all__ = ["listen"]  # the fixture
@@ -219,12 +219,12 @@ def test_an_answer_that_is_an_error_is_raised_with_its_reason(
 def test_a_connection_has_a_longest_life(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind an address that balances, one that is kept for ever never reaches a server that came since."""
     listener = listen(answer_of({}))
-    with Triton.at(listener.url) as triton:
+    with Triton(listener.url) as triton:
         for _ in range(5):
             triton.check_live()
         assert listener.connections == 1
     monkeypatch.setattr(http, "_LIFE_S", 0.0)
-    with Triton.at(listener.url) as triton:
+    with Triton(listener.url) as triton:
         for _ in range(5):
             triton.check_live()
     assert listener.connections == 1 + 5
@@ -233,7 +233,7 @@ def test_a_connection_has_a_longest_life(listen: Listen, monkeypatch: pytest.Mon
 def test_a_name_lookup_that_hangs_ends_with_the_request_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [released.wait(60)][1:])
-    with Triton.at("triton.example:8000", 0.3) as triton, pytest.raises(NoAnswerInTime):
+    with Triton("triton.example:8000", 0.3) as triton, pytest.raises(NoAnswerInTime):
         triton.check_live()
     assert not released.is_set()
     released.set()
@@ -248,7 +248,7 @@ def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch:
             raise socket.gaierror("no DNS server answers")
         return resolve(host, *rest, **named)
 
-    with Triton.at(listener.url.replace("127.0.0.1", "localhost")) as triton:
+    with Triton(listener.url.replace("127.0.0.1", "localhost")) as triton:
         triton.check_live()
         monkeypatch.setattr(socket, "getaddrinfo", without_dns)
         triton.check_live()

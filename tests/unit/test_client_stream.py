@@ -44,7 +44,7 @@ def event(**fields: object) -> bytes:
 
 
 def ask(url: str, deadline_s: float = 3.0) -> Iterator[Tensors | None]:
-    return Triton.at(url).stream(MODEL, INPUTS, Deadline(deadline_s), "mine")
+    return Triton(url).stream(MODEL, INPUTS, Deadline(deadline_s), "mine")
 
 
 def test_pieces_are_tensors_by_name_however_their_bytes_are_cut(listen: Listen) -> None:

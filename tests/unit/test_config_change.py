@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.client.config_summary import summary
-from gourmet.client.model_config import as_pbtxt, parse
+from gourmet.client.model_config import as_pbtxt, parse, summary
 from gourmet.errors import UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.repository.config_file import model_config, tensor

@@ -94,12 +94,12 @@ def go_on(fleet: Fleet) -> None:
 
 
 def unload(fleet: Fleet) -> None:
-    with Triton.at(fleet.tritons[0].options.http_url) as triton:
+    with Triton(fleet.tritons[0].options.http_url) as triton:
         triton.unload(MODEL)
 
 
 def load(fleet: Fleet) -> None:
-    with Triton.at(fleet.tritons[0].options.http_url) as triton:
+    with Triton(fleet.tritons[0].options.http_url) as triton:
         triton.load(MODEL)
 
 

@@ -36,7 +36,7 @@ def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
         assert config("--versions", "1,10").endswith(f"serve: {MODEL}, {MODEL}/1\n")
         row = {"input": np.zeros((1, 1, 28, 28), np.float32)}
         for address in (url, f"grpc://{server.options.grpc_url}"):
-            with Triton.at(address) as triton:
+            with Triton(address) as triton:
                 assert triton.ready_versions() == [MODEL, f"{MODEL}/1"]
                 versions = [triton.infer(name, row).model_version for name in (MODEL, f"{MODEL}/1")]
                 assert versions == ["10", "1"]
@@ -59,5 +59,5 @@ def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
         assert config("--versions", "10").endswith(f"serve: {MODEL}\n")
         assert config("--versions", "all").endswith(f"serve: {MODEL}, {MODEL}/1\n")
         config("--reset")
-        with Triton.at(url) as triton:
+        with Triton(url) as triton:
             assert triton.ready_versions() == [MODEL]

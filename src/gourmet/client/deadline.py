@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from typing import Final, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable
+from typing import Final
 
 # What is left of a deadline that has passed: a timeout of 0 would mean not to wait for anything.
-_LEAST_S: Final = 0.001
+_MIN_LEFT_S: Final = 0.001
 # After so long without an answer, or a piece of one, its reader is asked whether it still wants one.
 SILENCE_S: Final = 0.4
 
@@ -30,19 +28,8 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        return max(_LEAST_S, self._end - time.monotonic())
+        return max(_MIN_LEFT_S, self._end - time.monotonic())
 
     @property
     def passed(self) -> bool:
-        return self.left_s() <= _LEAST_S
-
-
-def with_silences(receive: Callable[[], T], deadline: Deadline) -> Generator[None, None, T]:
-    """What `receive` returns, and a None each time that it waited in vain."""
-    while True:
-        try:
-            return receive()
-        except TimeoutError:
-            if deadline.passed:
-                raise
-        yield None
+        return self.left_s() <= _MIN_LEFT_S

@@ -1,233 +1,244 @@
-"""Triton over gRPC, by tritonclient's generated stubs; the twin of http.py."""
+"""Triton over gRPC, by NVIDIA's tritonclient; the twin of http.py."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
-import grpc.aio  # type: ignore[import-untyped]
-from google.protobuf import json_format
-from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, service_pb2, service_pb2_grpc
+from tritonclient.grpc import (
+    MAX_GRPC_MESSAGE_SIZE,
+    InferenceServerClient,
+    InferenceServerException,
+    InferInput,
+    InferResult,
+    aio,
+)
 
 from gourmet.client.address import Address, tls_files
 from gourmet.client.deadline import SILENCE_S, Deadline
 from gourmet.client.errors import (
     ModelFailed,
     NoAnswerInTime,
+    NobodyWaits,
     NotTriton,
     TritonError,
     TritonUnreachable,
     refusal,
 )
-from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
-from gourmet.client.transport import Call, Operation, Reply
-from gourmet.contracts import CLIENT_PARAMETER, Array
+from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, SharedTensor, datatype_of
+from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
 
-# What each is called here, and which of its request's fields names the target.
-_METHODS: Final[dict[Operation, tuple[str, str]]] = {
-    "live": ("ServerLive", ""),
-    "server": ("ServerMetadata", ""),
-    "ready": ("ModelReady", "name"),
-    "metadata": ("ModelMetadata", "name"),
-    "config": ("ModelConfig", "name"),
-    "statistics": ("ModelStatistics", "name"),
-    "index": ("RepositoryIndex", ""),
-    "load": ("RepositoryModelLoad", "model_name"),
-    "unload": ("RepositoryModelUnload", "model_name"),
-    "register": ("SystemSharedMemoryRegister", "name"),
-    "unregister": ("SystemSharedMemoryUnregister", "name"),
+# tritonclient's method for each operation.
+_METHODS: Final = {
+    "live": "is_server_live",
+    "server": "get_server_metadata",
+    "ready": "is_model_ready",
+    "metadata": "get_model_metadata",
+    "config": "get_model_config",
+    "statistics": "get_inference_statistics",
+    "index": "get_model_repository_index",
+    "load": "load_model",
+    "unload": "unload_model",
+    "register": "register_system_shared_memory",
+    "unregister": "unregister_system_shared_memory",
 }
-# Where HTTP answers what is in here, and not all of it.
-_ANSWERS: Final[dict[Operation, str]] = {"config": "config", "index": "models"}
+_ANSWERS: Final[dict[str, tuple[str, Any]]] = {"config": ("config", {}), "index": ("models", [])}
 _KEY_PREFIX: Final = "triton-grpc-protocol-"
 _STATUS: Final = {
-    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
-    grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
-    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    "StatusCode.INVALID_ARGUMENT": HTTPStatus.BAD_REQUEST,
+    "StatusCode.NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "StatusCode.UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
 }
-# The same status as of a model that is not ready; these are gRPC's own words, and others a server's.
-_NO_CONNECTION: Final = ("failed to connect", "Socket closed", "Connection reset", "recvmsg", "GOAWAY")
-_OPTIONS: Final = (
-    ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
-    ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
-    ("grpc.primary_user_agent", "gourmet"),
-    # A server that was away is tried again within a second, and not within two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+# A model that is not ready has the status UNAVAILABLE too; these are gRPC's own words, and others a server's.
+_NO_CONNECTION: Final = (
+    "failed to connect",
+    "errors resolv",
+    "Socket closed",
+    "Connection reset",
+    "recvmsg",
+    "GOAWAY",
 )
 
 
-class GrpcTransport:
-    """A server at `address`, as http.py's; it tells silences of a whole answer, none of a streamed one."""
+class Grpc:
+    """A server at an address."""
 
-    protocol: Literal["http", "grpc"] = "grpc"
-
-    def __init__(self, address: str, connect_timeout_s: float) -> None:
-        at = Address.of(address)
+    def __init__(self, at: Address, connect_timeout_s: float, headers: Callable[[], Headers]) -> None:
         self.address = str(at).removeprefix("grpc://")
-        self._connect_timeout_s = connect_timeout_s
-        self._headers = at.authorization()
-        self._channel = _channel(grpc, at)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._is_connected = False
+        self._at, self._connect_timeout_s = at, connect_timeout_s
+        self._token, self._headers = at.authorization(), headers
+        self._client = self._new_client()
 
-    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        self._connect(deadline)
-        keys = {_KEY_PREFIX + name: key for name, key in call.keys.items()}
-        metadata = tuple({**self._headers, **call.headers, **keys}.items())
-        named: dict[str, Any] = {"timeout": deadline.left_s(), "metadata": metadata}
+    def _new_client(self) -> Any:
+        return _client(InferenceServerClient, self._at, self._connect_timeout_s)
+
+    def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
+        method = _METHODS[operation]
+        names = target.split("/") if target else []
+        as_json = {"as_json": True} if method.startswith("get_") else {}
+        headers = self._token | {_KEY_PREFIX + name: key for name, key in keys.items()}
         try:
-            if call.operation == "infer":
-                yield from self._whole(self._stub.ModelInfer.future(infer_request(call, deadline), **named))
-            elif call.operation == "stream":
-                yield from self._stream(
-                    self._stub.ModelStreamInfer(iter([infer_request(call, deadline)]), **named), call
-                )
-            else:
-                yield self._control(call, named)
-        except grpc.RpcError as exc:
+            answer = getattr(self._client, method)(
+                *names, **fields, **as_json, headers=headers, client_timeout=deadline.left_s()
+            )
+        except InferenceServerException as exc:
             raise self._explained(exc, deadline) from exc
+        if answer is False:  # neither live nor ready
+            raise refusal(self.address, HTTPStatus.BAD_REQUEST, f"{target or 'the server'} is not ready")
+        # HTTP answers what is in these fields.
+        return answer.get(*_ANSWERS[operation]) if operation in _ANSWERS else answer
 
-    def close(self) -> None:
-        self._channel.close()
+    def infer(self, model: str, inputs: Inputs, deadline: Deadline, request_id: str) -> tuple[str, Outputs]:
+        """Cancel the request where nobody waits for its answer any more."""
+        answer = Future[Any]()
 
-    def _connect(self, deadline: Deadline) -> None:
-        """The first time, tell a server that is away from one that refuses."""
-        if self._is_connected:
-            return
-        ready = grpc.channel_ready_future(self._channel)
-        try:
-            ready.result(timeout=min(self._connect_timeout_s, deadline.left_s()))
-        except grpc.FutureTimeoutError:
-            ready.cancel()
-            raise TritonUnreachable.at(self.address, "over gRPC") from None
-        self._is_connected = True
+        def done(result: Any, error: InferenceServerException | None) -> None:
+            answer.set_exception(error) if error else answer.set_result(result)
 
-    def _control(self, call: Call, named: dict[str, Any]) -> Reply:
-        method, target = _METHODS[call.operation]
-        model, _, version = call.target.partition("/")
-        named_by = {target: model} | ({"version": version} if version else {}) if target else {}
-        fields = {**call.fields, **named_by}
-        request = json_format.ParseDict(_parameters(fields), getattr(service_pb2, f"{method}Request")())
-        answer = json_format.MessageToDict(
-            getattr(self._stub, method)(request, **named), preserving_proto_field_name=True
+        call = self._client.async_infer(
+            **request_of(model, inputs, deadline, request_id),
+            callback=done,
+            headers=self._token | {**self._headers()},
+            client_timeout=deadline.left_s(),
         )
-        if call.operation in ("live", "ready") and not answer.get(call.operation):
-            raise refusal(self.address, HTTPStatus.BAD_REQUEST, f"{call.target or 'the server'} is not ready")
-        if name := _ANSWERS.get(call.operation):
-            return Reply(answer.get(name, {} if name == "config" else []))
-        return Reply(answer)
-
-    def _whole(self, answer: Any) -> Iterator[Reply | None]:
         try:
             while True:
                 try:
-                    yield answer_of(answer.result(SILENCE_S))
-                    return
-                except grpc.FutureTimeoutError:
-                    yield None
+                    result = answer.result(SILENCE_S)
+                    return result.get_response().model_version, outputs_of(result)
+                except TimeoutError:
+                    if deadline.is_cancelled():
+                        raise NobodyWaits(f"nobody waits any more for the answer of {model}") from None
+        except InferenceServerException as exc:
+            raise self._explained(exc, deadline) from exc
         finally:
-            answer.cancel()
+            call.cancel()
 
-    def _stream(self, responses: Any, call: Call) -> Iterator[Reply]:
+    def stream(self, model: ModelInfo, inputs: Inputs, deadline: Deadline, request_id: str) -> Pieces:
+        """The pieces say their own types. tritonclient has one stream a client; all share a connection."""
+        client, pieces = self._new_client(), SimpleQueue[Any]()
+        client.start_stream(
+            lambda result, error: pieces.put(error or result),
+            stream_timeout=deadline.left_s(),
+            headers=self._token | {**self._headers()},
+        )
         try:
-            for response in responses:
-                if reason := response.error_message:
-                    raise ModelFailed(reason, HTTPStatus.OK, f"{call.target} could not answer: {reason}")
-                if response.infer_response.outputs:
-                    yield answer_of(response.infer_response)
+            with contextlib.suppress(InferenceServerException):  # if the stream failed already, it says why
+                client.async_stream_infer(
+                    **request_of(model.target, inputs, deadline, request_id), enable_empty_final_response=True
+                )
+            is_last = False
+            while not is_last:
+                try:
+                    piece = pieces.get(timeout=SILENCE_S)
+                except Empty:
+                    yield None
+                    continue
+                if isinstance(piece, InferenceServerException):
+                    raise self._explained(piece, deadline, model.target)
+                if piece.get_response().outputs:
+                    yield outputs_of(piece)
+                is_last = piece.get_response().parameters["triton_final_response"].bool_param
         finally:
-            responses.cancel()
+            client.stop_stream(cancel_requests=True)
+            client.close()
 
-    def _explained(self, exc: Any, deadline: Deadline) -> Exception:
-        code, reason = exc.code(), exc.details() or ""
-        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+    def close(self) -> None:
+        self._client.close()
+
+    def _explained(self, exc: InferenceServerException, deadline: Deadline, model: str = "") -> TritonError:
+        status, reason = exc.status(), exc.message() or ""
+        if not status:  # of a piece of a stream
+            return ModelFailed(reason, HTTPStatus.OK, f"{model} could not answer: {reason}")
+        if status == "StatusCode.DEADLINE_EXCEEDED":
             return NoAnswerInTime(deadline.seconds)
-        if code == grpc.StatusCode.UNAVAILABLE and reason.startswith(_NO_CONNECTION):
+        if status == "StatusCode.UNAVAILABLE" and reason.startswith(_NO_CONNECTION):
             return TritonUnreachable.at(self.address, reason)
-        return refusal(self.address, _STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), reason)
+        return refusal(self.address, _STATUS.get(status, HTTPStatus.INTERNAL_SERVER_ERROR), reason)
 
 
 class AsyncGrpc:
-    """The same for a load generator, within one event loop; `infer_request` makes its requests before."""
+    """The same for a load generator, within one event loop; `request_of` makes its requests before."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float) -> None:
         at = Address.of(address)
-        self._metadata = tuple(at.authorization().items())
-        self._channel = _channel(grpc.aio, at)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._client = _client(aio.InferenceServerClient, at)
+        self._token, self._timeout_s = at.authorization(), timeout_s
 
-    async def infer(self, request: Any, timeout_s: float) -> Any:
-        """The answer as it came, for `answer_of`; raise TritonError."""
-        try:
-            return await self._stub.ModelInfer(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as exc:
-            raise TritonError(f"gRPC {exc.code().name}: {exc.details()}") from exc
+    async def ask(self, request: dict[str, Any], *, streams: bool) -> AsyncIterator[InferResult]:
+        """The answer, or each piece of it that has outputs, for `outputs_of`; raise TritonError."""
 
-    async def stream(self, request: Any, timeout_s: float) -> AsyncIterator[Any]:
-        """Each piece of an answer that has outputs."""
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            yield request
+
         try:
-            named: dict[str, Any] = {"timeout": timeout_s, "metadata": self._metadata}
-            async for response in self._stub.ModelStreamInfer(iter([request]), **named):
-                if response.error_message:
-                    raise TritonError(f"the answer broke off: {response.error_message}")
-                if response.infer_response.outputs:
-                    yield response.infer_response
-        except grpc.RpcError as exc:
-            raise TritonError(f"gRPC {exc.code().name}: {exc.details()}") from exc
+            if not streams:
+                yield await self._client.infer(**request, headers=self._token, client_timeout=self._timeout_s)
+                return
+            async for result, error in self._client.stream_infer(
+                requests(), stream_timeout=self._timeout_s, headers=self._token
+            ):
+                if error:
+                    raise error
+                if result.get_response().outputs:
+                    yield result
+        except InferenceServerException as exc:
+            raise TritonError(f"gRPC {exc}") from exc
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._client.close()
 
 
-def _channel(kind: Any, at: Address) -> Any:
-    """Of `grpc` or of `grpc.aio`."""
-    if not at.tls():  # which raises where its files cannot be used
-        return kind.insecure_channel(at.place, options=_OPTIONS)
-    ca, certificate, key = (each.read_bytes() if each else None for each in tls_files())
-    with_tls = grpc.ssl_channel_credentials(ca, certificate and (key or certificate), certificate)
-    return kind.secure_channel(at.place, with_tls, options=_OPTIONS)
+def _client(kind: Any, at: Address, connect_timeout_s: float = 20.0) -> Any:
+    """A client of tritonclient, or of its twin for event loops."""
+    named: dict[str, Any] = {}
+    if at.tls():  # which raises where its files cannot be used
+        ca, certificate, key = tls_files()
+        named = {"ssl": True, "root_certificates": ca, "certificate_chain": certificate}
+        named["private_key"] = certificate and (key or certificate)
+    options = (
+        ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
+        ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
+        ("grpc.primary_user_agent", "gourmet"),
+        # How long it tries to connect, as gRPC names it.
+        ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
+        # A server that was away is tried again within a second, and not within two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    )
+    return kind(at.place, channel_args=options, **named)
 
 
-def infer_request(call: Call, deadline: Deadline | None = None) -> Any:
-    """The message that asks a model, with its tensors."""
-    name, _, version = call.target.partition("/")
-    request = service_pb2.ModelInferRequest(model_name=name, model_version=version, id=call.request_id)
-    if call.operation == "stream":
-        request.parameters["triton_enable_empty_final_response"].bool_param = True
+def request_of(
+    model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
+) -> dict[str, Any]:
+    """What tritonclient is asked with, tensors and all."""
+    name, _, version = model.partition("/")
+    request: dict[str, Any] = {"model_name": name, "model_version": version, "request_id": request_id}
     if deadline:
-        request.parameters["timeout"].int64_param = int(deadline.left_s() * 1_000_000)
-        if deadline.client:
-            request.parameters[CLIENT_PARAMETER].string_param = deadline.client
-    for name, values in call.inputs.items():
-        tensor = request.inputs.add(name=name, shape=values.shape)
-        if isinstance(values, SharedTensor):
-            tensor.datatype = values.datatype
-            tensor.parameters["shared_memory_region"].string_param = values.region
-            tensor.parameters["shared_memory_offset"].int64_param = values.offset
-            tensor.parameters["shared_memory_byte_size"].int64_param = values.nbytes
-        else:
-            tensor.datatype = datatype_of(values)
-            request.raw_input_contents.append(raw(values))
+        request["timeout"] = int(deadline.left_s() * 1_000_000)
+        request["parameters"] = {CLIENT_PARAMETER: deadline.client} if deadline.client else {}
+    request["inputs"] = [_input(*each) for each in inputs.items()]
     return request
 
 
-def answer_of(response: Any) -> Reply:
-    """The outputs of an answer, and the fields that HTTP would have beside them."""
-    outputs: dict[str, Array] = {}
+def _input(name: str, values: Array | SharedTensor) -> InferInput:
+    if isinstance(values, SharedTensor):
+        tensor = InferInput(name, values.shape, values.datatype)
+        tensor.set_shared_memory(values.region, values.nbytes, values.offset)
+    else:
+        tensor = InferInput(name, values.shape, datatype_of(values))
+        tensor.set_data_from_numpy(values)
+    return tensor
+
+
+def outputs_of(result: InferResult) -> Outputs:
+    response = result.get_response()
     try:
-        for each, data in zip(response.outputs, response.raw_output_contents, strict=True):
-            outputs[each.name] = from_raw(data, each.datatype, tuple(each.shape))
+        return {output.name: result.as_numpy(output.name) for output in response.outputs}
     except (TypeError, ValueError) as exc:
         raise NotTriton(f"the answer of {response.model_name} cannot be read: {exc!r}") from exc
-    return Reply({"model_version": response.model_version}, outputs)
-
-
-def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
-    """Strings among a request's parameters say here that they are strings, and files that they are bytes."""
-    given = {
-        name: {"bytes_param" if name.startswith("file:") else "string_param": value}
-        for name, value in fields.get("parameters", {}).items()
-    }
-    return {**fields, "parameters": given} if given else fields

@@ -1,12 +1,20 @@
-"""What Triton counts of its models, out of its own JSON, and the difference of two looks at it."""
+"""What Triton counts of its models, the difference of two looks at it, and how busy its machine is."""
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
+import re
+import urllib.request
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+from gourmet.client.errors import TritonUnreachable
+
+# All of a server's metrics with hundreds of models.
+_MAX_METRICS_BYTES: Final = 4 << 20
+_METRIC: Final = re.compile(r'^nv_[cg]pu_(\w+)(?:\{gpu_uuid="(.*?)"\})? (\S+)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -74,3 +82,25 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
         executions_by_batch=Counter({size: int(infer.get("count", 0)) for size, infer in by_batch.items()}),
         infer_ns_by_batch=Counter({size: int(infer.get("ns", 0)) for size, infer in by_batch.items()}),
     )
+
+
+class ProcessorUse(NamedTuple):
+    """Of the CPUs together, or of one GPU; None is what Triton does not tell."""
+
+    busy: float | None  # the share, from 0 to 1
+    memory_bytes: float | None
+    memory_total_bytes: float | None
+
+
+def machine_use(metrics_url: str, timeout_s: float) -> list[ProcessorUse]:
+    """How busy the CPUs and each GPU are at the moment, as Triton's metrics tell; raise TritonUnreachable."""
+    processors = defaultdict[str, dict[str, float]](dict, {"": {}})
+    try:
+        with urllib.request.urlopen(metrics_url, timeout=timeout_s) as answer:
+            text = answer.read(_MAX_METRICS_BYTES).decode(errors="replace")
+        for name, gpu, value in _METRIC.findall(text):
+            processors[gpu][name] = float(value)
+    except (OSError, ValueError) as exc:
+        raise TritonUnreachable(f"no metrics at {metrics_url} ({exc})") from exc
+    names = ("utilization", "memory_used_bytes", "memory_total_bytes")
+    return [ProcessorUse(*map(metrics.get, names)) for _, metrics in sorted(processors.items())]

@@ -12,6 +12,7 @@ import numpy as np
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import CLIENT_PARAMETER, Array, Tensors
 
+JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _EVENT: Final = b"data:"
 
 
@@ -28,6 +29,13 @@ class SharedTensor:
 
 # What a request holds, by the names of a model's inputs.
 Inputs = Mapping[str, Array | SharedTensor]
+Outputs = dict[str, Array]
+# The pieces of a streamed answer; None after each SILENCE_S without one.
+Pieces = Iterator[Outputs | None]
+Headers = Mapping[str, str]
+Fields = Mapping[str, Any]
+# The parts of a request's body, and its headers.
+Body = tuple[list[bytes], dict[str, str]]
 
 
 def datatype_of(values: Array) -> str:
@@ -54,20 +62,12 @@ def raw_bytes(values: Array | SharedTensor) -> int:
     return values.nbytes
 
 
-def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    if datatype != "BYTES":
-        return np.frombuffer(data, dtype_of(datatype)).reshape(shape)
-    texts, at = [], 0
-    while at < len(data):
-        begin = at + 4
-        at = begin + int.from_bytes(data[at:begin], "little")
-        texts.append(data[begin:at])
-    return _strings(texts).reshape(shape)
+def infer_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> Body:
+    """A request of KServe's protocol: JSON, and after it the tensors that are not in shared memory.
 
-
-def request_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> list[bytes]:
-    """A request of KServe's protocol: JSON, and after it the tensors that are not in shared memory."""
-    described, tensors = [], []
+    A model with a queue policy drops what still waits when its deadline has passed.
+    """
+    described, tensors = [], list[bytes]()
     for name, values in inputs.items():
         parameters: dict[str, Any]
         if isinstance(values, SharedTensor):
@@ -84,42 +84,44 @@ def request_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None
         described.append(
             {"name": name, "shape": list(values.shape), "datatype": datatype, "parameters": parameters}
         )
-    request: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True}}
-    if request_id:
-        request["id"] = request_id
+    options: dict[str, Any] = {"binary_data_output": True}
     if deadline:
-        request["parameters"]["timeout"] = int(deadline.left_s() * 1_000_000)
+        options["timeout"] = int(deadline.left_s() * 1_000_000)
         if deadline.client:
-            request["parameters"][CLIENT_PARAMETER] = deadline.client
-    return [json.dumps(request, separators=(",", ":")).encode(), *tensors]
+            options[CLIENT_PARAMETER] = deadline.client
+    named = {"id": request_id} if request_id else {}
+    head = json.dumps({"inputs": described, "parameters": options, **named}, separators=(",", ":")).encode()
+    return [head, *tensors], {JSON_LENGTH: str(len(head))}
 
 
-def read_answer(body: bytes, json_bytes: int | None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The JSON that an answer begins with, and its outputs.
+def read_answer(body: bytes, json_length: str | None) -> tuple[str, Outputs]:
+    """The version of the model and the outputs of an answer, which begins with so many bytes of JSON.
 
     Raise KeyError, TypeError or ValueError where it cannot be read; so do the others here.
     """
-    answer = json.loads(body[:json_bytes])
-    outputs, at = {}, json_bytes or 0
-    for each in answer["outputs"]:
-        size = each.get("parameters", {}).get("binary_data_size")
+    at = int(json_length or len(body))
+    answer, outputs = json.loads(body[:at]), {}
+    for output in answer["outputs"]:
+        datatype, shape = output["datatype"], output["shape"]
+        size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
-            values = _from_json(each["data"], each["datatype"]).reshape(each["shape"])
+            values = _from_json(output["data"], datatype)
         else:
-            values, at = from_raw(body[at : at + size], each["datatype"], each["shape"]), at + size
-        outputs[each["name"]] = values
-    return answer, outputs
+            values, at = _from_raw(body[at : at + size], datatype), at + size
+        outputs[output["name"]] = values.reshape(shape)
+    return str(answer.get("model_version", "")), outputs
 
 
-def generate_body(inputs: Inputs, request_id: str = "", client: str = "") -> bytes:
+def generate_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> Body:
     """A request of Triton's generate extension; texts are UTF-8."""
     named: dict[str, Any] = {"id": request_id} if request_id else {}
-    if client:
-        named["parameters"] = {CLIENT_PARAMETER: client}
-    return json.dumps(named | {name: _to_json(values) for name, values in inputs.items()}).encode()
+    if deadline and deadline.client:
+        named["parameters"] = {CLIENT_PARAMETER: deadline.client}
+    body = json.dumps(named | {name: _to_json(values) for name, values in inputs.items()}).encode()
+    return [body], {"Content-Type": "application/json"}
 
 
-def events(lines: Iterable[bytes], datatypes: Mapping[str, str]) -> Iterator[dict[str, Array] | str]:
+def events(lines: Iterable[bytes], datatypes: Mapping[str, str]) -> Iterator[Outputs | str]:
     """The outputs of each server-sent event in an answer's lines, or the reason why there are none."""
     for line in lines:
         if line.startswith(_EVENT):
@@ -134,9 +136,9 @@ def events(lines: Iterable[bytes], datatypes: Mapping[str, str]) -> Iterator[dic
                 }
 
 
-def joined(pieces: Iterable[Tensors]) -> dict[str, Array]:
+def joined(pieces: Iterable[Tensors]) -> Outputs:
     """The whole answer: texts one after another, and of everything else what came last."""
-    whole: dict[str, Array] = {}
+    whole: Outputs = {}
     for piece in pieces:
         for name, values in piece.items():
             continues = values.dtype == np.object_ and name in whole and whole[name].shape == values.shape
@@ -162,3 +164,14 @@ def _strings(items: Sequence[bytes]) -> Array:
     strings = np.empty(len(items), np.object_)
     strings[:] = items
     return strings
+
+
+def _from_raw(data: bytes, datatype: str) -> Array:
+    if datatype != "BYTES":
+        return np.frombuffer(data, dtype_of(datatype))
+    texts, at = [], 0
+    while at < len(data):
+        begin = at + 4
+        at = begin + int.from_bytes(data[at:begin], "little")
+        texts.append(data[begin:at])
+    return _strings(texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -17,24 +16,23 @@ from gourmet.client.errors import (
     InvalidRequest,
     ModelFailed,
     ModelUnavailable,
-    NobodyWaits,
     NotTriton,
     TritonError,
     TritonRefused,
     of_model,
 )
-from gourmet.client.http import HttpTransport
+from gourmet.client.http import Http
 from gourmet.client.statistics import ModelStatistics, by_version
-from gourmet.client.tensors import Inputs, joined, raw_bytes
-from gourmet.client.transport import Call, Reply, Transport
+from gourmet.client.tensors import Headers, Inputs, joined, raw_bytes
 from gourmet.contracts import Array, ModelInfo, System, Tensors
 from gourmet.errors import GourmetError
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S: Final = 2.0
 # Triton counts a request shortly after it answered.
 _COUNTED_WITHIN_S: Final = 3.0
 _POLLS: Final = "polling is enabled"
+# What changes a server may be locked, and then needs a key.
+_LOCKED: Final = ("index", "load", "unload", "register", "unregister")
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,29 @@ class Answer:
 
 
 class Triton:
-    """For any number of threads; every call has a deadline for all of it but the resolving of a name.
+    """The server at `address`, over HTTP unless its scheme says otherwise; for any number of threads.
 
-    A call without a deadline has `timeout_s`.
+    Every call has a deadline for all of it; one without a deadline has `timeout_s`. `keys` are sent with what
+    may be locked, and with nothing else; `headers` makes those of a request to a model. Whole answers come
+    over gRPC from `grpc_address` if that is given: only gRPC tells Triton that nobody waits for one any more.
     """
 
-    def __init__(self, transport: Transport, timeout_s: float = 30.0) -> None:
-        self._transport = transport
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float = 30.0,
+        connect_timeout_s: float = 2.0,
+        keys: Headers | None = None,
+        headers: Callable[[], Headers] = dict,
+        grpc_address: str = "",
+    ) -> None:
+        self._twin = self._whole = _twin(address, connect_timeout_s, headers)
+        if grpc_address:
+            self._whole = _twin(grpc_address, connect_timeout_s, headers)
+        self.address = self._twin.address
+        self.protocol: Literal["http", "grpc"] = "http" if isinstance(self._twin, Http) else "grpc"
         self._timeout_s = timeout_s
-
-    @classmethod
-    def at(cls, address: str, timeout_s: float = 30.0) -> Triton:
-        """The server at `address`, which is sent no key."""
-        return cls(transport(address), timeout_s)
+        self._keys = keys or {}
 
     def __enter__(self) -> Triton:
         return self
@@ -66,19 +74,12 @@ class Triton:
         self.close()
 
     def close(self) -> None:
-        self._transport.close()
-
-    @property
-    def protocol(self) -> Literal["http", "grpc"]:
-        return self._transport.protocol
-
-    @property
-    def address(self) -> str:
-        return self._transport.address
+        self._twin.close()
+        self._whole.close()
 
     def check_live(self) -> None:
         """Raise TritonError unless a server is there."""
-        self._ask(Call("live"))
+        self._ask("live")
 
     def is_live(self) -> bool:
         with contextlib.suppress(TritonError):
@@ -88,31 +89,31 @@ class Triton:
 
     def is_ready(self, model: str, deadline: Deadline | None = None) -> bool:
         with contextlib.suppress(TritonRefused):
-            self._ask(Call("ready", model), deadline)
+            self._ask("ready", model, deadline)
             return True
         return False
 
     def version(self) -> str:
         """Name and version of the server."""
-        about = self._ask(Call("server")).fields
+        about = self._ask("server")
         return f"{about['name']} {about['version']}"
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
         """What `model`, or its version in NAME/VERSION, takes; raise ModelUnavailable unless it is ready."""
         deadline = deadline or Deadline(self._timeout_s)
-        metadata = self._ask_model(Call("metadata", model), deadline).fields
-        config = self._ask_model(Call("config", model), deadline).fields
+        metadata = self._ask_model("metadata", model, deadline)
+        config = self._ask_model("config", model, deadline)
         info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
         version = model.partition("/")[2]
         return info.at(version) if version else info
 
     def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
-        return dict(self._ask_model(Call("config", model), deadline or Deadline(self._timeout_s)).fields)
+        return dict(self._ask_model("config", model, deadline or Deadline(self._timeout_s)))
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
         """What `model`, or each model that is ready, has done so far, version by version."""
-        reply = self._ask(Call("statistics", model), deadline)
-        return self._parsed(lambda: by_version(reply.fields))
+        answer = self._ask("statistics", model, deadline)
+        return self._parsed(lambda: by_version(answer))
 
     def total(self, model: str, deadline: Deadline | None = None) -> ModelStatistics:
         """The same of a model, over all its versions."""
@@ -138,38 +139,40 @@ class Triton:
     def ready_versions(self, deadline: Deadline | None = None) -> list[str]:
         """The same, each with NAME/VERSION for what serves beside its newest version, newest first."""
         versions: dict[str, list[str]] = {}
-        for each in self.statistics("", deadline):
-            versions.setdefault(each.name, []).append(each.version)
-        found = []
+        for counts in self.statistics("", deadline):
+            versions.setdefault(counts.name, []).append(counts.version)
+        targets = []
         for name, numbers in sorted(versions.items()):
             _, *older = sorted(numbers, key=lambda text: (len(text), text), reverse=True)
-            found += [name, *(f"{name}/{number}" for number in older)]
-        return found
+            targets += [name, *(f"{name}/{number}" for number in older)]
+        return targets
 
     def index(self, deadline: Deadline | None = None) -> dict[str, dict[str, str]]:
         """Every model that Triton knows of, by name, with its state and, if it failed, the reason.
 
         Triton has a row for each version that it ever loaded; the one that is ready speaks for the model.
         """
-        found: dict[str, dict[str, str]] = {}
+        models: dict[str, dict[str, str]] = {}
         for entry in self.versions(deadline):
-            if found.get(entry["name"], {}).get("state") != "READY":
-                found[entry["name"]] = entry
-        return found
+            if models.get(entry["name"], {}).get("state") != "READY":
+                models[entry["name"]] = entry
+        return models
 
     def versions(self, deadline: Deadline | None = None) -> list[dict[str, str]]:
         """Those rows."""
-        entries = self._ask(Call("index"), deadline).fields or []
+        entries = self._ask("index", "", deadline) or []
         return self._parsed(lambda: [{"name": entry["name"], **entry} for entry in entries])
 
     def infer(
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
     ) -> Answer:
-        """Ask `model` once, which must answer in one piece."""
-        call = Call("infer", model, inputs=inputs, request_id=request_id)
-        reply = self._ask_model(call, deadline or Deadline(self._timeout_s))
-        version = str(reply.fields.get("model_version", ""))
-        return Answer(dict(reply.outputs), version, sum(map(raw_bytes, inputs.values())))
+        """Ask `model` once, which must answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
+        deadline = deadline or Deadline(self._timeout_s)
+        try:
+            version, outputs = self._whole.infer(model, inputs, deadline, request_id)
+        except TritonRefused as exc:
+            raise self._explained(model, exc, deadline) from exc
+        return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
 
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
@@ -178,15 +181,13 @@ class Triton:
 
         Closing it has Triton cancel the request, so a consumer that stops reading frees the model at once.
         """
-        datatypes = {spec.name: spec.datatype for spec in model.outputs}
-        call = Call("stream", model.target, inputs=inputs, request_id=request_id, datatypes=datatypes)
         deadline = deadline or Deadline(self._timeout_s)
+        pieces = self._twin.stream(model, inputs, deadline, request_id)
         try:
-            with contextlib.closing(self._transport.send(call, deadline)) as replies:  # type: ignore[type-var]
-                for reply in replies:
-                    yield reply.outputs if reply else None
+            with contextlib.closing(pieces):
+                yield from pieces
         except TritonRefused as exc:
-            raise self._explained(call.target, exc, deadline) from exc
+            raise self._explained(model.target, exc, deadline) from exc
 
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None
@@ -206,44 +207,40 @@ class Triton:
 
         False where it polls its repository, as in NVIDIA's example, and will load the model by itself.
         """
-        given = {f"file:{name}": b64encode(data).decode() for name, data in (files or {}).items()}
-        fields = {"parameters": {"config": json.dumps(config), **given}} if config else {}
-        return self._control(Call("load", model, fields))
+        given = {f"file:{name}": data for name, data in (files or {}).items()}
+        return self._control(
+            "load", model, **{"config": json.dumps(config), "files": given} if config else {}
+        )
 
     def unload(self, model: str) -> None:
-        self._control(Call("unload", model))
+        self._control("unload", model)
 
-    def register(self, region: str, fields: Mapping[str, Any]) -> None:
+    def register(self, region: str, key: str, byte_size: int) -> None:
         """Have it see memory of this machine, as tensors.py's SharedTensor names it."""
-        self._ask(Call("register", region, fields))
+        self._ask("register", region, key=key, offset=0, byte_size=byte_size)
 
     def unregister(self, region: str) -> None:
-        self._ask(Call("unregister", region))
+        self._ask("unregister", region)
 
-    def _control(self, call: Call) -> bool:
+    def _control(self, operation: str, model: str, **fields: Any) -> bool:
         try:
-            self._ask(call)
+            self._ask(operation, model, **fields)
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
             return False
         return True
 
-    def _ask(self, call: Call, deadline: Deadline | None = None) -> Reply:
-        deadline = deadline or Deadline(self._timeout_s)
-        with contextlib.closing(self._transport.send(call, deadline)) as replies:  # type: ignore[type-var]
-            for reply in replies:
-                if reply is not None:
-                    return reply
-                if deadline.is_cancelled():
-                    raise NobodyWaits(f"nobody waits any more for the answer of {call.target}")
-        raise AssertionError("a transport ended without a reply")
+    def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None, **fields: Any) -> Any:
+        """The answer as HTTP's JSON, whatever the protocol."""
+        keys = self._keys if operation in _LOCKED else {}
+        return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), keys, fields)
 
-    def _ask_model(self, call: Call, deadline: Deadline) -> Reply:
+    def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
-            return self._ask(call, deadline)
+            return self._ask(operation, model, deadline)
         except TritonRefused as exc:
-            raise self._explained(call.target, exc, deadline) from exc
+            raise self._explained(model, exc, deadline) from exc
 
     def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # said already
@@ -269,13 +266,13 @@ class Triton:
             raise NotTriton.at(self.address, repr(exc)) from exc
 
 
-def transport(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Transport:
-    """To host:port, over HTTP unless a scheme says otherwise."""
-    if Address.of(address).is_grpc:
-        from gourmet.client.grpc import GrpcTransport
+def _twin(address: str, connect_timeout_s: float, headers: Callable[[], Headers]) -> Any:
+    at = Address.of(address)
+    if not at.is_grpc:
+        return Http(at, connect_timeout_s, headers)
+    from gourmet.client.grpc import Grpc
 
-        return GrpcTransport(address, connect_timeout_s)
-    return HttpTransport(address, connect_timeout_s)
+    return Grpc(at, connect_timeout_s, headers)
 
 
 class BadSample(GourmetError):

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from gourmet import repository
-from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import as_json, as_pbtxt
+from gourmet.client.model_config import as_json, as_pbtxt, summary
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable

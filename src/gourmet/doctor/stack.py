@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from gourmet import repository
-from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonUnreachable
-from gourmet.client.model_config import as_json
+from gourmet.client.model_config import as_json, summary
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change

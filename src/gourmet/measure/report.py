@@ -12,8 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.config_summary import summary
-from gourmet.client.model_config import as_pbtxt
+from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.errors import GourmetError
 from gourmet.measure.comparison import Pair, differences
 from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Split, Usage, as_json, read

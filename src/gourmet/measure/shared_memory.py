@@ -55,7 +55,7 @@ def _filled(triton: Triton, region: str, content: bytes) -> mmap.mmap:
         os.posix_fallocate(file, 0, len(content))
         memory = mmap.mmap(file, len(content))
         memory[:] = content
-        triton.register(region, {"key": f"/{region}", "offset": 0, "byte_size": len(content)})
+        triton.register(region, f"/{region}", len(content))
     finally:
         os.close(file)
         path.unlink()

@@ -18,10 +18,18 @@ import numpy as np
 
 from gourmet.client.address import Address
 from gourmet.client.errors import TritonError
-from gourmet.client.grpc import AsyncGrpc, answer_of, infer_request
-from gourmet.client.http import JSON_LENGTH, body_of, path_of
-from gourmet.client.tensors import SharedTensor, events, joined, read_answer
-from gourmet.client.transport import Call, Operation
+from gourmet.client.grpc import AsyncGrpc, outputs_of, request_of
+from gourmet.client.http import path_of
+from gourmet.client.tensors import (
+    JSON_LENGTH,
+    Inputs,
+    SharedTensor,
+    events,
+    generate_body,
+    infer_body,
+    joined,
+    read_answer,
+)
 from gourmet.contracts import Array
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
@@ -69,11 +77,10 @@ class _AskedServer:
 
     def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
         self._address, self._model, self._rows, self._place = address, model, rows, place
-        self._operation: Operation = "stream" if rows.info.decoupled else "infer"
+        self._streams = rows.info.decoupled
 
-    def _call(self, which: tuple[int, ...]) -> Call:
-        inputs = {given.name: self._place(self._rows.tensor(given, which)) for given in self._rows.inputs}
-        return Call(self._operation, self._model, inputs=inputs)
+    def _inputs(self, which: tuple[int, ...]) -> Inputs:
+        return {given.name: self._place(self._rows.tensor(given, which)) for given in self._rows.inputs}
 
 
 class TritonHttp(_AskedServer):
@@ -86,7 +93,7 @@ class TritonHttp(_AskedServer):
 
     @property
     def _path(self) -> str:
-        return path_of(Call(self._operation, self._model))[1]
+        return path_of("stream" if self._streams else "infer", self._model).split()[1]
 
     @cached_property
     def _base(self) -> str:
@@ -105,13 +112,14 @@ class TritonHttp(_AskedServer):
         )
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return _request(which, self._call(which))
+        parts, headers = (generate_body if self._streams else infer_body)(self._inputs(which))
+        return Request(which, b"".join(parts), headers)
 
     async def send(self, request: Request) -> RawReply:
         url, pieces = f"{self._base}{self._path}", list[float]()
         try:
             async with self._session.post(url, data=request.body, headers=request.headers) as reply:
-                if self._operation == "stream":
+                if self._streams:
                     lines = []
                     async for line in reply.content:
                         lines.append(line)
@@ -126,17 +134,16 @@ class TritonHttp(_AskedServer):
             raise RequestFailed(f"connection: {exc}") from exc
         if reply.status != 200:
             raise RequestFailed(f"HTTP {reply.status}: {body[:200].decode(errors='replace')}")
-        if self._operation == "stream" and (not pieces or _ERROR in body):
+        if self._streams and (not pieces or _ERROR in body):
             raise RequestFailed(f"the answer broke off: {body[-200:].decode(errors='replace').strip()}")
         return RawReply(reply.headers, body, tuple(pieces), transferred=len(request.body) + len(body))
 
     def read(self, reply: RawReply) -> Answer:
-        if self._operation == "stream":
+        if self._streams:
             datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
             pieces = events(reply.body.splitlines(), datatypes)
             return joined(piece for piece in pieces if not isinstance(piece, str))
-        length = reply.head.get(JSON_LENGTH)
-        return read_answer(reply.body, int(length) if length else None)[1]
+        return read_answer(reply.body, reply.head.get(JSON_LENGTH))[1]
 
     async def close(self) -> None:
         await self._session.close()
@@ -156,7 +163,8 @@ class LoopedHttp(TritonHttp):
         asking, asked, transferred = self._loop.ask(request.body), 0, 0
         inputs = next(asking)
         while True:
-            step = await super().send(_request((), Call("infer", self._model, inputs=inputs)))
+            parts, headers = infer_body(inputs)
+            step = await super().send(Request((), b"".join(parts), headers))
             asked, transferred = asked + 1, transferred + step.transferred
             try:
                 inputs = asking.send(super().read(step))
@@ -196,38 +204,31 @@ class TritonGrpc(_AskedServer):
 
     @cached_property
     def _client(self) -> AsyncGrpc:
-        return AsyncGrpc(self._address)
+        return AsyncGrpc(self._address, _TIMEOUT_S)
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, infer_request(self._call(which)))
+        return Request(which, request_of(self._model, self._inputs(which)))
 
     async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()
         try:
-            if self._operation == "infer":
-                return RawReply({}, [await self._client.infer(request.body, _TIMEOUT_S)])
-            async for part in self._client.stream(request.body, _TIMEOUT_S):
+            async for part in self._client.ask(request.body, streams=self._streams):
                 pieces.append(time.perf_counter())
                 parts.append(part)
         except TritonError as exc:
             raise RequestFailed(str(exc)) from exc
-        if not pieces:
+        if not parts:
             raise RequestFailed("the answer ended without any piece of it")
-        return RawReply({}, parts, tuple(pieces))
+        return RawReply({}, parts, tuple(pieces) if self._streams else ())
 
     def read(self, reply: RawReply) -> Answer:
-        return joined(answer_of(part).outputs for part in reply.body)
+        return joined(map(outputs_of, reply.body))
 
     async def close(self) -> None:
         await self._client.close()
 
 
 Wire = TritonHttp | TritonGrpc
-
-
-def _request(which: tuple[int, ...], call: Call) -> Request:
-    parts, headers = body_of(call)
-    return Request(which, b"".join(parts), headers)
 
 
 def requests(wire: Wire, rows: int, batch: int) -> list[Request]:

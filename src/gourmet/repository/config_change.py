@@ -9,8 +9,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gourmet.client.config_summary import merges, summary
-from gourmet.client.model_config import Config
+from gourmet.client.model_config import Config, merges, summary
 from gourmet.errors import UsageError
 from gourmet.runtime.instances import (
     ENGINE_PARAMETER,

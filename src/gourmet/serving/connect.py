@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -11,8 +11,7 @@ from gourmet.client import triton as client
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable, NotTriton
 from gourmet.client.model_config import Config
-from gourmet.client.transport import Call, KeyedTransport, Reply
-from gourmet.client.triton import Triton, transport
+from gourmet.client.triton import Triton
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
@@ -24,9 +23,9 @@ LOADS_WITHIN_S: Final = 180.0
 class WorkbenchTriton(Triton):
     """Loads a model that the stack of `gourmet up` holds back until it is asked for."""
 
-    def _ask_model(self, call: Call, deadline: Deadline) -> Reply:
+    def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
-            return super()._ask_model(call, deadline)
+            return super()._ask_model(operation, model, deadline)
         except ModelUnavailable as exc:
             model, held_back = exc.model, {} if exc.state else self._held_back()
             if model not in held_back:
@@ -34,7 +33,7 @@ class WorkbenchTriton(Triton):
         for name in (*asked_by(held_back[model]), model):
             click.echo(f"loading {name}, which is loaded when it is first asked for", err=True)
             self.load(name)
-        return super()._ask_model(call, Deadline(self._timeout_s))
+        return super()._ask_model(operation, model, Deadline(self._timeout_s))
 
     def _held_back(self) -> dict[str, Config]:
         stack = run_file.stack_at(self.address)
@@ -44,7 +43,7 @@ class WorkbenchTriton(Triton):
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
     """The Triton at `url` (host:port); nothing is asked yet."""
-    return WorkbenchTriton(KeyedTransport(transport(url), api_keys.headers_for(url)), timeout_s)
+    return WorkbenchTriton(url, timeout_s, keys=api_keys.headers_for(url))
 
 
 def connect_either(url: str) -> Triton:

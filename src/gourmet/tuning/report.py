@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.config_summary import summary
+from gourmet.client.model_config import summary
 from gourmet.measure.comparison import below
 from gourmet.measure.report import folder_name, render
 from gourmet.measure.results import Point

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonRefused
+from gourmet.client.model_config import summary
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
