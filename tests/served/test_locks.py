@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from gourmet.client.transport import KeyedTransport
 from support.triton import some_models, triton_server
 from support.up import GOURMET
 
 from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
-from gourmet.client.triton import Triton, transport
+from gourmet.client.triton import Triton
 from gourmet.commands.config import config
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.connect import ask_sample, connect
@@ -88,7 +87,7 @@ def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
     place = f"grpc://{locked.options.grpc_url}"
-    keyed = Triton(KeyedTransport(transport(place), api_keys.headers(KEY)))
+    keyed = Triton(place, keys=api_keys.headers(KEY))
     with Triton(place) as stranger, keyed as friend:
         for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
             with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):

@@ -18,10 +18,8 @@ from app.core.settings import Settings, SettingsError
 from gourmet.cli import main
 from gourmet.client import address
 from gourmet.client.address import Address
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import TritonRefused, TritonUnreachable
-from gourmet.client.transport import Call
-from gourmet.client.triton import Triton, transport
+from gourmet.client.errors import TritonUnreachable
+from gourmet.client.triton import Triton
 from gourmet.errors import UsageError
 from gourmet.serving.api_keys import headers_for
 from gourmet.serving.preflight import free_ports
@@ -128,10 +126,8 @@ def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
     for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
         monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
         with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
-            over_grpc = transport(f"grpcs://{door.place}", 1.0)
-            with pytest.raises(TritonUnreachable):  # what is behind the door knows no gRPC
-                list(over_grpc.send(Call("live"), Deadline(1.0)))
-            over_grpc.close()
+            with Triton(f"grpcs://{door.place}", 5.0, 1.0) as triton, pytest.raises(TritonUnreachable):
+                triton.check_live()  # what is behind the door knows no gRPC
             asked.append(b"HTTP/2" in door.asked)
     assert asked == [True, False, False]
 
@@ -165,7 +161,7 @@ def test_files_that_are_no_certificates_end_in_a_sentence_in_verbs_and_in_the_ap
     for wrong in (tmp_path / "empty.pem", tmp_path / "nowhere.pem"):
         monkeypatch.setenv(variable, str(wrong))
         with pytest.raises(UsageError, match=r"TRITON_CA_FILE, TRITON_CLIENT_CERT, .*cannot be used"):
-            transport(f"{scheme}://there:1")
+            Triton(f"{scheme}://there:1")
         with pytest.raises(SettingsError, match="cannot be used"):
             Settings.from_env({"TRITON_SERVER_URL": f"{scheme}://there:1"})
 
@@ -179,7 +175,7 @@ def test_a_key_with_a_password_is_refused_and_asks_no_terminal(
     monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
     monkeypatch.setenv("TRITON_CLIENT_KEY", str(locked))
     with pytest.raises(UsageError, match="has no password"):
-        transport("https://there:1")
+        Triton("https://there:1")
 
 
 def test_the_token_goes_with_each_question_and_into_no_message(
@@ -193,11 +189,11 @@ def test_the_token_goes_with_each_question_and_into_no_message(
     with Triton(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
-        said = [str(vars(triton._transport)), caplog.text]
+        said = [str(vars(triton._twin)), caplog.text]
     assert door.asked.count(b"authorization: Bearer %b\r\n" % TOKEN.encode()) == 2
     monkeypatch.setenv("TRITON_TOKEN", f"{TOKEN}\r\nEvil: 1")
     with pytest.raises(UsageError, match="TRITON_TOKEN has characters") as caught:
-        transport("https://there:1")
+        Triton("https://there:1")
     assert TOKEN not in str(caught.value)
     assert "warning" not in caplog.text.lower(), said
 
@@ -237,15 +233,6 @@ def test_a_secret_that_goes_without_tls_beyond_loopback_is_said_once(
     headers_for("there:1")
     assert "TRITON_ADMIN_KEY goes to there:1 without TLS" in caplog.text
     assert TOKEN not in caplog.text
-
-
-def test_a_redirect_takes_the_token_nowhere(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_TOKEN", TOKEN)
-    other = listen(LIVE)
-    away = b"HTTP/1.1 307 There\r\nLocation: http://%b/v2\r\nContent-Length: 0\r\n\r\n" % other.url.encode()
-    with pytest.raises(TritonRefused), Triton(listen(away).url) as triton:
-        triton.version()
-    assert not other.asked
 
 
 def test_who_is_away_is_said_to_be_started_where_it_is() -> None:

@@ -17,9 +17,7 @@ from support.stopping import everything
 
 from gourmet import repository
 from gourmet.cli import main
-from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonUnreachable
-from gourmet.client.transport import Call
 from gourmet.errors import UsageError
 from gourmet.measure.task import Addresses, wire_for
 from gourmet.serving import run_file
@@ -64,12 +62,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Where something was loaded, instead of loading it."""
     seen: list[tuple[str, str]] = []
 
-    def send(self: Any, call: Call, deadline: Deadline) -> Iterator[Any]:
-        seen.append((self.address, call.operation))
+    def ask(self: Any, operation: str, *_: object) -> None:
+        seen.append((self.address, operation))
         raise TritonUnreachable.at(self.address, "it is a test's")
-        yield
 
-    monkeypatch.setattr("gourmet.client.http.HttpTransport.send", send)
+    monkeypatch.setattr("gourmet.client.http.Http.ask", ask)
     return seen
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.http import HttpTransport
-from gourmet.client.transport import Call, Reply
+from gourmet.client.http import Http
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
@@ -67,11 +65,10 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
 ) -> None:
     sent: list[tuple[str, str, Mapping[str, str]]] = []
 
-    def send(self: HttpTransport, call: Call, deadline: Deadline) -> Iterator[Reply]:
-        sent.append((self.address, call.operation, call.keys))
-        yield Reply({})
+    def ask(self: Http, operation: str, _: str, __: object, keys: Mapping[str, str], *___: object) -> None:
+        sent.append((self.address, operation, keys))
 
-    monkeypatch.setattr(HttpTransport, "send", send)
+    monkeypatch.setattr(Http, "ask", ask)
     with kept_key(KEY, 8000, 8001), connect("localhost:8000") as here:
         here.load("digits")
         here.check_live()
