@@ -66,30 +66,3 @@ def test_held_out_digits_in_full_batches_are_nearly_all_right(client, held_out) 
         [logits(client, "digits", images[first : first + 64]) for first in range(0, len(images), 64)]
     )
     assert np.mean(answers.argmax(axis=1) == classes) >= 0.985
-
-
-def test_rows_get_their_own_answers_however_they_are_cut_and_merged(client, held_out) -> None:
-    images = held_out[0][:96]
-    alone = np.concatenate([logits(client, "onnx-mnist-cpu", image[np.newaxis]) for image in images])
-    random = np.random.default_rng(4)
-    cuts = [random.integers(0, len(images), random.integers(1, 9)) for _ in range(60)]
-    waiting = [client.async_infer("digits", tensor("digits", images[rows])) for rows in cuts]
-    for rows, request in zip(cuts, waiting, strict=True):
-        np.testing.assert_allclose(request.get_result().as_numpy("logits"), alone[rows], atol=1e-4)
-    statistics = client.get_inference_statistics("digits")["model_stats"][0]
-    assert statistics["execution_count"] < statistics["inference_count"]
-
-
-def test_a_request_of_the_wrong_shape_fails_alone_with_a_reason(client) -> None:
-    with pytest.raises(triton_http.InferenceServerException, match=r"(?i)shape"):
-        logits(client, "onnx-mnist-cpu", np.zeros((2, 1, 28, 28), np.float32))
-    with pytest.raises(triton_http.InferenceServerException, match="64"):
-        logits(client, "digits", np.zeros((65, 1, 28, 28), np.float32))
-
-
-@pytest.mark.parametrize("model", NAMES)
-def test_triton_itself_names_the_digit(client, model) -> None:
-    values = contract.SYSTEM.encode(drawn_digits.png(5), "FP32")
-    wanted = triton_http.InferRequestedOutput(NAMES[model][1], class_count=1)
-    answer = client.infer(model, tensor(model, values), outputs=[wanted]).as_numpy(NAMES[model][1])
-    assert answer.ravel()[0].decode().endswith(":5:5")

@@ -59,30 +59,10 @@ def test_the_label_is_the_one_with_the_highest_probability(client, pictures) -> 
     assert labels == [contract.SYSTEM.labels[best] for best in probabilities.argmax(axis=1)]
 
 
-def test_tritons_classification_extension_names_the_classes_of_the_onnx_model(client, pictures) -> None:
-    rows = contract.SYSTEM.encode(pictures[0], "FP32")
-    tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
-    tensor.set_data_from_numpy(rows)
-    logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")[0]
-    assert (logits.shape, logits.dtype) == ((11,), np.float32)
-    asked = [triton_http.InferRequestedOutput("output", class_count=3)]
-    top = client.infer("food_classifier_onnx", [tensor], outputs=asked).as_numpy("output")[0]
-    names = [entry.decode().split(":")[2] for entry in top]
-    assert names == [contract.SYSTEM.labels[index] for index in np.argsort(-logits)[:3]]
-
-
 def test_a_request_with_a_bad_row_is_refused_with_the_row_and_the_reason(client, pictures) -> None:
     with pytest.raises(InferenceServerException, match=r"row 1 of 3: .*\[not_a_picture\]") as caught:
         classify(client, [pictures[0], b"no picture at all", pictures[1]])
     assert caught.value.status() == "400"
-
-
-@pytest.mark.parametrize("shape", [[1], [1, 2], [17, 1]])
-def test_a_wrong_shape_is_refused(client, shape: list[int]) -> None:
-    tensor = triton_http.InferInput("INPUT_IMAGE", shape, "BYTES")
-    tensor.set_data_from_numpy(np.full(shape, b"x", np.object_))
-    with pytest.raises(InferenceServerException, match=r"unexpected shape|batch-size must be <= 16"):
-        client.infer("food_classifier", [tensor])
 
 
 def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
