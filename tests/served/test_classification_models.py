@@ -1,4 +1,4 @@
-"""Every served classifier of pictures, whichever system it belongs to: a new one is in these tests by itself."""
+"""Every served classifier of pictures, of whichever system: a new one is in these tests by itself."""
 
 from __future__ import annotations
 

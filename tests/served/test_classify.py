@@ -150,6 +150,6 @@ def test_a_server_that_goes_away_ends_it_with_what_there_is(photos: Path, tmp_pa
         began = time.monotonic()
         said = process.communicate()[1]
     assert process.returncode == 1
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert "no Triton answers" in said
     assert "rows are kept; the same command resumes" in said

@@ -104,6 +104,7 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
     assert [version for version, _ in groupby(asking.versions)] == ["1", "2", "1"]
 
 
+@pytest.mark.slow
 def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, model: Path) -> None:
     """Triton's list keeps a row for the version that is gone, beside that of the one that serves."""
     url = lab_triton.http_url
@@ -189,6 +190,7 @@ def test_a_version_that_does_not_answer_is_not_gone_back_to_and_the_one_after_se
     assert "the sample is" in ask_sample(lab_triton.http_url, "food11", MODEL)
 
 
+@pytest.mark.slow
 def test_a_killed_triton_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     """The Python backend's folders python_env_*, of which there were 112."""
     server = triton_server(some_models(tmp_path, "digits"))

@@ -60,7 +60,7 @@ def test_a_container_whose_model_hangs_is_ended_by_its_sixth_check_and_by_none_b
             assert checked.returncode == 1
             assert "food_classifier does not answer: Triton did not answer within 0.5 s" in checked.stderr
         if ends:
-            wait_until(lambda: triton.exit_status() is not None, 15, "it was not ended")
+            wait_until(lambda: triton.exit_status() is not None, 60, "it was not ended")
         else:
             assert triton.exit_status() is None
     finally:

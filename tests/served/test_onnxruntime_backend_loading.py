@@ -147,7 +147,7 @@ def threads_given(onnx_lab: Any) -> Callable[[str, int], list[int]]:
             return lines[seen.get(model, 0) :]
 
         # Triton answers that a model is loaded before its log has reached us.
-        wait_until(lambda: len(fresh_lines()) >= count, 20, f"{count} instances of {model} did not say so")
+        wait_until(lambda: len(fresh_lines()) >= count, 60, f"{count} instances of {model} did not say so")
         fresh = fresh_lines()
         seen[model] = seen.get(model, 0) + len(fresh)
         return [int(line.split(" CPU threads")[0].rsplit(" ", 1)[1]) for line in fresh]

@@ -144,12 +144,14 @@ def test_inputs_are_found_by_argument_and_outputs_by_number(onnx_lab: Any, serve
     assert set(alone) == {"count__1"}
 
 
+@pytest.mark.slow
 def test_outputs_of_a_dictionary_have_its_names(onnx_lab: Any, serve: Serve) -> None:
     serve("two_outputs", scripted(Named()), f"{tensors('input', 'x')} {tensors('output', 'first', 'second')}")
     answer = onnx_lab.ask("two_outputs", {"x": np.array([1, 2], np.float32)})
     assert {name: list(values) for name, values in answer.items()} == {"first": [2, 3], "second": [3, 4]}
 
 
+@pytest.mark.slow
 def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Serve) -> None:
     batching = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
     count = "instance_group [ { kind: KIND_CPU count: 1 } ]"
@@ -172,6 +174,7 @@ def parameters(**named: str) -> str:
     return " ".join(each)
 
 
+@pytest.mark.slow
 def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve) -> None:
     off = ("INFERENCE_MODE", "ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER")
     on = ("DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_CACHE_CLEANING")
@@ -182,6 +185,7 @@ def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve) -> None:
     np.testing.assert_array_equal(onnx_lab.ask("switched", {"x": given})["y"], 2 * given)
 
 
+@pytest.mark.slow
 def test_weights_that_others_name_and_share_are_served(onnx_lab: Any, serve: Serve) -> None:
     config = f'default_model_filename: "net.pt" {tensors("input", "x")} {tensors("output", "y")}'
     group = "instance_group [ { kind: KIND_MODEL } ]"
@@ -218,6 +222,7 @@ def test_what_does_not_fit_is_refused_with_its_reason(
         serve(f"bad_{name}", scripted(module), config)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_torchscript_or_not_the_deployed_one_is_refused(serve: Serve) -> None:
     with pytest.raises(InferenceServerException, match="cannot be opened as TorchScript"):
         serve("bad_bytes", b"not a network", ONE)

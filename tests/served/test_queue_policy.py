@@ -22,7 +22,7 @@ from gourmet.client.triton import Answer
 from gourmet.serving.connect import connect
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
-WORK_S = 1.5
+WORK_S = 1.0
 WAITING = 3
 MODEL = f"""
 import time
@@ -94,12 +94,10 @@ def test_what_nobody_waits_for_any_more_is_not_computed(slow: str) -> None:
     triton = AppTriton(slow)
     with connect(slow) as asked:
         before = asked.total("slow")
-    began = time.monotonic()
-    answers = at_the_same_time(triton, [10, WORK_S / 3, 10])
+    answers = at_the_same_time(triton, [60, WORK_S / 3, 60])
     assert isinstance(answers[0], Answer)
     assert isinstance(answers[1], TritonTooSlow)
     assert isinstance(answers[2], Answer)
-    assert time.monotonic() - began < 2.9 * WORK_S
     assert rows_since(slow, before, 2) == 2
 
 
@@ -109,12 +107,13 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
     began = time.monotonic()
 
     def timed(_: int) -> tuple[type, float]:
-        return type(ask(AppTriton(slow), 20)), time.monotonic() - began
+        return type(ask(AppTriton(slow), 60)), time.monotonic() - began
 
     with ThreadPoolExecutor(9) as pool:
         answers = list(pool.map(timed, range(9)))
     assert {kind for kind, _ in answers} == {Answer, TritonBusy}
-    assert max(after for kind, after in answers if kind is TritonBusy) < WORK_S * 2
+    refused, given = ([at for each, at in answers if each is kind] for kind in (TritonBusy, Answer))
+    assert max(refused) < max(given), "what is refused has not waited"
     answered = sum(kind is Answer for kind, _ in answers)
     assert answered >= 1 + WAITING
     assert rows_since(slow, before, answered) == answered

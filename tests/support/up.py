@@ -87,7 +87,7 @@ class Up:
     def stop(self, number: signal.Signals = signal.SIGINT) -> float:
         started = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(30)
+        self.process.wait(60)
         took_s = time.monotonic() - started
         self.close()
         return took_s

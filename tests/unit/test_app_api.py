@@ -222,7 +222,7 @@ def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_ot
     browser = client(SlowClassifier(0.2), request_deadline_s=0.3)
     started = time.monotonic()
     results = send(browser, *[b"x"] * 16).get_json()["results"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert "label" in results[0]
     assert results[-1]["error"]["code"] == "triton_too_slow"
 

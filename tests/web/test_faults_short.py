@@ -120,7 +120,7 @@ def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline
         assert web.request("GET", "/healthz").status == 200
         proxy.delay_s = 0.0
         proxy.cut()
-        wait_until(lambda: web.predict(sample).status == 200, 30, "it does not answer again")
+        wait_until(lambda: web.predict(sample).status == 200, 60, "it does not answer again")
         web.stop()
 
 
@@ -129,10 +129,10 @@ def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again
 ) -> None:
     with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:
         web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, WEB_CONCURRENCY="1")
-        wait_until(lambda: web.request("GET", "/readyz").status == 200, 30, "not ready")
+        wait_until(lambda: web.request("GET", "/readyz").status == 200, 60, "not ready")
         proxy.delay_s = 20.0
         asked = pool.submit(web.predict, sample)
-        wait_until(lambda: web.measured("web_photos_in_flight").get("work") == 1, 30, "not at work")
+        wait_until(lambda: web.measured("web_photos_in_flight").get("work") == 1, 60, "not at work")
         (worker,) = psutil.Process(web.process.pid).children()
         worker.kill()
         with pytest.raises(ConnectionError):

@@ -226,7 +226,7 @@ def test_photos_are_counted_with_their_milliseconds_and_batches(
 
     assert set(in_parallel(classify, list(range(6)))) == {200}
     # Figures are remembered for half a second, and a backend counts a request after it answered.
-    wait_until(lambda: counts(python_web, MODEL)["requests"] - before["requests"] >= 6, 30, "six requests")
+    wait_until(lambda: counts(python_web, MODEL)["requests"] - before["requests"] >= 6, 60, "six requests")
     now = counts(python_web, MODEL)
     assert now["rows"] - before["rows"] >= 6
     assert now["queue_ms"] > before["queue_ms"]

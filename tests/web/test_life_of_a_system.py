@@ -173,7 +173,7 @@ def test_a_day_of_ten_files_in_a_fresh_clone_leaves_all_as_it_was(
         other = tmp_path / "brought" / "last.onnx"
         assert "layout 'NHWC', not 'NCHW'" in verb("deploy", "first", "--weights", other, succeeds=False)
         # It is 503 while Triton unloads it.
-        wait_until(lambda: [answered(version) for version in (2, 3)] == [404, 200], 20, "2 still serves")
+        wait_until(lambda: [answered(version) for version in (2, 3)] == [404, 200], 60, "2 still serves")
         assert "version 3 is withdrawn, version 2 serves" in verb("rollback", "first")
         assert answered(2) == 200
         for name in asked.keys() - WRONG.keys():

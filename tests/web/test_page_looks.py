@@ -105,7 +105,9 @@ def phone_photo() -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
+@pytest.mark.parametrize(
+    "model", ["food_classifier", pytest.param("food_classifier_onnx", marks=pytest.mark.slow)]
+)
 def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
     visit: Callable[..., Page], python_web: Any, onnx_web: Any, phone_photo: bytes, model: str
 ) -> None:

@@ -96,7 +96,7 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
 ) -> None:
     reply = traced_web.predict(sample, traceparent=PARENT, X_Request_ID="traced-1")
     assert reply.status == 200
-    wait_until(lambda: "POST /predict" in collector.spans(), 30, "the web app sent no span")
+    wait_until(lambda: "POST /predict" in collector.spans(), 60, "the web app sent no span")
     spans = {name: span for name, span in collector.spans().items() if span["traceId"] == TRACE}
     outer = spans["POST /predict"]
     assert outer["parentSpanId"] == PARENT.split("-")[2]
@@ -116,10 +116,10 @@ def test_a_trace_goes_on_through_haproxy(
     haproxy.start(webs=[web])
     try:
         # Until its checks know who is there.
-        wait_until(lambda: sum(haproxy.are_up().values()) == 1, 30, "HAProxy sees others than are there")
+        wait_until(lambda: sum(haproxy.are_up().values()) == 1, 60, "HAProxy sees others than are there")
         reply = haproxy.predict(sample, traceparent=PARENT.replace(TRACE, trace))
         assert reply.status == 200, reply.body
-        wait_until(lambda: collector.seen(b"POST /predict", trace), 30, "the web app sent no span")
+        wait_until(lambda: collector.seen(b"POST /predict", trace), 60, "the web app sent no span")
         wait_until(
             lambda: collector.seen(b"gourmetgram-triton", trace), 60, "Triton did not go on with the trace"
         )

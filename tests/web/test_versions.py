@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from support.triton import some_models, triton_server
 from support.web_app import form
@@ -18,6 +19,7 @@ from gourmet.client.triton import Triton
 MODEL = "digits"
 
 
+@pytest.mark.slow
 def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
     start: Callable[..., Any], tmp_path: Path, sample: bytes
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
     assert violations(page) == []
 
 
+@pytest.mark.slow
 def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     visit: Callable[..., Page], onnx_web: Any
 ) -> None:
