@@ -182,6 +182,12 @@ class PictureClassifier:
     def identify(self, data: bytes) -> PictureInfo:
         return identify(data)
 
+    def nothing(self, count: int, seed: int) -> Sequence[bytes]:
+        """Return made-up pictures that do not show the subject."""
+        from gourmet.pictures import made_up
+
+        return made_up.pictures(count, seed)
+
     def pixels(self, data: bytes | Header) -> Pixels:
         """A picture as uint8 [size, size, 3]; raises PictureError."""
         return square_pixels(data, self.input_size)

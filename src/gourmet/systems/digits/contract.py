@@ -68,6 +68,17 @@ class DigitClassifier(PictureClassifier):
             raise PictureError("several_digits", "there are several digits on this picture: draw one")
         return layout(ink)
 
+    def nothing(self, count: int, seed: int) -> Sequence[bytes]:
+        """Made-up pictures, without those that are refused."""
+        return [picture for picture in super().nothing(2 * count, seed) if self._is_read(picture)][:count]
+
+    def _is_read(self, picture: bytes) -> bool:
+        try:
+            self.pixels(picture)
+        except PictureError:
+            return False
+        return True
+
     def normalise(self, image: Pixels) -> Floats:
         """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
         return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
@@ -140,6 +151,7 @@ SYSTEM: Final = DigitClassifier(
     model_variable="DIGITS_MODEL_NAME",
     default_model="digits",
     labels=tuple("0123456789"),
+    subject="digit",
     # A small PNG of a 3, drawn by tests/support/drawn_digits.py.
     sample_file=Path(__file__).with_name("sample.png"),
     input_size=INPUT_SIZE,

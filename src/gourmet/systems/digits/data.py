@@ -7,7 +7,8 @@ Data are one of
     train-labels-idx1-ubyte    those are the test part
 Where no test part is given, a fifth of every digit is held out as one; a tenth of the rest is for
 validation. The drawing of lots has a fixed seed, so the parts of the same file never change. Beside these,
-whatever the data, is a part of digits drawn by strokes, with a hand less steady than those to learn from.
+whatever the data, there are a part of digits drawn by strokes and a part of pictures that show no digit
+(scribbles, shapes, letters, pieces of pictures), both by a hand less steady than those to learn from.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from gourmet.pictures import made_up
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.label_folders import OTHER
 from gourmet.systems.digits import contract, strokes
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
@@ -34,6 +37,8 @@ PARTS: Final = ("train", "validation", "test")
 DRAWN: Final = "drawn"
 _SEED: Final = 1998
 _DRAWN_EACH: Final = 60
+_NO_DIGITS_EACH: Final = 100
+_PHOTOS: Final = ("china.jpg", "flower.jpg")  # scikit-learn's own
 
 _SIDE: Final = contract.SYSTEM.input_size
 _CELLS: Final = 8  # across, of scikit-learn's digits, whose ink is from 0 to 16
@@ -52,8 +57,11 @@ class LabelledDigit:
 
 def bundled() -> tuple[Path, str]:
     """Digits that need no download, and what they are."""
-    path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    return Path(str(path)), "scikit-learn's 1,797 digits of 8×8"
+    return _scikit_learns("data/digits.csv.gz"), "scikit-learn's 1,797 digits of 8×8"
+
+
+def _scikit_learns(file: str) -> Path:
+    return Path(str(distribution("scikit-learn").locate_file(f"sklearn/datasets/{file}")))
 
 
 class DigitData:
@@ -61,15 +69,20 @@ class DigitData:
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledDigit, ...]:
         """The digits of one part of `data`; with a `limit`, evenly from its classes."""
-        check_part(part, (*PARTS, DRAWN))
-        digits = drawn(_DRAWN_EACH, _SEED, strokes.UNSTEADY) if part == DRAWN else _divided(data)[part]
+        check_part(part, (*PARTS, DRAWN, OTHER))
+        if part == DRAWN:
+            digits: Sequence[LabelledDigit] = drawn(_DRAWN_EACH, _SEED, strokes.UNSTEADY)
+        elif part == OTHER:
+            digits = no_digits(_NO_DIGITS_EACH, _SEED, strokes.UNSTEADY)
+        else:
+            digits = _divided(data)[part]
         if not digits:
             raise EmptyPart(f"{data} has too few digits for a {part} part")
         return evenly(digits, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
         measured = tuple(part for part in PARTS if part != "train" and _divided(data)[part])
-        return (*measured, DRAWN) if measured else ()
+        return (*measured, DRAWN, OTHER) if measured else ()
 
     def read(self, digits: Sequence[LabelledDigit]) -> Iterator[bytes]:
         """Each digit as a picture that a client could send."""
@@ -85,6 +98,26 @@ def drawn(each: int, seed: int, trembling: float = strokes.STEADY) -> list[Label
         LabelledDigit(f"{DRAWN}:{row}", class_id, image)
         for row, (class_id, image) in enumerate(strokes.drawn(each, seed, trembling), 1)
     ]
+
+
+def no_digits(each: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
+    """Return pictures that show no digit, `each` of every kind; a few pieces of pictures are left out."""
+    pictures = [*made_up.pictures(each, seed), *_photo_pieces(each, seed)]
+    images = [*strokes.no_digits(each, seed, trembling), *strokes.pieces(pictures)]
+    none = len(contract.SYSTEM.labels)
+    return [LabelledDigit(f"{OTHER}:{row}", none, image) for row, image in enumerate(images, 1)]
+
+
+def _photo_pieces(count: int, seed: int) -> Iterator[bytes]:
+    """Cut squares out of photos, turned by chance."""
+    random = np.random.default_rng(seed)
+    photos = [Image.open(_scikit_learns(f"images/{name}")).convert("RGB") for name in _PHOTOS]
+    for number in range(count):
+        photo = photos[number % len(photos)]
+        side = int(random.integers(40, min(photo.size)))
+        left, top = random.integers(0, photo.width - side), random.integers(0, photo.height - side)
+        piece = photo.crop((int(left), int(top), int(left) + side, int(top) + side))
+        yield contract.png(piece.rotate(90 * int(random.integers(4))))
 
 
 @functools.lru_cache(maxsize=2)

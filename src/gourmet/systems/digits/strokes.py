@@ -1,8 +1,8 @@
-"""Digits drawn by strokes in the ways of several countries: what the bundled writers do not write.
+"""Digits drawn by strokes, as people of several countries write them, and drawings that show no digit.
 
-Theirs have no long flags, no feet, no crossed sevens and one kind of pen. Each way is drawn with a hand and
-a pen by chance: proportions, slant, trembling, and strokes from a hair to a brush. What is measured with,
-tests/support/drawn_digits.py, has strokes of its own.
+The bundled writers have no long flags, no feet, no crossed sevens and one kind of pen. Hand and pen are
+random: proportions, slant, trembling, and strokes from a hair to a brush. The drawings for measuring,
+tests/support/drawn_digits.py, have strokes of their own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decode import PictureError, Pixels
 from gourmet.systems.digits import contract
 
 Points = npt.NDArray[np.float64]
@@ -131,6 +131,58 @@ def drawn(each: int, seed: int, trembling: float = STEADY) -> Iterator[tuple[int
         for number in range(each):
             strokes = [_curve(stroke, trembling, random) for stroke in ways[number % len(ways)].split(";")]
             yield digit, contract.layout(_inked(_written(strokes, random), random))
+
+
+# Printed letters and signs that nobody takes for a digit; O, l, S, Z, b, q and the like are left out.
+_SIGNS: Final = "AEFHKMNRVWXkmnrvwx#@+=*"
+# Strokes of shapes: triangle, square, star, arrow, heart, house, spiral, zigzag, cross, wave, bar, stairs.
+_SHAPES: Final = (
+    ".5 0 | .95 .9 | .05 .9 | .5 0",
+    ".1 .1 | .9 .1 | .9 .9 | .1 .9 | .1 .1",
+    ".5 0 | .8 .95 | .02 .36 | .98 .36 | .2 .95 | .5 0",
+    ".05 .5 | .95 .5 | .65 .2 ; .95 .5 | .65 .8",
+    ".5 .3 .3 .02 .05 .2 .1 .5 | .5 1 | .9 .5 .95 .2 .7 .02 .5 .3",
+    ".1 .45 | .5 0 | .9 .45 | .1 .45 | .1 1 | .9 1 | .9 .45",
+    ".5 .5 .6 .45 .62 .6 .5 .7 .35 .6 .35 .4 .55 .25 .8 .4 .8 .7 .5 .9 .15 .75 .1 .35 .5 .05 .95 .2",
+    "0 .3 | .2 .7 | .4 .3 | .6 .7 | .8 .3 | 1 .7",
+    ".05 .05 | .95 .95 ; .95 .05 | .05 .95",
+    "0 .5 .15 .3 .3 .5 .45 .7 .6 .5 .75 .3 .9 .5 1 .6",
+    "0 .5 | 1 .48",
+    "0 1 | .25 1 | .25 .7 | .5 .7 | .5 .4 | .75 .4 | .75 .1 | 1 .1",
+)
+
+
+def no_digits(each: int, seed: int, trembling: float = STEADY) -> Iterator[Pixels]:
+    """Draw scribbles, shapes, and letters, `each` of every kind, laid out like digits."""
+    random = np.random.default_rng(seed)
+    for number in range(each):
+        points = random.uniform(0.0, 1.0, (random.integers(7, 22), 2))
+        yield contract.layout(_inked(_written([_smooth(points)], random), random))
+        shape = _SHAPES[number % len(_SHAPES)].split(";")
+        strokes = [_curve(stroke, trembling, random) for stroke in shape]
+        yield contract.layout(_inked(_written(strokes, random), random))
+        yield contract.layout(_letter(_SIGNS[number % len(_SIGNS)], random))
+
+
+def _letter(sign: str, random: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Draw a printed `sign`, turned, slanted and with a pen of any width."""
+    paper = Image.new("L", (_SIDE, _SIDE))
+    pen = int(random.integers(0, 9))
+    font = ImageFont.load_default(_SIDE - 2 * _MARGIN)
+    middle = (_SIDE / 2, _SIDE / 2)
+    ImageDraw.Draw(paper).text(middle, sign, 255, font, anchor="mm", stroke_width=pen, stroke_fill=255)
+    slant, turn = random.normal(0.0, 0.2), random.normal(0.0, 8.0)
+    slanted = (1.0, slant, -slant * _SIDE / 2, 0.0, 1.0, 0.0)
+    return np.asarray(paper.transform(paper.size, Image.Transform.AFFINE, slanted).rotate(turn))
+
+
+def pieces(pictures: Sequence[bytes]) -> Iterator[Pixels]:
+    """Lay out the pictures that the contract does not refuse as blank or as several digits."""
+    for picture in pictures:
+        try:
+            yield contract.SYSTEM.pixels(picture)
+        except PictureError:
+            continue
 
 
 def _curve(stroke: str, trembling: float, random: np.random.Generator) -> Points:

@@ -3,13 +3,13 @@
 The digits trained on may be few, of few writers, and blurred (8×8 cells enlarged), and what is sent
 is drawn with anything from a mouse to a felt pen: slant, proportions and above all the width and the
 sharpness of strokes are therefore drawn at random. Ways of writing that the bundled writers lack are drawn
-by strokes.
+by strokes. Pictures that show no digit are an eleventh class.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
-from gourmet.systems.digits.data import DATA, LabelledDigit, bundled, drawn
+from gourmet.systems.digits.data import DATA, LabelledDigit, bundled, drawn, no_digits
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.labelled_pictures import Pixels
 from gourmet.tasks.classification.picture_training import PictureTask
@@ -35,6 +35,7 @@ _REFRESHED: Final = 512
 _ROWS: Final = 256
 _TURN: Final = math.radians(14)
 _DRAWN: Final = 400  # of every digit
+_NO_DIGITS: Final = 700  # of every kind of picture that shows no digit
 
 
 class DigitsTraining:
@@ -57,8 +58,9 @@ class DigitsTraining:
         tick(1.0)
         torch.manual_seed(seed)
         by_strokes = drawn(limit // len(contract.SYSTEM.labels) if limit else _DRAWN, seed)
+        others = no_digits(limit // len(contract.SYSTEM.labels) if limit else _NO_DIGITS, seed)
         # Twice what people wrote: with each once, one more of their digits was wrong.
-        return DigitsTask([*train, *train, *by_strokes], held, device)
+        return DigitsTask([*train, *train, *by_strokes, *others], held, device)
 
     bundled_data = staticmethod(bundled)
 
@@ -75,6 +77,16 @@ class DigitsTask(PictureTask):
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """Every digit once."""
         return torch.randperm(len(self.images), generator=generator)
+
+    def answers(
+        self,
+        network: Callable[[torch.Tensor], torch.Tensor],
+        photos: torch.Tensor,
+        phase: Phase,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Add the logit of "no digit", which is 0, so that the level of the others says whether one is shown."""
+        return F.pad(super().answers(network, photos, phase, generator), (0, 1))
 
     def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
         return varied(photos, generator)

@@ -14,7 +14,6 @@ import numpy as np
 
 from gourmet.deploying.comparison import Comparison, Measure
 from gourmet.errors import GourmetError
-from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.runtime import manifest
@@ -60,8 +59,9 @@ class HeldOut:
         images = [system.pixels(picture) for picture in data.read(examples)]
         classes = [example.class_id for example in examples]
         if system.subject:
-            images += [*made_up.squares(_MADE_UP, 2, system.input_size)]
-            classes += [len(system.labels)] * _MADE_UP
+            nothing = [system.pixels(picture) for picture in system.nothing(_MADE_UP, 2)]
+            images += nothing
+            classes += [len(system.labels)] * len(nothing)
         return cls(np.stack(images), np.array(classes))
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
@@ -222,10 +221,10 @@ class ClassifierEvaluation:
 
     def made_up(self, network: nn.Module, device: str, tick: Tick) -> Answered:
         """What it says to pictures of nothing in particular."""
-        files = made_up.pictures(_MADE_UP, seed=1)
+        files = self.system.nothing(_MADE_UP, seed=1)
         logits = ask(network, self.system, iter(files), len(files), tick, device)
         none = np.full(len(files), len(self.system.labels))
-        names = [kind.__name__ for _, kind in zip(files, cycle(made_up.KINDS))]
+        names = [f"made up {number}" for number, _ in enumerate(files, 1)]
         return Answered(logits, none, names, files.__getitem__, relevance(logits))
 
 
