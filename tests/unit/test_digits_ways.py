@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 from PIL import Image
 from support import drawn_digits
 
+from gourmet.pictures.classifier import relevance, softmax, surely
 from gourmet.pictures.decode import PictureError
+from gourmet.pictures.label_folders import OTHER
 from gourmet.systems.digits import contract, data
+from gourmet.systems.food11 import contract as food11
 
 PENS = (0.02, 0.05, 0.08, 0.12, 0.16)
 PAGES_PEN = 22 / 280  # of digits.js, however small the digit
@@ -102,3 +106,19 @@ def test_no_digit_of_the_writers_and_of_the_strokes_is_taken_for_several() -> No
     bundled = data.bundled()[0]
     for digit in (digit for part in data.DATA.parts(bundled) for digit in data.DATA.listing(bundled, part)):
         assert not contract.shows_several(digit.image), digit.name
+
+
+def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
+    network: onnxruntime.InferenceSession,
+) -> None:
+    config = Path("triton/models/digits/config.pbtxt").read_text(encoding="utf-8")
+    threshold = float(
+        re.findall(r'"subject_threshold"\n  value \{\n    string_value: "([0-9.]+)"', config)[0]
+    )
+    photos = [path.read_bytes() for path in sorted(food11.SAMPLES.glob("*.jpg"))]
+    drawings = data.DATA.listing(data.bundled()[0], OTHER)
+    rows = [contract.SYSTEM.pixels(photo) for photo in photos] + [picture.image for picture in drawings]
+    logits = network.run(None, {"input": contract.SYSTEM.normalise(np.stack(rows))})[0]
+    sure = (relevance(logits) >= surely(threshold)) & (softmax(logits).max(axis=1) > 0.85)
+    assert not sure[: len(photos)].any()
+    assert sure.mean() < 0.02

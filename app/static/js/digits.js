@@ -80,10 +80,12 @@ function show(answer) {
   waiting(asked !== drawing);
   card.classList.toggle("unsure", !answer.sure);
   byId("problem").hidden = true;
-  byId("label").textContent = answer.sure ? answer.label : t("perhaps", { label: answer.label });
-  byId("share").textContent = percent(answer.probability);
+  const none = answer.relevant === false; // no digit
+  byId("label").textContent = none ? t("no_digit") : answer.sure ? answer.label : t("perhaps", { label: answer.label });
+  byId("share").textContent = none ? "" : percent(answer.probability);
   byId("doubt").hidden = answer.sure;
-  byId("doubt").textContent = t("digit_unsure", { threshold: percent(answer.threshold) });
+  byId("doubt").textContent = none ? t("no_digit_hint", { label: answer.label })
+    : t("digit_unsure", { threshold: percent(answer.threshold) });
   bars(answer.probabilities, best);
   const all = answer.phases.reduce((sum, [, value]) => sum + value, 0);
   byId("facts").replaceChildren(
@@ -91,7 +93,7 @@ function show(answer) {
     h("span", {}, t("digit_time", { time: ms(all), triton: ms(answer.timings_ms.triton) })));
   // Screen readers announce the final answer, not every step on the way.
   clearTimeout(speech);
-  speech = setTimeout(() => say(t(answer.sure ? "digit_spoken" : "digit_spoken_unsure",
+  speech = setTimeout(() => say(t(none ? "no_digit" : answer.sure ? "digit_spoken" : "digit_spoken_unsure",
     { label: answer.label, share: percent(answer.probability) })), SAID_AFTER_MS);
 }
 

@@ -85,7 +85,7 @@ class DigitsTask(PictureTask):
         phase: Phase,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Add the logit of "no digit", which is 0, so that the level of the others says whether one is shown."""
+        """Add the logit of "no digit", always 0: the level of the other logits says whether a digit is shown."""
         return F.pad(super().answers(network, photos, phase, generator), (0, 1))
 
     def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
