@@ -70,9 +70,10 @@ class DigitClassifier(PictureClassifier):
 
     def nothing(self, count: int, seed: int) -> Sequence[bytes]:
         """Made-up pictures, without those that are refused."""
-        return [picture for picture in super().nothing(2 * count, seed) if self._is_read(picture)][:count]
+        return [picture for picture in super().nothing(2 * count, seed) if self.is_read(picture)][:count]
 
-    def _is_read(self, picture: bytes) -> bool:
+    def is_read(self, picture: bytes) -> bool:
+        """Return False for a picture that is refused before the network sees it."""
         try:
             self.pixels(picture)
         except PictureError:

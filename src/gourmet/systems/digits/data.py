@@ -101,11 +101,12 @@ def drawn(each: int, seed: int, trembling: float = strokes.STEADY) -> list[Label
 
 
 def no_digits(each: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
-    """Return pictures that show no digit, `each` of every kind; a few pieces of pictures are left out."""
-    pictures = [*made_up.pictures(each, seed), *_photo_pieces(each, seed)]
-    images = [*strokes.no_digits(each, seed, trembling), *strokes.pieces(pictures)]
-    none = len(contract.SYSTEM.labels)
-    return [LabelledDigit(f"{OTHER}:{row}", none, image) for row, image in enumerate(images, 1)]
+    """Return pictures that show no digit, about `each` of every kind: those that are refused are left out."""
+    system, none = contract.SYSTEM, len(contract.SYSTEM.labels)
+    pictures = filter(system.is_read, [*made_up.pictures(each, seed), *_photo_pieces(each, seed)])
+    images = [*strokes.no_digits(each, seed, trembling), *map(system.pixels, pictures)]
+    read = [image for image in images if system.is_read(contract.png(Image.fromarray(image)))]
+    return [LabelledDigit(f"{OTHER}:{row}", none, image) for row, image in enumerate(read, 1)]
 
 
 def _photo_pieces(count: int, seed: int) -> Iterator[bytes]:

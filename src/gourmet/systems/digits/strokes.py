@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from gourmet.pictures.decode import PictureError, Pixels
+from gourmet.pictures.decode import Pixels
 from gourmet.systems.digits import contract
 
 Points = npt.NDArray[np.float64]
@@ -25,6 +25,7 @@ _MARGIN: Final = 28
 # Of the digit's height.
 _THINNEST_PEN: Final = 0.03
 _THICKEST_PEN: Final = 0.3
+_THICKEST_SCRIBBLE: Final = 0.1  # a thick one is a blot, which an 8 or a 0 may be too
 STEADY: Final = 0.03
 UNSTEADY: Final = 0.08
 _STEPS: Final = 10
@@ -156,8 +157,8 @@ def no_digits(each: int, seed: int, trembling: float = STEADY) -> Iterator[Pixel
     """Draw scribbles, shapes, and letters, `each` of every kind, laid out like digits."""
     random = np.random.default_rng(seed)
     for number in range(each):
-        points = random.uniform(0.0, 1.0, (random.integers(7, 22), 2))
-        yield contract.layout(_inked(_written([_smooth(points)], random), random))
+        points = random.uniform(0.0, 1.0, (random.integers(10, 22), 2))
+        yield contract.layout(_inked(_written([_smooth(points)], random), random, _THICKEST_SCRIBBLE))
         shape = _SHAPES[number % len(_SHAPES)].split(";")
         strokes = [_curve(stroke, trembling, random) for stroke in shape]
         yield contract.layout(_inked(_written(strokes, random), random))
@@ -174,15 +175,6 @@ def _letter(sign: str, random: np.random.Generator) -> npt.NDArray[np.uint8]:
     slant, turn = random.normal(0.0, 0.2), random.normal(0.0, 8.0)
     slanted = (1.0, slant, -slant * _SIDE / 2, 0.0, 1.0, 0.0)
     return np.asarray(paper.transform(paper.size, Image.Transform.AFFINE, slanted).rotate(turn))
-
-
-def pieces(pictures: Sequence[bytes]) -> Iterator[Pixels]:
-    """Lay out the pictures that the contract does not refuse as blank or as several digits."""
-    for picture in pictures:
-        try:
-            yield contract.SYSTEM.pixels(picture)
-        except PictureError:
-            continue
 
 
 def _curve(stroke: str, trembling: float, random: np.random.Generator) -> Points:
@@ -222,8 +214,10 @@ def _written(strokes: Sequence[Points], random: np.random.Generator) -> list[Poi
     return [(stroke - 0.5) @ hand.T for stroke in strokes]
 
 
-def _inked(strokes: Sequence[Points], random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    pen = math.exp(random.uniform(math.log(_THINNEST_PEN), math.log(_THICKEST_PEN))) * (_SIDE - 2 * _MARGIN)
+def _inked(
+    strokes: Sequence[Points], random: np.random.Generator, thickest: float = _THICKEST_PEN
+) -> npt.NDArray[np.uint8]:
+    pen = math.exp(random.uniform(math.log(_THINNEST_PEN), math.log(thickest))) * (_SIDE - 2 * _MARGIN)
     paper = Image.new("L", (_SIDE, _SIDE))
     draw = ImageDraw.Draw(paper)
     for stroke in strokes:

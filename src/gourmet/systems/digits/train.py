@@ -28,14 +28,14 @@ from gourmet.tasks.classification.picture_training import PictureTask
 from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick, Training
 
-_EPOCHS: Final = 24
+_EPOCHS: Final = 32
 _RATE: Final = 0.02
 _BATCH: Final = 64
 _REFRESHED: Final = 512
 _ROWS: Final = 256
 _TURN: Final = math.radians(14)
 _DRAWN: Final = 400  # of every digit
-_NO_DIGITS: Final = 700  # of every kind of picture that shows no digit
+_NO_DIGITS: Final = 200  # of every kind of picture that shows no digit
 
 
 class DigitsTraining:
@@ -85,7 +85,7 @@ class DigitsTask(PictureTask):
         phase: Phase,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Add the logit of "no digit", always 0: the level of the other logits says whether a digit is shown."""
+        """Add the logit of "no digit", always 0: the level of the others says whether a digit is shown."""
         return F.pad(super().answers(network, photos, phase, generator), (0, 1))
 
     def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:

@@ -138,7 +138,7 @@ class Food11Training(PictureTraining):
         )
         shown = everything.some(np.flatnonzero(known < len(SYSTEM.labels)))
         goals = {HELD_OUT: GOAL}
-        chosen = calibrate({HELD_OUT: shown}, goals, shown.relevance)
+        chosen = calibrate({HELD_OUT: shown}, goals)
         others = everything.some(np.flatnonzero(known == len(SYSTEM.labels)))
         measured = measure(shown, SYSTEM.labels, chosen)
         declines = {_OTHERS_HELD_OUT: declined(others, chosen)} if others.names else {}

@@ -269,22 +269,21 @@ def evaluate(
                 chosen_on[name] = labelled[name]
             elif name in labelled:
                 chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
-        calibration = calibrate(chosen_on, accuracy_goals, parts["validation"].relevance)
+        calibration = calibrate(chosen_on, accuracy_goals)
     measured = {name: measure(part, labels, calibration) for name, part in labelled.items()}
     others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
     return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
 
 
-def calibrate(
-    parts: Mapping[str, Answered], accuracy_goals: Mapping[str, float], shown: Scores | None
-) -> Calibration:
+def calibrate(parts: Mapping[str, Answered], accuracy_goals: Mapping[str, float]) -> Calibration:
     """Choose temperature and thresholds.
 
     The threshold is the lowest at which each part reaches its share of right answers among those given.
-    `shown` is how likely pictures of the subject are to show it, by which few of them may be denied.
+    The threshold of the subject denies one in a hundred of these pictures.
     """
     temperature = fit_temperature(*((part.logits, part.classes) for part in parts.values()))
-    subject = 0.0 if shown is None else min(0.5, float(np.quantile(shown, _REFUSED, method="lower")))
+    shown = [part.relevance for part in parts.values() if part.relevance is not None]
+    subject = min(0.5, float(np.quantile(np.concatenate(shown), _REFUSED, method="lower"))) if shown else 0.0
     calibration = Calibration(temperature, 0.0, math.floor(1e4 * subject) / 1e4)
     threshold = max(
         choose_threshold(
