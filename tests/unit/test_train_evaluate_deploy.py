@@ -112,7 +112,7 @@ def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is
         "lose",
     ]
     alike = next(line for line in table if line.startswith("every class alike"))
-    assert re.fullmatch(r"every class alike +359 +9\d\.\d +[12]?\d\.\d +2\.0 +WORSE", alike)
+    assert re.fullmatch(r"every class alike, photos +359 +9\d\.\d +[12]?\d\.\d +2\.0 +WORSE", alike)
     assert [path.name for path in (models / "digits").glob("[0-9]*")] == ["1"]
 
     forced = gourmet(*deploy, "--force")
