@@ -117,7 +117,7 @@ def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is
 
     forced = gourmet(*deploy, "--force")
     assert forced.exit_code == 0, forced.output
-    assert "--force: digits is deployed and loses every class alike 9" in forced.stdout
+    assert "--force: digits is deployed and loses every class alike, photos 9" in forced.stdout
     facts = json.loads((models / "digits" / "2" / "manifest.json").read_text())
     assert facts["compared"]["rows"][0]["verdict"] == "worse"
 

@@ -20,6 +20,8 @@ EXPORT: Final[Export] = ClassifierExport(
         "mnist": Exported("onnx-mnist-cpu", input="input.1", output="26", batched=False),
     },
     preprocessing={
+        "mean": [0.0],
+        "std": [1.0],
         "ink": "white on black; background is what the border mostly is",
         "place": "the longer side 20 pixels, the centre of mass in the middle",
         "scale": "any: the network stretches each image to the range from 0 to 1",
