@@ -27,7 +27,8 @@ def verbs() -> list[str]:
 
 def patterns() -> dict[str, str]:
     """What stands in a test of each."""
-    routes = {rule.rule for rule in create_app().url_map.iter_rules()}
+    # Sorted: the workers of pytest-xdist have to collect the same tests in one order.
+    routes = sorted({rule.rule for rule in create_app().url_map.iter_rules()})
     quoted = r'["\'/{{ ]{}["\'/?}}, ]'
     return {
         **{f"route {route}": re.escape(route.partition("<")[0]) for route in routes},
