@@ -273,7 +273,7 @@ def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Pa
         (["food_none", "--url", "localhost:1"], "no Triton answers at localhost:1"),
         (["nosuch"], "'nosuch' is not ready (unknown to Triton); ready are "),
         (["food_nobodys"], "does not say which system it belongs to"),
-        (["food_ten"], "gives 10 scores a picture, and there are 11 labels of food11"),
+        (["food_ten"], "returns 10 scores a picture, but food11 has 11 labels"),
         (["food_none", "--out", "picture.png"], "neither a folder nor a file that ends in .html"),
     ],
 )

@@ -63,7 +63,7 @@ def test_more_instances_than_the_machine_has_room_for_are_refused_before_anythin
     before = gourmet_config(MODEL).output
     result = gourmet_config(MODEL, "--instances", "8" if memory else "500")
     assert result.exit_code == 2
-    said = "8 instances take some" if memory else "500 instances are more than 64"
+    said = "8 instances need about" if memory else "500 instances are more than the 64"
     assert said in result.output
     assert "give --yes" in result.output
     assert gourmet_config(MODEL).output == before

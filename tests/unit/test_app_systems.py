@@ -291,7 +291,7 @@ def test_a_configured_model_whose_labels_are_not_known_is_refused_in_a_sentence(
     reply = browser.post("/predict", data=form(), headers=JSON)
     error = reply.get_json()["error"]
     assert (reply.status_code, error["code"]) == (502, "inference_failed")
-    assert re.search(r"'odd' gives 4 scores.*11 labels.*'labels'.*FOOD11_MODEL_NAME", error["message"])
+    assert re.search(r"'odd' returns 4 scores.*11 labels.*'labels'.*FOOD11_MODEL_NAME", error["message"])
     assert browser.get("/", headers=PAGE).status_code == 200
 
 

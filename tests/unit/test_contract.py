@@ -75,5 +75,5 @@ def test_types_and_outputs_of_other_models_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=f"INT64 is not one of {takes}"):
         system.encode(system.sample(), "INT64")
-    with pytest.raises(ValueError, match=rf"\['translation'\] hold none of {answers}"):
+    with pytest.raises(ValueError, match=rf"\['translation'\] have none of {answers}"):
         system.read({"translation": LOGITS})

@@ -80,7 +80,7 @@ def test_of_two_that_start_at_once_one_has_all_ports_and_the_other_is_told_which
         assert lines.count("has them\n") == 1, lines
         (refused,) = (line for line in lines if line != "has them\n")
         first = both[lines.index("has them\n")]
-        where = rf"runs already( \(process {first.pid}\))? and has port \d+: "
+        where = rf"another `gourmet up` runs( \(process {first.pid}\))? and uses port \d+: "
         assert re.search(rf"{where}.*`kill .*another port with --\S*port\n", refused)
 
 
@@ -96,8 +96,8 @@ def test_another_start_is_told_where_the_stack_is_and_what_to_do(
         told = CliRunner().invoke(main, ["up", "--triton-only", "--http-port", str(http)])
         assert told.exit_code == 1
         assert (
-            f"(process {own}, Triton at {triton}, the page http://127.0.0.1:5) and has port {http}: "
-            f"end it, with Ctrl-C or `kill {own}`, or choose another port with --http-port"
+            f"(process {own}, Triton at {triton}, the page http://127.0.0.1:5) and uses port {http}: "
+            f"end it with Ctrl-C or `kill {own}`, or choose another port with --http-port"
         ) in told.output
         with preflight.claimed({"--port": web, "--http-port": other}):
             pass  # a stack with other ports
@@ -112,11 +112,11 @@ def test_a_limit_on_open_files_is_named_with_what_raises_it(
     monkeypatch: pytest.MonkeyPatch, allowed: int, refused: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (allowed, 4096)}[which])
-    named = rf"have {allowed} files .*`ulimit -n`.* run `ulimit -n 1024`"
+    named = rf"open {allowed} files .*`ulimit -n`.* run `ulimit -n 1024`"
     with pytest.raises(preflight.NotReadyToStart, match=named) if refused else nullcontext():
         preflight.check_open_files()
     if refused:
-        assert f"have {allowed} files" in CliRunner().invoke(main, ["up"]).output
+        assert f"open {allowed} files" in CliRunner().invoke(main, ["up"]).output
 
 
 def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
             "food_classifier, food_classifier_int8",
         ),
         (("--port", "{taken}"), {}, "in use or cannot be bound"),
-        (("--triton-only", "--http-port", "{taken}"), {}, "choose another with --http-port"),
+        (("--triton-only", "--http-port", "{taken}"), {}, "choose another port with --http-port"),
     ],
 )
 def test_up_refuses_before_anything_starts(

@@ -101,7 +101,7 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
     env = {contract.SYSTEM.model_variable: model, "KEEP_CORRECTIONS": os.path.relpath(kept)}
     running = up(*repository, env=env)
     running.wait_for("the page http://127.0.0.1:")
-    assert f"corrected photos are kept in {kept}\n" in running.output
+    assert f"photos with corrected labels are kept in {kept}\n" in running.output
     assert predict(running.port, "/api/v1/corrections?label=Bread")[0] == 200
     assert len(list(kept.glob("food11/Bread/*.jpg"))) == 1
     status, _, answer = predict(running.port)
@@ -183,13 +183,13 @@ def test_of_two_starts_at_once_one_serves_unharmed_and_the_other_says_that_it_ru
         ran, refused = (second, first) if first.ended() else (first, second)
         refused.close()
         assert refused.process.returncode == 1
-        assert f"`gourmet up` runs already (process {ran.process.pid}" in refused.output
+        assert f"another `gourmet up` runs (process {ran.process.pid}" in refused.output
         assert "or choose another port with --" in refused.output
         ran.wait_for("the page http://127.0.0.1:")
         again = up(*models, *(f"--{name}={port}" for name, port in ports.items()))
         wait_until(again.ended, 60, "it started beside the one that runs")
         again.close()
-        assert f"the page http://127.0.0.1:{first.port}) and has port" in again.output
+        assert f"the page http://127.0.0.1:{first.port}) and uses port" in again.output
         assert http_ok(f"http://127.0.0.1:{first.port}/healthz")
         assert http_ok(f"http://127.0.0.1:{first.http}/v2/models/digits/ready")
         ran.stop()

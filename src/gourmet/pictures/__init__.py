@@ -1,1 +1,1 @@
-"""Pictures of strangers, decoded safely, and what classifiers of them have in common."""
+"""Decode untrusted pictures safely, and share the code of picture classifiers."""

@@ -1,7 +1,6 @@
-"""What classifiers of pictures have in common; a system's contract fills in what is its own.
+"""The shared code of picture classifiers. A system's contract is an instance with its own values.
 
-numpy and Pillow only: the web app, the served models, the trainer and the checks import it, and none of
-them repeats a line of it.
+numpy and Pillow only: the web app, the served models, the training and the checks use it.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
 TOP: Final = 5
-# What two labels have together where an answer that is not sure names both.
-_BOTH: Final = 0.85
-# A picture is surely relevant from three quarters of the way between its model's threshold and 1. Measured on
-# sources held out, with a threshold of 0.48: 3 % of the food and 11 % of other pictures are below it.
+# An unsure answer names two labels if their probabilities add up to this.
+_TWO_LABELS: Final = 0.85
+# A picture surely shows the subject from three quarters of the way between the model's threshold and 1.
+# Measured on held-out sources, with a threshold of 0.48: 3 % of food and 11 % of other pictures are below it.
 _SURELY: Final = 0.75
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
@@ -36,7 +35,7 @@ IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
-    """Probabilities [rows, classes] of `logits`; a temperature above 1 makes them more modest."""
+    """Return the probabilities [rows, classes]; a temperature above 1 makes them less confident."""
     shifted = logits / np.float32(temperature)
     shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
     total: Floats = shifted.sum(axis=-1, keepdims=True)
@@ -44,20 +43,20 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
 
 
 def relevance(logits: Floats) -> Floats:
-    """[rows]: of the network's subject against anything else, from the level of its [rows, labels] logits."""
+    """Return the probability [rows] of the subject against anything else, from the level of the logits."""
     level = np.logaddexp.reduce(logits, axis=-1)
     return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
 
 
 def surely(subject_threshold: float) -> float:
-    """From which relevance on a picture surely shows the subject of a model with this threshold."""
+    """Return the relevance from which on a picture surely shows the subject."""
     return subject_threshold + _SURELY * (1.0 - subject_threshold)
 
 
 class Ranked:
-    """The labels of an answer by how likely they are, and what may be said of the picture.
+    """An answer: its labels ranked by probability, and whether it is sure.
 
-    `relevance` is how likely it shows what the system is about at all, where the model tells that.
+    `relevance` is the probability that the picture shows the system's subject; None if the model has none.
     """
 
     labels: tuple[str, ...]
@@ -73,7 +72,7 @@ class Ranked:
     @property
     def top(self) -> list[tuple[str, float]]:
         """The likeliest labels with their probabilities, best first."""
-        return [(self.labels[at], self.probabilities[at]) for at in self._best]
+        return [(self.labels[index], self.probabilities[index]) for index in self._best]
 
     @property
     def label(self) -> str:
@@ -89,12 +88,12 @@ class Ranked:
 
     @property
     def relevant(self) -> bool:
-        """Whether it is not said to show something else."""
+        """Whether the picture shows the subject, as far as the model knows."""
         return self.relevance is None or self.relevance >= self.subject_threshold
 
     @property
     def doubtful(self) -> bool:
-        """Whether it may show something else."""
+        """Whether the picture may show something else than the subject."""
         return (
             self.relevance is not None and self.relevant and self.relevance < surely(self.subject_threshold)
         )
@@ -105,15 +104,15 @@ class Ranked:
 
     @property
     def candidates(self) -> list[tuple[str, float]]:
-        """Where the answer is not sure, and two labels share most of the probability: these two."""
+        """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]
-        shared = len(two) == 2 and sum(probability for _, probability in two) >= _BOTH
-        return two if shared and self.relevant and not self.sure else []
+        have_most = len(two) == 2 and sum(probability for _, probability in two) >= _TWO_LABELS
+        return two if have_most and self.relevant and not self.sure else []
 
 
 @dataclass(frozen=True)
 class PictureClassifier:
-    """A system whose models give a picture one label; fulfils `gourmet.contracts.System`."""
+    """A system whose models classify pictures. It implements `gourmet.contracts.System`."""
 
     name: str
     title: str
@@ -122,46 +121,46 @@ class PictureClassifier:
     labels: tuple[str, ...]
     sample_file: Path
     input_size: int = 224
-    # What the only input of a model may be: a picture as bytes, pixels, or the normalised tensor.
+    # The allowed types of a model's only input: the picture's bytes, pixels, or the normalised tensor.
     datatypes: tuple[str, ...] = ("BYTES", "UINT8", "FP32")
-    # NCHW or NHWC, where it is not as usual: pixels with the channels last, tensors with the channels first.
+    # NCHW or NHWC. By default, pixels have the channels last and tensors have them first.
     layout: str = ""
-    # The channel statistics that clients of a model with an FP32 or FP16 input apply themselves: ImageNet's.
-    # One of each is for grey pictures.
+    # Per-channel mean and standard deviation, applied by clients of a model with an FP32 or FP16 input. A
+    # single value of each is for grey pictures.
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
-    # The names of a model's output, if it is probabilities or if it is logits.
+    # The names of outputs with probabilities, and of outputs with logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
-    # Whether a picture may show several of the labels: each has a probability of its own then.
+    # Whether a picture may have several labels: then each label has a probability of its own.
     multi_label: bool = False
-    # What all pictures show, such as food, where models tell pictures that do not.
+    # The subject of all pictures, such as food, if the models detect pictures of something else.
     subject: str = ""
     metrics_prefix: str = ""
-    # The network of torchvision that it is, where that is all there is to say of it.
+    # The torchvision network, if the system has no network code of its own.
     architecture: str = ""
     task: Task = "classification"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics_prefix", self.metrics_prefix or self.name)
 
-    # ---- what every system says
+    # ---- members that every system has
 
     def sample(self) -> bytes:
         return self.sample_file.read_bytes()
 
     def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
-        """So many views of the sample: see gourmet.pictures.drawn."""
+        """Return `count` views of the sample: see gourmet.pictures.drawn."""
         from gourmet.pictures.drawn import views
 
         return views(self.sample(), count, size=size, seed=seed)
 
     def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
         if not self.takes(model):
-            takes = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in model.inputs)
+            inputs = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in model.inputs)
             raise BadModel(
-                f"{model.name!r} takes {takes}; a {self.name} model takes one input of "
-                f"{', '.join(self.datatypes)}: set {self.model_variable} to one"
+                f"{model.name!r} takes {inputs}, but {self.name} models take one input of the type "
+                f"{' or '.join(self.datatypes)}: set {self.model_variable} to a {self.name} model"
             )
         return {model.inputs[0].name: self.encode(example, model.inputs[0].datatype)}
 
@@ -171,13 +170,13 @@ class PictureClassifier:
         if rows.shape != (1, len(labels)) or not self.are_probabilities(rows):
             raise BadAnswer(
                 f"the model {model.name!r} answered one picture with probabilities of shape "
-                f"{list(rows.shape)} that sum to {rows.sum():.3f}; expected {[1, len(labels)]} and "
-                f"{'numbers from 0 to 1' if self.multi_label else 'a sum of 1'}"
+                f"{list(rows.shape)} that sum to {rows.sum():.3f}; expected are the shape {[1, len(labels)]} "
+                f"and {'numbers from 0 to 1' if self.multi_label else 'a sum of 1'}"
             )
         best = int(rows[0].argmax())
         return f"the sample is {labels[best]}, {rows[0, best]:.0%} sure"
 
-    # ---- what classification adds
+    # ---- members of classification
 
     def identify(self, data: bytes) -> PictureInfo:
         return identify(data)
@@ -189,44 +188,43 @@ class PictureClassifier:
         return made_up.pictures(count, seed)
 
     def pixels(self, data: bytes | Header) -> Pixels:
-        """A picture as uint8 [size, size, 3]; raises PictureError."""
+        """Decode a picture as uint8 [size, size, 3]; raise PictureError."""
         return square_pixels(data, self.input_size)
 
     @cached_property
-    def _line(self) -> tuple[Floats, Floats]:
-        """normalise(x) = (x / 255 - mean) / std, as one multiplication and one addition per value."""
+    def _scale_and_shift(self) -> tuple[Floats, Floats]:
+        """normalise(x) = (x / 255 - mean) / std as one multiplication and one addition."""
         mean, std = (np.array(values, ndmin=3).T for values in (self.mean, self.std))
         return (1.0 / (255.0 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
     def normalise(self, image: Pixels) -> Floats:
-        """uint8 [..., size, size, 3] as the network's float32 [..., channels, size, size], contiguous."""
-        image = self._coloured(image)
-        # One pass from the bytes to their places: twelve times as fast as scaling first and moving after.
+        """Normalise uint8 [..., size, size, 3] to contiguous float32 [..., channels, size, size]."""
+        image = self._with_channels(image)
+        # Moving the axis before the multiplication is twelve times as fast as after it.
         planes = np.moveaxis(image, -1, -3)
-        scale, shift = self._line
+        scale, shift = self._scale_and_shift
         out = np.empty(planes.shape, np.float32)
         np.multiply(planes, scale, out=out)
         out += shift
         return out
 
     def encode(self, data: bytes, datatype: str) -> npt.NDArray[Any]:
-        """A picture as the one-row input tensor that a model with an input of `datatype` takes.
+        """Return the one-row input tensor of `datatype` for a picture.
 
-        BYTES: the picture as it is; UINT8: pixels; FP32 or FP16: the normalised tensor.
+        BYTES: the unchanged picture; UINT8: pixels; FP32 or FP16: the normalised tensor.
         """
         if datatype == "BYTES" and datatype in self.datatypes:
             return np.array([[data]], dtype=np.object_)
         return self.arrange(self.pixels(data), datatype)
 
     def arrange(self, image: Pixels, datatype: str) -> npt.NDArray[Any]:
-        """Decoded `pixels` as the one-row input tensor that a model with an input of `datatype` takes.
+        """Return the one-row input tensor of `datatype` for decoded pixels.
 
-        BYTES: as a BMP, which is made and read at once and keeps every pixel as it is.
+        BYTES: a BMP, which keeps every pixel and is fast to write and read.
         """
         if datatype not in self.datatypes:
             raise ValueError(
-                f"an input of type {datatype} is not one of {', '.join(self.datatypes)}, "
-                f"which {self.name} models take"
+                f"{self.name} models take inputs of the types {', '.join(self.datatypes)}, not {datatype}"
             )
         if datatype == "BYTES":
             buffer = io.BytesIO()
@@ -235,21 +233,21 @@ class PictureClassifier:
         return self.tensor(image[np.newaxis], datatype)
 
     def tensor(self, images: Pixels, datatype: str) -> npt.NDArray[Any]:
-        """Decoded pictures as the rows of an input of UINT8, FP32 or FP16, in the network's layout."""
+        """Return decoded pictures as rows of a UINT8, FP32 or FP16 input, in the network's layout."""
         rows: npt.NDArray[Any]
         if datatype == "UINT8":
-            rows = self._coloured(images)
+            rows = self._with_channels(images)
             return np.ascontiguousarray(np.moveaxis(rows, -1, -3)) if self.layout == "NCHW" else rows
         rows = self.normalise(images)
         rows = np.moveaxis(rows, -3, -1) if self.layout == "NHWC" else rows
         return np.ascontiguousarray(rows, np.float16 if datatype == "FP16" else np.float32)
 
-    def _coloured(self, image: Pixels) -> Pixels:
-        """With the channels that the network takes: all three, or one, which is Pillow's grey."""
+    def _with_channels(self, image: Pixels) -> Pixels:
+        """Return the image with the network's channels: all three, or one, computed as Pillow's grey."""
         if len(self.mean) == 3:
             return image
-        weighed = image @ np.array([[19595], [38470], [7471]], np.uint32)
-        return np.asarray((weighed + 0x8000) >> 16, np.uint8)
+        weighted = image @ np.array([[19595], [38470], [7471]], np.uint32)
+        return np.asarray((weighted + 0x8000) >> 16, np.uint8)
 
     def labels_of(self, model: ModelInfo) -> tuple[str, ...]:
         text = model.parameters.get(LABELS_PARAMETER, "")
@@ -259,32 +257,31 @@ class PictureClassifier:
                 labels = tuple(map(str, json.loads(text)))
             except (ValueError, TypeError):
                 raise BadModel(
-                    f"the config of {model.name!r} says {LABELS_PARAMETER} = {text[:80]!r}; "
-                    'a JSON list is expected, such as ["rose", "tulip"]'
+                    f"the config of {model.name!r} has {LABELS_PARAMETER} = {text[:80]!r}; "
+                    'it must be a JSON list, such as ["rose", "tulip"]'
                 ) from None
         for output in model.outputs:
-            scored = output.name in (*self.probability_outputs, *self.logit_outputs)
-            if scored and output.shape[-1] not in (-1, len(labels)):
+            has_scores = output.name in (*self.probability_outputs, *self.logit_outputs)
+            if has_scores and output.shape[-1] not in (-1, len(labels)):
                 raise BadModel(
-                    f"{model.name!r} gives {output.shape[-1]} scores a picture, and there are {len(labels)} "
-                    f"labels of {self.name}: name the model's own in its config, as the parameter "
-                    f"{LABELS_PARAMETER!r} with a JSON list, or set {self.model_variable} to another model"
+                    f"{model.name!r} returns {output.shape[-1]} scores a picture, but {self.name} has "
+                    f"{len(labels)} labels: add the model's labels to its config, as a JSON list in the "
+                    f"parameter {LABELS_PARAMETER!r}, or set {self.model_variable} to another model"
                 )
         return labels
 
     def probabilities(self, outputs: Tensors, model: ModelInfo) -> Floats:
-        """The [rows, labels] probabilities in a served model's `outputs`, whichever of the models it is.
+        """Return the probabilities [rows, labels] in the `outputs` of any served model of this system.
 
-        Models that answer with probabilities have applied the temperature themselves; where they answer
-        with logits it is the client's to apply.
+        Models that return probabilities have applied the temperature; for logits, it is applied here.
         """
         try:
             return self.read(outputs, model.temperature, self.labels_of(model))
         except ValueError as exc:
-            raise BadAnswer(f"{model.name!r} does not answer as {self.name} models do: {exc}") from exc
+            raise BadAnswer(f"{model.name!r} does not answer like {self.name} models: {exc}") from exc
 
     def read(self, outputs: Tensors, temperature: float = 1.0, labels: Sequence[str] = ()) -> Floats:
-        """The same for outputs that no server gave; raises ValueError."""
+        """Return the probabilities [rows, labels] in the outputs of a network; raise ValueError."""
         rows, are_logits = self._scores(outputs, len(labels or self.labels))
         if are_logits:
             return self.scaled(rows, temperature)
@@ -293,21 +290,21 @@ class PictureClassifier:
         return np.asarray(rows / rows.sum(axis=1, keepdims=True)) if self.subject else rows
 
     def scaled(self, logits: Floats, temperature: float = 1.0) -> Floats:
-        """Probabilities [rows, labels] of `logits`."""
+        """Return the probabilities [rows, labels] of logits."""
         if not self.multi_label:
             return softmax(logits, temperature)
         return np.asarray(0.5 + 0.5 * np.tanh(logits / np.float32(2.0 * temperature)), np.float32)
 
     def are_probabilities(self, rows: Floats) -> bool:
-        """Whether each row may be an answer: it sums to 1, or has a probability for each label."""
+        """Return whether each row sums to 1; with `multi_label`, whether all values are from 0 to 1."""
         within = (rows >= 0.0) & (rows <= 1.0) if self.multi_label else rows.sum(axis=1)
-        return bool(np.allclose(within, 1.0, atol=1e-3))  # not true of nan either
+        return bool(np.allclose(within, 1.0, atol=1e-3))  # false for nan
 
     def relevance(self, outputs: Tensors, model: ModelInfo) -> Floats | None:
-        """[rows]: how likely each picture shows the subject at all; None where `model` does not tell.
+        """Return the probability [rows] that each picture shows the subject; None if `model` has none.
 
-        It needs no output of its own: logits have it in their level, which no softmax looks at, and
-        probabilities in what they sum to. A model whose probabilities sum to 1 names it.
+        The level of logits and the sum of probabilities hold it. A model whose probabilities sum to 1 has an
+        output named after the subject.
         """
         if not (self.subject and model.subject_threshold):
             return None
@@ -316,7 +313,7 @@ class PictureClassifier:
         return self._level(outputs, len(self.labels_of(model)))
 
     def answers(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
-        """Probabilities [rows, labels], and how likely each row shows the subject, of a network's outputs."""
+        """Return the probabilities [rows, labels] of a network's outputs, and the relevance of each row."""
         return self.read(outputs, temperature), self._level(outputs, len(self.labels))
 
     def _level(self, outputs: Tensors, labels: int) -> Floats:
@@ -324,13 +321,13 @@ class PictureClassifier:
         return relevance(rows) if are_logits else np.asarray(rows.sum(axis=1))
 
     def _scores(self, outputs: Tensors, labels: int) -> tuple[Floats, bool]:
-        """[rows, labels], and whether they are logits; raises ValueError."""
+        """Return the scores [rows, labels], and whether they are logits; raise ValueError."""
         names = (*self.probability_outputs, *self.logit_outputs)
         name = next((name for name in names if name in outputs), None)
         if name is None:
             raise ValueError(
-                f"outputs {sorted(outputs)} hold none of {', '.join(names)}, "
-                f"by which {self.name} models answer"
+                f"the outputs {sorted(outputs)} have none of {', '.join(names)}, "
+                f"the outputs of {self.name} models"
             )
         rows = np.asarray(outputs[name], dtype=np.float32).reshape(-1, labels)
         return rows, name not in self.probability_outputs

@@ -1,9 +1,9 @@
-"""From the bytes of a picture to a few pixels, safely and cheaply.
+"""Decode the bytes of a picture into a few pixels, safely and cheaply.
 
-Every system that looks at photos uses this module through its contract. It trusts nothing about
-the bytes: the format is taken from the content, the number of pixels is checked from the header
-before anything is decoded, and whatever a decoder throws becomes one error that says what is wrong.
-What is not known to be harmless is decoded by a process that can be ended (`decoders`).
+All systems that take photos use this module through their contracts. The bytes are not trusted: the content
+tells the format, the header's number of pixels is checked before decoding, and each error of a decoder
+becomes a PictureError. A picture that is not known to be harmless is decoded in a sandboxed process
+(`decoders`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gourmet.pictures.errors import too_complex
 from gourmet.pictures.header import FORMATS, Header
 from gourmet.runtime.sandbox import Facts
 
-# Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as the pictures
-# of today's 48-megapixel phones; anything else is held in memory whole, up to eight bytes a pixel, and
-# sixteen where a library decodes into memory of its own. No picture may take more than 300 MB.
+# Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as photos of 48-megapixel
+# phones. Other formats need memory for all pixels: up to 8 bytes a pixel, and 16 if a library decodes into
+# its own memory. No picture may take more than 300 MB.
 MAX_PIXELS_JPEG: Final = 50_000_000
 MAX_PIXELS: Final = 25_000_000
 MAX_PIXELS_COPIED: Final = 16_000_000
 _LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MAX_PIXELS_COPIED}
 
-# Where a JPEG has several scans its coefficients are all kept, at two bytes each.
+# All coefficients of a JPEG with several scans are in memory, two bytes each.
 MAX_COEFFICIENTS: Final = 120_000_000
 
-# What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
-# readers the first 1,024, archive readers the last 65,557; code hides in metadata or behind the end.
+# Marks of other formats, where their readers look: browsers in the first 1,445 bytes, PDF readers in the
+# first 1,024, archive readers in the last 65,557. Code hides in metadata or behind the end.
 _HEAD_BYTES: Final = 4096
 _END_BYTES: Final = 65_557
 _HEAD_MARKS: Final = (b"<script", b"<html", b"<!doctype", b"<svg", b"%pdf-")
@@ -63,7 +63,7 @@ Size = tuple[int, int]  # width, height
 
 @dataclass(frozen=True)
 class PictureInfo:
-    """What the header says, before anything is decoded."""
+    """Facts from the header, before decoding."""
 
     format: str
     width: int
@@ -71,12 +71,12 @@ class PictureInfo:
 
 
 def identify(data: bytes) -> PictureInfo:
-    """Read the header of `data`; raise PictureError unless it may be decoded."""
+    """Read the header of `data`; raise PictureError unless the picture may be decoded."""
     head = header.look(data)
     if head.is_harmless:
         return _identified(head)
-    found, _ = decoders.decoders.ask({"task": "identify"}, data)
-    return PictureInfo(**found)
+    facts, _ = decoders.decoders.ask({"task": "identify"}, data)
+    return PictureInfo(**facts)
 
 
 def square_pixels(picture: bytes | Header, size: int) -> Pixels:
@@ -85,17 +85,17 @@ def square_pixels(picture: bytes | Header, size: int) -> Pixels:
 
 
 def whole_pixels(picture: bytes | Header, longest: int) -> Pixels:
-    """Decode a picture whole as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
+    """Decode a whole picture as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
     return _pixels("whole", picture, longest)
 
 
 def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
-    """Decode a picture whole as uint8 [size, size, 3], whatever the ratio of its sides."""
+    """Decode a whole picture as uint8 [size, size, 3], ignoring the ratio of its sides."""
     return _pixels("squashed", picture, size)
 
 
 def is_harmless(data: bytes) -> bool:
-    """Whether `data` is decoded in this process, or refused by its first look."""
+    """Return whether `data` needs no sandbox: it is decoded in this process, or refused by its header."""
     try:
         return header.look(data).is_harmless
     except PictureError:
@@ -106,8 +106,8 @@ def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
     head = picture if isinstance(picture, Header) else header.look(picture)
     if head.is_harmless:
         return _decoded(head, _FRAMES[task], size)
-    found, body = decoders.decoders.ask({"task": task, "size": size}, head.original)
-    return np.frombuffer(bytearray(body), np.uint8).reshape(found["height"], found["width"], 3)
+    facts, body = decoders.decoders.ask({"task": task, "size": size}, head.original)
+    return np.frombuffer(bytearray(body), np.uint8).reshape(facts["height"], facts["width"], 3)
 
 
 def _central_square(width: int, height: int, size: int) -> tuple[Box, Size]:
@@ -125,12 +125,12 @@ def _squashed(width: int, height: int, size: int) -> tuple[Box, Size]:
     return (0.0, 0.0, width, height), (size, size)
 
 
-# What `_decoded` decodes of a picture so large (width, height), and the size that it becomes.
+# Each returns the box of a picture of (width, height) that is decoded, and its size afterwards.
 _FRAMES: Final = {"square": _central_square, "whole": _everything, "squashed": _squashed}
 
 
 def answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
-    """The same for another process: what the header says, or pixels with their height and width."""
+    """Answer a task of another process: with the header's facts, or with pixels, their height and width."""
     head = header.look(data)
     if facts["task"] == "identify":
         return asdict(_identified(head)), b""
@@ -144,10 +144,10 @@ def _identified(head: Header) -> PictureInfo:
 
 
 def _decoded(head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], size: int) -> Pixels:
-    """Decode what `frame` shows of a picture so large, at the size that it wants.
+    """Decode the box of a picture that `frame` returns, at the size that it returns.
 
-    Cropping and shrinking come first and everything else after, so that turning the picture
-    upright, flattening its transparency and changing its colours cost what the small one costs.
+    Cropping and shrinking come first, so that rotating, flattening transparency and converting colours work
+    on the small picture.
     """
     with _open(head) as image, _explained(f"this {image.format} cannot be decoded"):
         image.draft(None, frame(*image.size, size)[1])
@@ -158,7 +158,7 @@ def _decoded(head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], s
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Decoders of hostile bytes raise anything."""
+    """Turn all errors into PictureError: decoders raise many types for hostile bytes."""
     try:
         yield
     except PictureError:
@@ -170,10 +170,9 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def from_base64(blob: bytes) -> bytes:
-    """Return the picture in `blob`, which is the picture itself or base64 text of it.
+    """Return the picture in `blob`, which is the picture itself or its base64 text.
 
-    No allowed format begins with four characters of base64's alphabet followed only by more of
-    them, so text that decodes is text that was meant to be decoded.
+    No file of an allowed format consists of base64 characters only, so a blob that decodes is base64.
     """
     if blob[:1] in (b"\xff", b"\x89", b"\x00"):  # JPEG, PNG and AVIF: the common case at no cost
         return blob
@@ -191,7 +190,7 @@ def _open(head: Header) -> Image.Image:
         image = Image.open(io.BytesIO(head.data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
-    except Exception as exc:  # the header parsers of hostile bytes raise anything
+    except Exception as exc:  # header parsers raise many types for hostile bytes
         raise header.not_a_picture(head.original) from exc
     with _explained(f"this {image.format} cannot be read"):
         _check(image, head)
@@ -210,41 +209,43 @@ def _check(image: Image.Image, head: Header) -> None:
         )
     if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
         raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")
-    if image.mode in ("I", "F"):  # whose white is anybody's guess
+    if image.mode in ("I", "F"):  # the value of white is not known
         raise PictureError("unsupported_format", f"this {kind} has 32 bits a pixel: save it with 8 or 16")
     if _has_marks(head.original):
         raise PictureError(
             "mixed_file",
-            f"this {kind} is a document, a program or an archive as well: save it again as a plain picture",
+            f"this {kind} is also a document, a program or an archive: save it again as a plain picture",
         )
-    kept = pixels * len(image.getbands())
-    if head.scans > 1 and kept > MAX_COEFFICIENTS:
-        raise too_complex(f"its {head.scans} scans need {kept / 1e6:.0f} million coefficients at once")
+    coefficients = pixels * len(image.getbands())
+    if head.scans > 1 and coefficients > MAX_COEFFICIENTS:
+        raise too_complex(
+            f"its {head.scans} scans need {coefficients / 1e6:.0f} million coefficients at once"
+        )
 
 
 def _has_marks(data: bytes) -> bool:
-    """Whether other readers would find a beginning or an end of theirs in `data`."""
-    whole = len(data) <= 2 * _END_BYTES
-    looked_at = (data if whole else data[:_END_BYTES] + b"\n" + data[-_END_BYTES:]).lower()
-    head = looked_at[:_HEAD_BYTES]
-    return any(mark in head for mark in _HEAD_MARKS) or any(mark in looked_at for mark in _END_MARKS)
+    """Return whether readers of other formats would find a mark of theirs in `data`."""
+    is_short = len(data) <= 2 * _END_BYTES
+    searched = (data if is_short else data[:_END_BYTES] + b"\n" + data[-_END_BYTES:]).lower()
+    head = searched[:_HEAD_BYTES]
+    return any(mark in head for mark in _HEAD_MARKS) or any(mark in searched for mark in _END_MARKS)
 
 
 def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
-    """What lies in `box`, brought to `size`, in a mode that can still be made RGB faithfully."""
-    deep = image.mode.startswith("I;16")
+    """Return the box of the image at `size`, in a mode that converts to RGB without loss."""
+    is_16_bit = image.mode.startswith("I;16")
     if image.mode == "PA" or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         image = image.convert("RGBA")
     elif image.mode in ("1", "P"):
         image = image.convert("L" if image.mode == "1" else "RGB")
-    elif deep:
+    elif is_16_bit:
         image = image.convert("I")
     small = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-    return Image.fromarray((np.asarray(small) / 257.0).round().astype(np.uint8)) if deep else small
+    return Image.fromarray((np.asarray(small) / 257.0).round().astype(np.uint8)) if is_16_bit else small
 
 
 def _orientation(image: Image.Image, head: Header) -> object:
-    """What metadata says of it; photos with unreadable metadata are left as they are."""
+    """Return the orientation from the metadata; photos with unreadable metadata are not rotated."""
     if image.format == "TIFF":
         with contextlib.suppress(Exception):
             return image.tag_v2.get(_TIFF_ORIENTATION)  # type: ignore[attr-defined]
@@ -253,15 +254,15 @@ def _orientation(image: Image.Image, head: Header) -> object:
 
 
 def _upright(small: Image.Image, orientation: object) -> Image.Image:
-    """`small` as its photographer held it."""
-    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
-    return small if turn is None else small.transpose(turn)
+    """Rotate the image as its photographer held the camera."""
+    method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return small if method is None else small.transpose(method)
 
 
 def _flat_rgb(image: Image.Image) -> Image.Image:
-    """RGB, with what is transparent shown on white."""
+    """Convert to RGB, with transparent parts on white."""
     if image.mode in ("RGBA", "LA", "RGBa", "La"):
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
+    return image if image.mode == "RGB" else image.convert("RGB")  # `convert` always copies

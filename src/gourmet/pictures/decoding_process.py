@@ -1,4 +1,4 @@
-"""A process that decodes pictures for another, one after another, and never for long: see `decoders`.
+"""A sandboxed process that decodes pictures one after another, for `decoders`.
 
 python -m gourmet.pictures.decoding_process LIMITS        # see gourmet.runtime.sandbox
 """
@@ -23,7 +23,7 @@ def _answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
 
 
 def _register_heif() -> None:
-    """A thumbnail may show something else than its photo, so it does not stand for it."""
+    # Without thumbnails: one may show something else than its photo.
     plugin = importlib.import_module(HEIF_PLUGIN)
     plugin.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
 

@@ -1,7 +1,7 @@
-"""Many different pictures out of one and a seed, for loads and checks that need no photo of anybody's.
+"""Make many different pictures from one picture and a seed, for benchmarks and checks without private photos.
 
-Each is another view of the same picture (another crop, angle, light and grain), so that a decoder works as
-hard on it as on a photo of that size and no two answers are alike.
+Each is another view of the picture (crop, angle, light, grain). A decoder works as hard on it as on a photo
+of that size, and no two answers are equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 
 
 def views(picture: bytes, count: int, *, size: tuple[int, int], seed: int, quality: int = 85) -> list[bytes]:
-    """`count` different JPEGs of `size` (width, height), the same ones for the same arguments."""
+    """Return `count` different JPEGs of `size` (width, height): the same ones for the same arguments."""
     original = Image.open(io.BytesIO(picture)).convert("RGB")
     random = np.random.default_rng(seed)
     return [_jpeg(_view(original, *size, random), quality) for _ in range(count)]
@@ -43,6 +43,6 @@ def _jpeg(image: Image.Image, quality: int) -> bytes:
 
 
 def made_up(seed: int = 0) -> bytes:
-    """A picture of nothing: clouds of colour, for systems that bring no sample of their own."""
+    """Return a picture of clouds of colour, for systems without a sample of their own."""
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
     return _jpeg(Image.fromarray(coarse).resize((256, 256), Image.Resampling.BICUBIC), 85)

@@ -1,12 +1,12 @@
-"""What a picture's own bytes say of it, read before any decoder, and the picture without its metadata.
+"""Read a picture's header before any decoder does, and remove its metadata.
 
-Pillow takes apart all metadata that a file has: it inflates texts and colour profiles, a megabyte for each
-kilobyte, and walks Photoshop's resources in Python. One thing in it is of use, which way up the photo was
-held, and that is read here. JPEGs and PNGs come to Pillow without the rest.
+Pillow parses all metadata of a file: it inflates texts and colour profiles, a megabyte for each kilobyte, and
+walks Photoshop's resources in Python. We need only the orientation, which is read here. Pillow gets JPEGs and
+PNGs without their metadata.
 
-Files whose decoding is known to be cheap by what is read here are `is_harmless`: JPEGs of the ordinary coding
-in few scans, PNGs and WebPs, all of so many pixels. The most expensive of ten megabytes that was found took
-0.3 s, a WebP of noise; a JPEG at most 0.15 s.
+A file is `is_harmless` if its header proves that decoding is cheap: JPEGs of the ordinary coding in few
+scans, PNGs and WebPs, all with a limited number of pixels. Measured: the most expensive one of ten megabytes,
+a WebP of noise, took 0.3 s; a JPEG at most 0.15 s.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from PIL import Image
 
 from gourmet.pictures.errors import PictureError, too_complex
 
-# Of iPhones' photos. Only the process that decodes them loads this, and some platforms have no wheel of it.
+# For iPhone photos. Only the decoding process loads it; some platforms have no wheel.
 HEIF_PLUGIN: Final = "pillow_heif"
 _READS_HEIF: Final = find_spec(HEIF_PLUGIN) is not None
-# An AVIF may begin like a HEIF, and is tried before.
+# AVIF before HEIF: an AVIF may begin like a HEIF.
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *(("HEIF",) if _READS_HEIF else ()))
-# What the names of such files end in.
 SUFFIXES: Final = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif"}
 )
@@ -47,38 +46,39 @@ _KNOWN_BUT_REFUSED: Final = (
 )
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
-# Ordinary files have below a hundred of these, and a colour profile of ten megabytes is 160 segments.
+# Segments or chunks of metadata. Ordinary files have less than a hundred; a colour profile of ten megabytes
+# has 160 segments.
 MAX_METADATA: Final = 2_000
-# A PNG of ten megabytes has some 1,300.
+# A PNG of ten megabytes has about 1,300.
 MAX_CHUNKS: Final = 10_000
 
-# A picture is held in memory whole unless it shrinks as it is decoded, which JPEGs of one scan do.
+# All pixels are in memory, except of JPEGs with one scan, which shrink while they are decoded.
 HARMLESS_PIXELS: Final = 4_000_000
-# Each scan visits each pixel: a photo of 50 million pixels in one, or ten scans of 5 million.
+# Each scan visits each pixel: 50 million pixels in one scan, or 5 million in ten scans.
 HARMLESS_VISITS: Final = 50_000_000
-# A block of 64 pixels takes two bits at least. Files with less claim pixels that they do not have.
+# A block of 64 pixels takes at least two bits. Files with less claim pixels that they do not have.
 HARMLESS_PIXELS_A_BYTE: Final = 256
-# What is left of a JPEG's header without its metadata; ordinary ones have one kilobyte.
+# The size of a JPEG's header without metadata. Ordinary files have one kilobyte.
 HARMLESS_HEADER_BYTES: Final = 16_384
 
 _SOI, _EOI, _SOS, _TEM, _APP1 = 0xD8, 0xD9, 0xDA, 0x01, 0xE1
 _ONE_SCAN_FRAMES: Final = (0xC0, 0xC1)
 _HUFFMAN_FRAMES: Final = (*_ONE_SCAN_FRAMES, 0xC2)
 _OTHER_FRAMES: Final = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# All that applications write but JFIF's and Adobe's, which say how colours are meant; and comments.
+# Comments, and all application segments except JFIF's and Adobe's, which define the colours.
 _JPEG_METADATA: Final = frozenset((*range(0xE1, 0xF0), 0xFE)) - {0xEE}
 _MARKER: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
 _EXIF: Final = b"Exif\0\0"
 _ORIENTATION: Final = 0x0112
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-# What a picture needs; and what tells that it moves, for which it is refused.
+# The chunks of a picture, and acTL, which marks an animation: those are refused.
 _PNG_PIXELS: Final = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"acTL")
 
 
 @dataclass(frozen=True)
 class Header:
-    """`data` is the picture as a decoder gets it; `orientation` is Exif's, 1 where none is said."""
+    """A picture's header. `data` are the bytes for the decoder; `orientation` is Exif's, 1 by default."""
 
     original: bytes
     data: bytes
@@ -88,7 +88,7 @@ class Header:
 
 
 def look(data: bytes) -> Header:
-    """What no decoder is needed to see; raise PictureError where that is enough to refuse it."""
+    """Read the header; raise PictureError if the file is empty, not a picture, or refused by `read`."""
     if not data:
         raise PictureError("empty", "the file is empty: choose a photo")
     head = read(data)
@@ -98,7 +98,7 @@ def look(data: bytes) -> Header:
 
 
 def read(data: bytes) -> Header:
-    """Raise PictureError where there is too much in front of the pixels, or a coding that is not read."""
+    """Read the header; raise PictureError if it has too much metadata, or an unsupported coding."""
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg(data)
     if data.startswith(_PNG):
@@ -109,13 +109,13 @@ def read(data: bytes) -> Header:
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Marker, begin and end of each."""
+    """Yield marker, begin and end of each segment."""
     at = 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+    while match := _MARKER.search(data, at):
+        marker, at = match[1][0], match.end()
         if marker not in (_SOI, _EOI, _TEM):
             at += max(2, int.from_bytes(data[at : at + 2], "big"))
-        yield marker, found.start(), at
+        yield marker, match.start(), at
 
 
 def _jpeg(data: bytes) -> Header:
@@ -129,7 +129,8 @@ def _jpeg(data: bytes) -> Header:
         if marker in _OTHER_FRAMES:
             raise PictureError(
                 "unsupported_format",
-                f"this JPEG has the coding SOF{marker - 0xC0}, which is rarely supported: save it again",
+                f"this JPEG has the coding SOF{marker - 0xC0}, which is not supported: save it as an "
+                "ordinary JPEG",
             )
         if marker in _HUFFMAN_FRAMES and min(end, len(data)) - begin >= 10:
             height, width, colours = struct.unpack_from(">HHB", data, begin + 5)
@@ -140,12 +141,12 @@ def _jpeg(data: bytes) -> Header:
             kept.append(data[first:begin])
             first = end
     else:
-        return Header(data, data)  # no scan: broken
+        return Header(data, data)  # it has no scan: it is broken
     header_bytes = sum(map(len, kept)) + begin - first
     plain = b"".join((*kept, data[first:])) if kept else data
     coding, pixels, colours = frames[0] if len(frames) == 1 else (0, 0, 0)
-    # A scan of all colours is the only one that is decoded. Else there are at most as many as these two bytes
-    # are found, which among pixels stand for nothing else.
+    # After a scan of all colours no other one is decoded. Otherwise count the two bytes that begin a scan,
+    # which never occur among pixels.
     is_whole = coding in _ONE_SCAN_FRAMES and data[begin + 4 : begin + 5] == bytes([colours])
     scans = 1 if is_whole else data.count(bytes([0xFF, _SOS]), begin)
     is_harmless = (
@@ -157,7 +158,7 @@ def _jpeg(data: bytes) -> Header:
 
 
 def exif_orientation(exif: bytes) -> int:
-    """What the first directory says of it; 1 where it says nothing that can be read."""
+    """Return the orientation from the first directory; 1 if it has none that can be read."""
     tiff = exif.removeprefix(_EXIF)
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     try:
@@ -182,7 +183,7 @@ def _png(data: bytes) -> Header:
             break  # it is broken from here on
         count += 1
         if count > MAX_CHUNKS or len(kept) > MAX_METADATA:
-            raise too_complex(f"it has more than {MAX_CHUNKS} chunks, or {MAX_METADATA} beside its pixels")
+            raise too_complex(f"it has more than {MAX_CHUNKS} chunks, or {MAX_METADATA} of metadata")
         end = at + 12 + length
         headers += kind == b"IHDR"
         if kind not in _PNG_PIXELS:
@@ -200,7 +201,7 @@ def _png(data: bytes) -> Header:
 
 
 def _webp_pixels(data: bytes) -> int:
-    """Of a still picture; 0 where that is not said in the usual way."""
+    """Return the number of pixels of a still picture; 0 if the header does not tell."""
     kind, head = data[12:16], data[20:30]
     if len(head) < 10:
         return 0
@@ -218,7 +219,7 @@ def _webp_pixels(data: bytes) -> int:
 def not_a_picture(data: bytes) -> PictureError:
     allowed = ", ".join(FORMATS)
     if "HEIF" not in FORMATS and _begins_like("HEIF", data):
-        message = f"HEIC photos cannot be read on this server: save it as JPEG ({allowed} are allowed)"
+        message = f"this server cannot read HEIC photos: save it as a JPEG ({allowed} are allowed)"
         return PictureError("unsupported_format", message)
     start = data[:256].lstrip(b"\xef\xbb\xbf \t\r\n")
     for mark, name in _KNOWN_BUT_REFUSED:
@@ -228,11 +229,11 @@ def not_a_picture(data: bytes) -> PictureError:
         if _begins_like(kind, data):
             message = f"this begins like a {kind} but cannot be read: it is damaged"
             return PictureError("broken_picture", message)
-    return PictureError("not_a_picture", f"this is not a picture of a format that is read here ({allowed})")
+    return PictureError("not_a_picture", f"this is not a picture; allowed formats are {allowed}")
 
 
 def _begins_like(kind: str, data: bytes) -> bool:
-    """Pillow's own look at the first bytes."""
+    """Return whether Pillow recognises the first bytes as this format."""
     if kind == "HEIF":
         return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
     Image.init()

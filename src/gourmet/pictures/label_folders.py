@@ -1,4 +1,4 @@
-"""Names of folders of labelled pictures: the class that one is of, and the one for a class."""
+"""Folder names of labelled pictures: find the class of a folder, and the folder of a class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 # Pictures that show none of the classes.
 OTHER: Final = "other"
-# part -> the names that a file or folder of it goes by.
+# part -> the names that its file or folder may have.
 PARTS: Final = {
     "train": ("train", "training"),
     "validation": ("validation", "val", "valid"),
@@ -18,11 +18,11 @@ PARTS: Final = {
     OTHER: ("other",),
 }
 _PART_NAMES: Final = frozenset(name for names in PARTS.values() for name in names)
-_MAX_BYTES: Final = 200  # of a name that a file system takes, with room for more
+_MAX_BYTES: Final = 200  # less than the 255 bytes that file systems allow
 
 
 def class_of(folder: str, labels: Sequence[str]) -> int | None:
-    """The class whose label or number `folder` is; a label that is a number goes before the number."""
+    """Return the class whose label or number is `folder`. If a label is a number, the label counts."""
     if folder in labels:
         return labels.index(folder)
     digest = folder.rpartition("=")[2]
@@ -30,21 +30,21 @@ def class_of(folder: str, labels: Sequence[str]) -> int | None:
         return digests.index(digest)
     if (number := number_of(folder)) is not None:
         return number if number < len(labels) else None
-    called, plain = _plain(folder), [_plain(label) for label in labels]
-    return plain.index(called) if called in plain else None
+    plain, plain_labels = _plain(folder), [_plain(label) for label in labels]
+    return plain_labels.index(plain) if plain in plain_labels else None
 
 
 def folder_of(label: str, labels: Sequence[str]) -> str:
-    """The folder of one of `labels`, of which `class_of` says that label and no other."""
+    """Return a folder name for one of `labels`, for which `class_of` returns this label."""
     readable = re.sub(r"\W+", "-", label)
-    is_told_apart = readable.lower() not in _PART_NAMES and class_of(readable, labels) == labels.index(label)
-    if is_told_apart and len(readable.encode()) <= _MAX_BYTES:
+    is_unique = readable.lower() not in _PART_NAMES and class_of(readable, labels) == labels.index(label)
+    if is_unique and len(readable.encode()) <= _MAX_BYTES:
         return readable
     return f"{readable[: _MAX_BYTES // 5]}={_digest(label)}"
 
 
 def number_of(name: str) -> int | None:
-    """The class in 07 or class_07."""
+    """Return the number in a name like 07 or class_07."""
     match = re.fullmatch(r"(?:class)?([0-9]{1,9})", _plain(name))
     return int(match[1]) if match else None
 

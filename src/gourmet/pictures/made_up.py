@@ -1,6 +1,6 @@
-"""Made-up pictures of nothing in particular: colours, gradients, noise, text, drawings, patterns.
+"""Draw synthetic pictures: colours, gradients, noise, text, drawings, patterns.
 
-What people also send to a classifier of photos, and what it has to tell from them. numpy and Pillow only.
+Users send such pictures too, and a classifier must tell them from photos. numpy and Pillow only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def pictures(count: int, seed: int, side: int = 256) -> list[bytes]:
-    """So many PNG files, the kinds in turn."""
+    """Return `count` PNG files, with the kinds in turn."""
     random, files = np.random.default_rng(seed), []
     for number in range(count):
         buffer = io.BytesIO()
@@ -29,19 +29,19 @@ def pictures(count: int, seed: int, side: int = 256) -> list[bytes]:
 
 
 def squares(count: int, seed: int, side: int) -> Pixels:
-    """So many of them as [count, side, side, 3]."""
+    """Return `count` pictures as [count, side, side, 3]."""
     random = np.random.default_rng(seed)
     return np.stack([KINDS[number % len(KINDS)](random, side) for number in range(count)])
 
 
 def colour(random: Random, side: int) -> Pixels:
-    """One colour, often one that food has, and hardly any noise."""
+    """Draw one colour with little noise."""
     plane = np.broadcast_to(_colour(random), (side, side, 3)).astype(float)
     return _whole(plane + random.normal(0, random.choice([0.0, 2.0, 6.0]), plane.shape))
 
 
 def gradient(random: Random, side: int) -> Pixels:
-    """From one colour to another, in a line or round a point."""
+    """Draw a linear or radial gradient between two colours."""
     rows, columns = np.mgrid[0:side, 0:side] / side
     if random.random() < 0.5:
         angle = random.uniform(0, 2 * np.pi)
@@ -54,7 +54,7 @@ def gradient(random: Random, side: int) -> Pixels:
 
 
 def noise(random: Random, side: int) -> Pixels:
-    """Grains of any size, in colour or in shades of one."""
+    """Draw noise of any grain size, in colour or in shades of one colour."""
     grains = int(random.choice([4, 8, 16, 32, 64, side]))
     channels = int(random.choice([1, 3]))
     shades = random.normal(0, random.uniform(15, 80), (grains, grains, channels))
@@ -64,8 +64,8 @@ def noise(random: Random, side: int) -> Pixels:
 
 
 def text(random: Random, side: int) -> Pixels:
-    """Lines of words on a page."""
-    ink, paper = sorted((_colour(random), _colour(random)), key=lambda each: float(each.sum()))
+    """Draw lines of words on a page."""
+    ink, paper = sorted((_colour(random), _colour(random)), key=lambda colour: float(colour.sum()))
     if random.random() < 0.6:
         ink, paper = np.full(3, random.uniform(0, 60)), np.full(3, random.uniform(220, 255))
     page, draw = _canvas(paper, side)
@@ -78,7 +78,7 @@ def text(random: Random, side: int) -> Pixels:
 
 
 def drawing(random: Random, side: int) -> Pixels:
-    """Lines and shapes, as a child or a diagram has them."""
+    """Draw lines and shapes, as in a child's drawing or a diagram."""
     page, draw = _canvas(np.full(3, 255) if random.random() < 0.5 else _colour(random), side)
     filled = random.random() < 0.5
     for _ in range(int(random.integers(2, 24))):
@@ -98,7 +98,7 @@ def drawing(random: Random, side: int) -> Pixels:
 
 
 def pattern(random: Random, side: int) -> Pixels:
-    """Stripes, checks or dots."""
+    """Draw stripes, checks or dots."""
     rows, columns = np.mgrid[0:side, 0:side] * random.uniform(2, 30) * 2 * np.pi / side
     angle = random.uniform(0, np.pi)
     wave = np.sin(rows * np.sin(angle) + columns * np.cos(angle))

@@ -1,1 +1,1 @@
-"""Starting a real Triton out of the PyPI wheel and the web app in front of it; finding those that run."""
+"""Start Triton from the PyPI wheel with the web app in front of it, and find running ones."""

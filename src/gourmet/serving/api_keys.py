@@ -1,12 +1,12 @@
-"""A key for those of Triton's calls that change the server.
+"""A key for the calls that change Triton.
 
-Anyone who may load a model may run a program on the machine, and anyone who may register shared memory
-may read and write other processes' memory. Triton answers these calls, and those for logs and traces, only
-with a header `gourmet-admin-key` that has the right value.
+Loading a model runs a program on the machine, and registering shared memory gives access to the memory of
+other processes. Triton answers these calls, and those for logs and traces, only with the right value in the
+header `gourmet-admin-key`.
 
-Everything else (inference, metadata, configs, health, statistics) stays open to anyone who reaches the
-ports, which are those of loopback. Each start makes a new key. The verbs of this project find it in the
-environment or in the stack's run file, and `connect` sends it.
+All other calls (inference, metadata, configs, health, statistics) are open to anyone who reaches the ports,
+which are those of loopback. Each start makes a new key. The verbs read it from the environment or from the
+stack's run file, and `connect` sends it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
 
 
 def make_key(env: Mapping[str, str]) -> str:
-    """The key that the environment gives, or else a new one."""
+    """Return the key from the environment, or else a new one."""
     key = env.get(ADMIN_ENV) or secrets.token_urlsafe(24)
     if not _KEY.fullmatch(key):
         raise GourmetError(
-            f"{ADMIN_ENV} is too short or has odd characters: use at least 16 letters, digits, _ . and -, "
-            "such as from `openssl rand -hex 24`"
+            f"{ADMIN_ENV} is too short or has other characters than letters, digits, _ . and -: use at least "
+            "16 of them, such as from `openssl rand -hex 24`"
         )
     return key
 
 
 def headers(key: str, *, grpc: bool = False) -> dict[str, str]:
-    """What has to go with a request to one of the locked calls."""
+    """Return the headers for the locked calls."""
     return {f"{'triton-grpc-protocol-' if grpc else ''}{ADMIN_HEADER}": key}
 
 
 def arguments(key: str) -> list[str]:
-    """What makes a tritonserver lock the calls."""
+    """Return tritonserver's arguments that lock the calls."""
     options = ("http-restricted-api", "grpc-restricted-protocol")
     return [f"--{option}={_LOCKED}:{ADMIN_HEADER}={key}" for option in options]
 
@@ -54,8 +54,8 @@ def arguments(key: str) -> list[str]:
 def hide(pid: int, key: str) -> None:
     """Overwrite the key in the command line of our child `pid`, which every user of the machine can read.
 
-    Triton takes it as an argument only. It has copied it when it starts to write its log; the kernel lets a
-    parent write to its child's memory, and where it does not, the key stays to be seen.
+    Triton accepts the key only as an argument, and has copied it when it writes its first log line. The
+    kernel lets a parent write to its child's memory; if it does not, the key stays visible.
     """
     with contextlib.suppress(OSError):
         begin, end = map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[45:47])
@@ -67,7 +67,7 @@ def hide(pid: int, key: str) -> None:
 
 
 class Hiding:
-    """Hides the key of the Triton `pid` at the first line of its log, when it has read its arguments."""
+    """Hide the key of the Triton `pid` at the first line of its log, when it has read its arguments."""
 
     def __init__(self, key: str) -> None:
         self.pid = 0
@@ -80,14 +80,15 @@ class Hiding:
 
 
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
-    """What to send along to the Triton at `url` (host:port); nothing where no key is known for it."""
+    """Return the headers for the Triton at `url` (host:port), empty if no key is known for it."""
     key = os.environ.get(ADMIN_ENV, "")
     host, _, port = url.rpartition("://")[2].rpartition(":")
     if key and not Address.of(url).may_have(ADMIN_ENV):
         key = ""
-    # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
-    named = bool(os.environ.get(run_file.FOLDER_ENV)) and Address.of(url).is_named
-    if not key and (host in LOOPBACK or named):
+    # Run files are for ports of this machine. Other hosts get their keys only if the folder was set
+    # explicitly.
+    is_named = bool(os.environ.get(run_file.FOLDER_ENV)) and Address.of(url).is_named
+    if not key and (host in LOOPBACK or is_named):
         for content in run_file.contents():
             if port in map(str, content["ports"]):
                 key = content.get("admin", key)

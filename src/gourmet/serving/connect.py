@@ -1,4 +1,4 @@
-"""The client of a running Triton with the keys to it, as far as they are known here."""
+"""Connect to a running Triton, with its keys if they are known here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADS_WITHIN_S: Final = 180.0
 
 
 class WorkbenchTriton(Triton):
-    """Loads a model that the stack of `gourmet up` holds back until it is asked for."""
+    """A client that loads a model for study when it is first asked."""
 
     def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
@@ -31,7 +31,7 @@ class WorkbenchTriton(Triton):
             if model not in held_back:
                 raise
         for name in (*asked_by(held_back[model]), model):
-            click.echo(f"loading {name}, which is loaded when it is first asked for", err=True)
+            click.echo(f"loading {name}: it is loaded at its first use", err=True)
             self.load(name)
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 
@@ -42,12 +42,12 @@ class WorkbenchTriton(Triton):
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
-    """The Triton at `url` (host:port); nothing is asked yet."""
+    """Return a client of the Triton at `url` (host:port), without sending a request."""
     return WorkbenchTriton(url, timeout_s, keys=api_keys.headers_for(url))
 
 
 def connect_either(url: str) -> Triton:
-    """The same at an address of HTTP or gRPC, as NVIDIA's examples take it; raise unless it is live."""
+    """Return a client for an HTTP or gRPC address, as in NVIDIA's examples; raise unless Triton is live."""
     triton = connect(url, LOADS_WITHIN_S)
     try:
         triton.check_live()
@@ -58,6 +58,6 @@ def connect_either(url: str) -> Triton:
 
 
 def ask_sample(url: str, system: str, model: str) -> str:
-    """What `model` says to its system's sample, in a sentence; raise unless it really answers."""
+    """Ask `model` its system's sample and return the answer in a sentence; raise unless it is valid."""
     with connect(url) as triton:
         return client.ask_sample(triton, registry.load(system), model)

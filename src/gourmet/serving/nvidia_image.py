@@ -1,9 +1,9 @@
-"""Start NVIDIA's own Triton in its image, as `gourmet up` starts that of the wheel.
+"""Start Triton in NVIDIA's image, as `gourmet up` starts the wheel's Triton.
 
     python3 -m gourmet.serving.nvidia_image ARGUMENT…        # the arguments are tritonserver's
 
-What changes the server takes a key. Models for study are left for later, unless GOURMET_LOAD_ALL is 1.
-This process stays, as the first of the container: only a parent can take the key out of a command line.
+Calls that change the server need a key. Models for study are not loaded, unless GOURMET_LOAD_ALL is 1. This
+process stays the first one of the container: only a parent can remove the key from a command line.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from gourmet.serving import api_keys, run_file
 from gourmet.serving.processes import Child
 
 _REPOSITORY: Final = "--model-repository="
-# Loaded when a verb first asks (gourmet.serving.preflight.held_back); the image has no parser of configs.
+# See gourmet.serving.preflight.held_back. A regular expression, since the image has no parser of configs.
 _FOR_STUDY: Final = re.compile(r'key:\s*"load"\s+value:?\s*{\s*string_value:\s*"asked"')
-_DRAIN_TIMEOUT_S: Final = 12  # of the 15 s that a container is given
+_DRAIN_TIMEOUT_S: Final = 12  # a container has 15 s to stop
 
 
 def models(repositories: Sequence[Path], *, load_all: bool) -> Iterator[str]:
-    """The models to begin with."""
-    for config in sorted(config for each in repositories for config in each.glob("*/config.pbtxt")):
+    """Yield the models to load at the start."""
+    for config in sorted(config for folder in repositories for config in folder.glob("*/config.pbtxt")):
         if load_all or not _FOR_STUDY.search(config.read_text()):
             yield config.parent.name
 
 
 def command(arguments: Sequence[str], key: str) -> list[str]:
-    """The command line of Triton."""
-    folders = [Path(each.removeprefix(_REPOSITORY)) for each in arguments if each.startswith(_REPOSITORY)]
+    """Return Triton's command line."""
+    folders = [Path(word.removeprefix(_REPOSITORY)) for word in arguments if word.startswith(_REPOSITORY)]
     names = models(folders, load_all=os.environ.get("GOURMET_LOAD_ALL", "") == "1")
     profile = os.environ.get(CONFIG_NAME_ENV)
     return [
@@ -49,8 +49,8 @@ def command(arguments: Sequence[str], key: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run Triton until it ends or this process is told to; its exit status."""
-    key, asked = api_keys.make_key(os.environ), threading.Event()
+    """Run Triton until it ends or a signal comes, and return its exit status."""
+    key, stop = api_keys.make_key(os.environ), threading.Event()
     hiding = api_keys.Hiding(key)
 
     def show(line: str) -> None:
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    with run_file.kept((8000, 8001), {"admin": key}), set_on_stop(asked):
+    with run_file.kept((8000, 8001), {"admin": key}), set_on_stop(stop):
         triton = Child(command(arguments, key), env=os.environ, cwd=Path.cwd(), on_line=show)
         hiding.pid = triton.pid
         try:
-            while (status := triton.exit_status()) is None and not asked.wait(0.2):
+            while (status := triton.exit_status()) is None and not stop.wait(0.2):
                 pass
         finally:
             triton.stop(_DRAIN_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Where the newest version of a model does not load, the newest one that does is served."""
+"""Serve the newest version that loads, if the newest version of a model does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gourmet.runtime import manifest
 
 
 def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Callable[[str], None]) -> None:
-    """Of each model that Triton could not load; `say` hears what failed and what serves instead."""
+    """Load an older version of each model that failed to load; report failures and replacements to `say`."""
     folders = {model.name: model for folder in repositories for model in folder.iterdir() if model.is_dir()}
     for name, entry in sorted(triton.index().items()):
         if entry.get("state") != "UNAVAILABLE" or entry.get("reason") == "unloaded":
@@ -23,15 +23,15 @@ def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Calla
         say(f"the model {name!r} did not load, the others serve: {entry.get('reason')}")
         served = _load_older(triton, folders[name]) if name in folders else None
         if served:
-            say(f"version {served} of {name!r} serves instead; `gourmet rollback {name}` makes that last")
+            say(f"version {served} of {name!r} serves instead; to keep it, run `gourmet rollback {name}`")
 
 
 def _load_older(triton: Triton, model: Path) -> int | None:
     newest, *older = reversed(versions(model)) or [0]
     for number in older:
         try:
-            about = manifest.facts(model / str(number))
-            config = as_json(parse(ConfigFile.read(model).of_manifest(about).text()))
+            facts = manifest.facts(model / str(number))
+            config = as_json(parse(ConfigFile.read(model).of_manifest(facts).text()))
             config["version_policy"] = {"specific": {"versions": [number]}}
             config.setdefault("parameters", {})[INSTEAD_OF] = {"string_value": str(newest)}
             triton.load(model.name, config)

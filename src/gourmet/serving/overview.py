@@ -1,4 +1,4 @@
-"""What there is: systems with their models and versions, on disk and in the Triton that serves them."""
+"""List systems with their models and versions, on disk and in the running Triton."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _States = dict[tuple[str, int], tuple[str, str, int | None]]
 
 @dataclass(frozen=True)
 class ListedVersion:
-    """A version of a model, or a model or a system that has none; what is not known is None or empty."""
+    """A version of a model, or a model or system that has none. Unknown values are None or empty."""
 
     system: str
     model: str = ""
     version: int | None = None
     state: str = ""  # serves, failed, not loaded, broken, no model
-    reason: str = ""  # of a state that is a fault
+    reason: str = ""  # why it is failed or broken
     requests: int | None = None
     deployed: str = ""
     by: str = ""
     bytes: int | None = None
     memory_bytes: int | None = None
-    study: bool = False  # a part of a model, or one that only a notebook asks
+    study: bool = False  # a part of another model, or a model that only notebooks ask
 
 
 def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
-    """By system, what belongs to none last; `url` is that of a Triton which serves them."""
+    """Return all versions, sorted by system; those without one come last. `url` names a running Triton."""
     states, memory = (_states(url), _memory(url)) if url else (None, {})
     models = [folder / name for folder in repositories for name in model_names(folder)]
     rows = [row for model in models for row in _versions(model, states, memory)]
@@ -55,19 +55,19 @@ def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]
         for (model, version), state in elsewhere.items()
     ]
     named, broken = {row.system for row in rows} - {""}, registry.broken()
-    broken |= dict.fromkeys(named - {*registry.names(), *broken}, "models name it, and it has no folder")
+    broken |= dict.fromkeys(named - {*registry.names(), *broken}, "models name it, but it has no folder")
     rows += [ListedVersion(name, state="broken", reason=reason) for name, reason in broken.items()]
     rows += [ListedVersion(name, state="no model") for name in {*registry.names()} - {*broken} - named]
     return sorted(rows, key=lambda row: (not row.system, row.system, row.model, row.version or 0))
 
 
 def owner_of(model: Path) -> tuple[str, str]:
-    """The system that a model's config names, and what is wrong with the model's folder, if anything."""
+    """Return the system that a model's config names, and the fault of the model's folder, empty if none."""
     try:
         system = parameter(as_json(read_config(model)), SYSTEM_PARAMETER)
     except RepositoryError as exc:
-        whose = [name for name in registry.names() if registry.is_data(name)]
-        named_after = [name for name in whose if re.fullmatch(rf"{name}(_onnx|_stream)?", model.name)]
+        data_systems = [name for name in registry.names() if registry.is_data(name)]
+        named_after = [name for name in data_systems if re.fullmatch(rf"{name}(_onnx|_stream)?", model.name)]
         return next(iter(named_after), ""), str(exc)
     return system, "" if versions(model) else f"{model} has no version"
 
@@ -82,49 +82,58 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     )
     for folder in (model / str(number) for number in versions(model)):
         version = int(folder.name)
-        known = ("", "", None) if states is None else ("not loaded", "", None)
-        state, reason, requests = (states or {}).get((model.name, version), known)
+        default = ("", "", None) if states is None else ("not loaded", "", None)
+        state, reason, requests = (states or {}).get((model.name, version), default)
         facts = manifest.facts(folder)
         if not facts and (path := folder / manifest.MANIFEST).exists():
             state, reason = "broken", f"{path} cannot be read as a manifest"
         deployed = facts.get("deployed", {})
         changed = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        when, by = str(deployed.get("at", changed)), str(deployed.get("by", ""))
-        held = memory.get(folder.resolve())
-        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held, study)
+        yield ListedVersion(
+            system,
+            model.name,
+            version,
+            state,
+            reason,
+            requests,
+            deployed=str(deployed.get("at", changed)),
+            by=str(deployed.get("by", "")),
+            bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+            memory_bytes=memory.get(folder.resolve()),
+            study=study,
+        )
 
 
 def _states(url: str) -> _States:
-    """State, reason and number of requests of the versions that a Triton knows."""
-    found: _States = {}
+    """Return state, reason and number of requests of the versions in a running Triton."""
+    states: _States = {}
     with connect(url) as triton:
         for entry in triton.versions():
             reason = next(iter(entry.get("reason", "").splitlines()), "")
             if entry.get("state") == "UNAVAILABLE" and reason != "unloaded" and entry.get("version"):
-                found[entry["name"], int(entry["version"])] = "failed", reason, None
-        for each in triton.statistics():
-            found[each.name, int(each.version)] = "serves", "", each.requests + each.failures
-    return found
+                states[entry["name"], int(entry["version"])] = "failed", reason, None
+        for model in triton.statistics():
+            states[model.name, int(model.version)] = "serves", "", model.requests + model.failures
+    return states
 
 
 def _owners(url: str | None, models: Iterable[str]) -> dict[str, str]:
-    """The systems of models that serve, as a Triton says whose folders are not here."""
-    found: dict[str, str] = {}
+    """Return the systems of served models whose folders are not here, as the running Triton reports them."""
+    systems: dict[str, str] = {}
     if url and (names := sorted(models)):
         with connect(url) as triton:
             for name in names:
-                with contextlib.suppress(GourmetError):  # unloaded meanwhile
-                    found[name] = triton.describe(name).system
-    return found
+                with contextlib.suppress(GourmetError):  # the model was unloaded meanwhile
+                    systems[name] = triton.describe(name).system
+    return systems
 
 
 def _memory(url: str) -> dict[Path, int]:
-    """What the processes of each version hold, where this user's `gourmet up` started them."""
-    found: dict[Path, int] = {}
+    """Return the memory of each version's processes, if this user's `gourmet up` started them."""
+    held: dict[Path, int] = {}
     if stack := stack_at(url):
         for process in psutil.Process(stack.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it ended
+            with contextlib.suppress(psutil.Error):  # the process ended
                 if version := version_of_stub(process):
-                    found[version] = found.get(version, 0) + process.memory_info().rss
-    return found
+                    held[version] = held.get(version, 0) + process.memory_info().rss
+    return held

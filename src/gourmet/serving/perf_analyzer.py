@@ -1,4 +1,4 @@
-"""NVIDIA's perf_analyzer: the program, downloaded when it is first wanted, its environment and its keys."""
+"""NVIDIA's perf_analyzer: the program, downloaded at its first use, with its environment and its keys."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from gourmet.runtime.files import written_aside
 from gourmet.serving import api_keys
 from gourmet.serving.wheel import find_wheel
 
-# The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
+# Two libraries that perf_analyzer needs, with their longer names in nvidia-pytriton.
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
-
-# The last that runs on an older C library came in the wheel of NVIDIA's client; later ones in their own.
+# The last release for older C libraries is in the wheel of NVIDIA's client; later ones have their own wheel.
 _OLDER: Final = "tritonclient==2.50.0"
 _NEWER: Final = "perf-analyzer==2.60.0"
 _GLIBC_OF_NEWER: Final = (2, 38)
 
 
 def binary() -> Path:
-    """The program among those of this environment, where it is put when it is first wanted."""
+    """Return the path of the program in this environment; download it first if it is missing."""
     program = Path(sysconfig.get_path("scripts"), "perf_analyzer")
     if program.is_file():
         return program
@@ -40,7 +39,7 @@ def binary() -> Path:
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             raise GourmetError(
-                f"perf_analyzer is in the package {package}, which pip cannot download here "
+                f"pip cannot download {package}, which has perf_analyzer "
                 f"({done.stderr.strip().rpartition(chr(10))[2]}): put the program at {program}"
             )
         with zipfile.ZipFile(wheels[0]) as wheel, written_aside(program) as aside:
@@ -51,10 +50,10 @@ def binary() -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Ours, with links in `folder` by which perf_analyzer finds its libraries in the wheel."""
+    """Return our environment, with links in `folder` to the libraries in the wheel."""
     for name, pattern in _LIBRARIES.items():
-        for found in sorted(find_wheel().libraries.glob(pattern))[-1:]:
-            (folder / name).symlink_to(found)
+        for library in sorted(find_wheel().libraries.glob(pattern))[-1:]:
+            (folder / name).symlink_to(library)
     return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
 

@@ -1,4 +1,4 @@
-"""What is asked before anything is started; what is wrong is said in one sentence with the next step."""
+"""Checks before the start. Each error names the problem and the next step."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from gourmet.runtime.instances import parameter
 from gourmet.serving import run_file
 from gourmet.systems import registry
 
-# With every model and a hundred clients Triton has 82 files and connections open, and a web process 101.
+# Measured with every model and a hundred clients: Triton has 82 files and connections open, a web process
+# 101.
 _OPEN_FILES: Final = 256
 
 
 class NotReadyToStart(GourmetError):
-    """Something on this machine or in the request stands in the way of starting."""
+    """The machine or the options do not allow a start."""
 
 
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
-    """Raise unless every port can be bound; `ports` maps the option that sets a port to the port."""
+    """Raise NotReadyToStart unless every port can be bound; `ports` maps options to their ports."""
     for option, port in ports.items():
         try:
             with socket.socket() as probe:
-                # As the servers do: a port whose last connections are still fading away is free.
+                # As the servers do: a port is free while its last connections time out.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, port))
         except OSError as exc:
             raise NotReadyToStart(
                 f"port {port} of {host} is in use or cannot be bound ({exc.strerror}): end the program that "
-                f"has it (`ss -ltnp 'sport = :{port}'` names it), or choose another with {option}"
+                f"uses it (`ss -ltnp 'sport = :{port}'` names it), or choose another port with {option}"
             ) from exc
 
 
 @contextlib.contextmanager
 def claimed(ports: Mapping[str, int]) -> Iterator[None]:
-    """Keep any other `gourmet up` of this machine off these ports, which may be bound only seconds from now.
+    """Reserve ports against other `gourmet up` processes, since servers bind them only seconds later.
 
-    A claim is a socket's name without a file, which the kernel gives once and takes back with the process.
-    Raise where a port is claimed; of several that start at once one gets all, since each asks in this order.
+    A claim is an abstract socket: the kernel gives its name once, and frees it with the process. Raise
+    NotReadyToStart if a port is claimed. Of several that start at once, one gets all ports, since all claim
+    them in the same order.
     """
     with contextlib.ExitStack() as held:
         for port, option in sorted((port, option) for option, port in ports.items()):
@@ -57,9 +59,9 @@ def claimed(ports: Mapping[str, int]) -> Iterator[None]:
                 claim.bind(name)
             except OSError as exc:
                 if (pid := _listener(name)) == os.getpid():
-                    continue  # two options name one port, of which its server says more
+                    continue  # two options name the same port: its server reports it
                 raise NotReadyToStart(
-                    f"`gourmet up` runs already{_where(pid)} and has port {port}: end it, with Ctrl-C or "
+                    f"another `gourmet up` runs{_where(pid)} and uses port {port}: end it with Ctrl-C or "
                     f"`kill {pid or 'PID'}`, or choose another port with {option}"
                 ) from exc
             claim.listen()
@@ -67,11 +69,11 @@ def claimed(ports: Mapping[str, int]) -> Iterator[None]:
 
 
 def _listener(name: str) -> int:
-    """The process that listens at the name of a socket; 0 where it does not yet, or is too busy."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
-        asked.setblocking(False)
-        asked.connect(name)
-        pid, _, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    """Return the process that listens on a named socket; 0 if it does not listen yet or is too busy."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        probe.connect(name)
+        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return int(pid)
     return 0
 
@@ -88,17 +90,17 @@ def _where(pid: int) -> str:
 
 
 def check_open_files() -> None:
-    """Raise unless a process may have as many files and connections open as Triton and the web app need."""
+    """Raise NotReadyToStart unless a process may open as many files as Triton and the web app need."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < _OPEN_FILES:
         raise NotReadyToStart(
-            f"a process may have {allowed} files and connections open here (`ulimit -n`), and Triton and the "
-            f"web app need {_OPEN_FILES}: run `ulimit -n 1024` first, in a new shell if this one refuses"
+            f"a process may open {allowed} files and connections here (`ulimit -n`), but Triton and the web "
+            f"app need {_OPEN_FILES}: run `ulimit -n 1024` first, in a new shell if this one refuses"
         )
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on; all are held open until all are known, so they differ."""
+    """Return different free ports of loopback."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -107,38 +109,38 @@ def free_ports(count: int) -> list[int]:
 
 
 def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
-    """Every model in `repositories` with its config, which is empty where it cannot be read.
+    """Return every model in `repositories` with its config; the config is empty if it cannot be read.
 
-    Raise unless each repository can be read and no model is in two of them.
+    Raise NotReadyToStart unless each repository can be read and no model is in two of them.
     """
     served: dict[str, Config] = {}
     for path in repositories:
         names = repository.model_names(path)
         if twice := set(names) & set(served):
             raise NotReadyToStart(
-                f"more than one repository has {', '.join(sorted(twice))}: rename or drop one"
+                f"more than one repository has {', '.join(sorted(twice))}: rename or remove one"
             )
         for name in names:
             served[name] = {}
-            # Triton says itself what is wrong with a config, and serves the others.
+            # Triton reports a bad config itself, and serves the other models.
             with contextlib.suppress(repository.RepositoryError):
                 served[name] = as_json(repository.read_config(path / name))
     return dict(sorted(served.items()))
 
 
 def held_back(served: Mapping[str, Config], configured: Collection[str]) -> list[str]:
-    """The models that are for study, and are loaded when a verb first asks for one.
+    """Return the models for study: they are loaded when a verb first asks for one, to save time and memory.
 
-    Each takes its seconds and its memory, so that its config says so: parameters { key: "load" value:
-    { string_value: "asked" } }. One that the web app is configured to ask is loaded like all others.
+    Their configs have the parameter { key: "load" value: { string_value: "asked" } }. A model that the web
+    app is configured to ask is loaded at once.
     """
-    needed = {*configured, *(each for name in configured for each in asked_by(served.get(name, {})))}
+    needed = {*configured, *(part for name in configured for part in asked_by(served.get(name, {})))}
     return [name for name in served if waits_until_asked(served[name]) and name not in needed]
 
 
 def of_systems(served: Mapping[str, Config], systems: Collection[str]) -> dict[str, Config]:
-    """The models of these systems."""
-    return {name: each for name, each in served.items() if parameter(each, SYSTEM_PARAMETER) in systems}
+    """Return the models of these systems."""
+    return {name: config for name, config in served.items() if parameter(config, SYSTEM_PARAMETER) in systems}
 
 
 def waits_until_asked(config: Config) -> bool:
@@ -146,12 +148,12 @@ def waits_until_asked(config: Config) -> bool:
 
 
 def asked_by(config: Config) -> list[str]:
-    """The models that a model asks inside Triton."""
+    """Return the models that a model asks inside Triton."""
     return [name for name in parameter(config, "asks").split(",") if name]
 
 
 def models_of_web(served: Mapping[str, Config]) -> list[str]:
-    """Those that the web app answers with where one of them is asked for by name."""
+    """Return the models that visitors of the web app may choose by name."""
     return [
         name
         for name, config in served.items()
@@ -160,22 +162,22 @@ def models_of_web(served: Mapping[str, Config]) -> list[str]:
 
 
 def configured_models(env: Mapping[str, str], served: Mapping[str, Config]) -> dict[str, str]:
-    """For every system, the model that the environment chose for it, which must be served and its own.
+    """Return the configured model of each system; raise NotReadyToStart unless it is served and its own.
 
-    A system whose variable is not set is left out where its default model is not served: a user's own
-    repository need not hold all that this project knows.
+    A system is left out if its variable is not set and its default model is not served: a user's repository
+    need not have every system.
     """
     systems = {name: parameter(config, SYSTEM_PARAMETER) for name, config in served.items()}
-    found = {}
-    for system, known in registry.load_all().items():
-        chosen = env.get(known.model_variable)
-        name = chosen or known.default_model
+    configured = {}
+    for system, contract in registry.load_all().items():
+        chosen = env.get(contract.model_variable)
+        name = chosen or contract.default_model
         if systems.get(name) in ("", system):
-            found[system] = name
+            configured[system] = name
         elif chosen:
             what = f"a model of the system {systems[name]!r}" if name in systems else "not a served model"
-            usable = ", ".join(other for other, its in systems.items() if its in ("", system))
+            usable = ", ".join(model for model, owner in systems.items() if owner in ("", system))
             raise NotReadyToStart(
-                f"{known.model_variable} is {name!r}, which is {what}: choose one of {usable}"
+                f"{contract.model_variable} is {name!r}, which is {what}: choose one of {usable}"
             )
-    return found
+    return configured

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us, whose output is readable and whose end has a deadline."""
+"""Child processes that end with their parent, with readable output and a deadline for their end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _end_with_parent() -> None:
-    # Even where we are killed with -9, the kernel tells the child to end. It does so when the *thread*
-    # that started the child ends, which is why children are started from the main thread.
+    # The kernel ends the child even if we are killed with -9. It does so when the *thread* that started the
+    # child ends, so children are started from the main thread.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
-    """A process in a session of its own, so that Ctrl-C in the terminal is ours to pass on in order."""
+    """A process in a session of its own, so that Ctrl-C reaches us first and children stop in order."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Child:
         on_line: LineSink,
         keeps: Sequence[int] = (),
     ) -> None:
-        """`keeps`: descriptors that it inherits."""
+        """`keeps` are the file descriptors that the process inherits."""
         self._process = subprocess.Popen(
             command,
             env=dict(env),
@@ -61,17 +61,17 @@ class Child:
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """None while it runs, then its status; a negative one is the signal that ended it."""
+        """Return None while the process runs, then its status; a negative one is the signal that ended it."""
         return self._process.poll()
 
     def answers(self, name: str, url: str) -> bool:
-        """Whether a starting process answers a GET of `url` yet; raise if it ended."""
+        """Return whether a starting process answers a GET of `url` yet; raise GourmetError if it ended."""
         if (status := self.exit_status()) is not None:
-            raise GourmetError(f"{name} ended with status {status} while starting: its log above says why")
+            raise GourmetError(f"{name} ended with status {status} while starting: see its log above")
         return http_ok(url)
 
     def stop(self, timeout_s: float) -> None:
-        """Ask it to end, insist after `timeout_s`, and leave none of its own children behind."""
+        """Ask the process to end, kill it after `timeout_s`, and end its children too."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -82,7 +82,7 @@ class Child:
         self.reap_group()
 
     def reap_group(self) -> None:
-        """End whatever the process left running in its session, and close its output."""
+        """End the processes that are left in its session, and close its output."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._pump.join(timeout=2)
@@ -91,6 +91,6 @@ class Child:
 
     def _read(self, on_line: LineSink) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(ValueError):  # closed under us, once the process is gone
+        with contextlib.suppress(ValueError):  # reap_group closes the output
             for line in self._process.stdout:
                 on_line(line.rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Triton's and gunicorn's lines as one log that a person can read, or that is JSON on every line."""
+"""Print Triton's and gunicorn's output as one log: readable lines, or JSON lines."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ _TRITON_LINE: Final = re.compile(
 _GUNICORN_LINE: Final = re.compile(
     r"\[\S+ (?P<clock>\d\d:\d\d:\d\d) \S+\] \[(?P<where>\d+)\] \[(?P<level>[A-Z])\w+\] (?P<words>.*)$"
 )
-_COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow"}  # and red for all others
-# By the colour that a person sees.
+_COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow"}  # all others are red
 _LEVELS: Final = {"yellow": "warning", "red": "error"}
 
-# What is worth a line without --verbose; warnings and errors always are.
-_TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
+# Info lines that are shown without --verbose. Warnings and errors are always shown.
+_SHOWN: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
 
-# A machine without a GPU is not at fault, nor is Triton where it ends after the seconds that it was given,
-# nor a version that `gourmet rollback` put aside.
+# Warnings that mean no fault: a machine has no GPU, Triton ended after its drain timeout, or `gourmet
+# rollback` put a version aside.
 _NOT_A_FAULT: Final = re.compile(
     r"CUDA driver version is insufficient|CudaDriverHelper has not been|DCGM unable to start|"
     r"Failed to initialize NVML|CUDA memory pool disabled|failed to load all models|"
     r"no CUDA-capable device|NVML_ERROR|Exit timeout expired|ignore version directory '\.withdrawn-"
 )
-# Tables, probes, and what the Python backend adds below the message of a model that could not load.
-_NOTHING: Final = re.compile(
+# Tables, health probes, and the Python backend's traceback below the message of a model that did not load.
+_NOISE: Final = re.compile(
     r"^\s*$|^[+|]|^\s*At:$|^  /\S+\(\d+\): \w+$|"
     r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.\d" 200 '
 )
 
 
 class LogPrinter:
-    """Prints lines of several processes, one whole line at a time, each with its origin."""
+    """Print lines of several processes, one whole line at a time, each with its origin."""
 
     def __init__(self, *, verbose: bool = False, as_json: bool = False) -> None:
-        """With `as_json` the lines have the fields of the web app's own, which pass as they are."""
+        """With `as_json`, lines have the fields of the web app's JSON logs, which are passed on unchanged."""
         self._verbose, self._as_json = verbose, as_json
         self._lock = threading.Lock()
 
@@ -58,21 +57,21 @@ class LogPrinter:
             click.echo(prefix + click.style(text, fg=colour))
 
     def sink(self, origin: str) -> Callable[[str], None]:
-        """A function that prints the lines of one process, as they come."""
+        """Return a function that prints a line of one process."""
         pattern = _TRITON_LINE if origin.startswith("triton") else _GUNICORN_LINE
 
         def take(line: str) -> None:
             if self._as_json and _is_json(line):
                 with self._lock:
                     click.echo(line)
-            elif found := pattern.match(line):
-                level, words = found["level"], found["words"]
-                telling = level != "I" or _TELLING.search(words)
-                where = f"  ({found['where']})" if self._verbose else ""
-                if self._verbose or (telling and not _NOT_A_FAULT.search(words)):
-                    self.say(origin, f"{found['clock']} {words}{where}", _COLOURS.get(level, "red"))
-            # The start-up tables, and the stubs' own output: keep what a model printed.
-            elif self._verbose or not (_NOTHING.search(line) or _NOT_A_FAULT.search(line)):
+            elif match := pattern.match(line):
+                level, words = match["level"], match["words"]
+                is_shown = level != "I" or _SHOWN.search(words)
+                where = f"  ({match['where']})" if self._verbose else ""
+                if self._verbose or (is_shown and not _NOT_A_FAULT.search(words)):
+                    self.say(origin, f"{match['clock']} {words}{where}", _COLOURS.get(level, "red"))
+            # The start-up tables and the stubs' output: show the lines that a model printed.
+            elif self._verbose or not (_NOISE.search(line) or _NOT_A_FAULT.search(line)):
                 self.say(origin, line)
 
         return take

@@ -1,9 +1,9 @@
-"""Reloads a model one of whose Python processes died, since Triton does not start it again.
+"""Reload a model when one of its Python processes dies, since Triton does not start it again.
 
-Triton's Python backend runs each instance of a model in a process of its own, a stub. Where one dies, killed
-for want of memory or crashed by a library, its instance fails every request from then on. Triton reloads a
-model that is loaded only where its config differs, so a parameter counts the deaths. The other instances
-answer until the new ones do; Triton does not end those of a model of which one died, so that is done here.
+Triton's Python backend runs each instance of a model in a process of its own, a stub. When a stub dies,
+because memory ran out or a library crashed, its instance fails every request from then on. Triton reloads a
+loaded model only if its config changes, so a parameter counts the deaths. The other instances answer until
+the new ones do. Triton does not end the old stubs of a model of which one died, so the watchdog does.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gourmet.errors import GourmetError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _EVERY_S: Final = 1.0
-# Longer than any request may take: what the instances before had begun is over by then.
+# Longer than any request may take: the old instances have finished by then.
 _LAST_ANSWERS_S: Final = 15.0
-# How long a process may stay stopped, as SIGSTOP leaves it.
+# How long a process may stay stopped (SIGSTOP).
 _FROZEN_S: Final = 10.0
 _STUB: Final = "triton_python_backend_stub"
-# The parameter of a model's config that counts how many of its processes died.
+# The parameter of a model's config that counts deaths.
 _DEATHS: Final = "stubs_died"
 
 
 class StubWatchdog:
-    """Watches the stubs of the Triton at `url` (host:port), and reloads models."""
+    """Watch the stubs of the Triton at `url` (host:port), and reload models."""
 
     def __init__(self, url: str, say: Callable[[str], None]) -> None:
         self._url = url
@@ -41,10 +41,10 @@ class StubWatchdog:
         self._zombies: set[int] = set()
         self._stopped_since: dict[int, float] = {}
         self._deaths = 0
-        self._replaced: list[tuple[float, list[int]]] = []  # to be ended, and when
+        self._replaced: list[tuple[float, list[int]]] = []  # when to end which processes
 
     def start(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
-        """Look now, to know each by its model, and then in a thread until `stopped`."""
+        """Look at the stubs now, to learn their models, and then in a thread until `stopped`."""
 
         def watch() -> None:
             while not stopped.wait(_EVERY_S):
@@ -61,10 +61,10 @@ class StubWatchdog:
             self._triton, self._models, self._zombies, self._replaced = triton_pid, {}, set(), []
         self._end_replaced()
         stubs, zombies = list[psutil.Process](), set[int]()
-        with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
+        with contextlib.suppress(psutil.Error):  # the supervisor notices the end of Triton itself
             stubs = psutil.Process(triton_pid).children()
         for process in stubs:
-            with contextlib.suppress(psutil.Error):  # it ended, and Triton knows
+            with contextlib.suppress(psutil.Error):  # Triton ended it
                 status = process.status()
                 self._end_frozen(process, status == psutil.STATUS_STOPPED)
                 if status == psutil.STATUS_ZOMBIE:
@@ -72,7 +72,7 @@ class StubWatchdog:
                 elif not self._models.get(process.pid):
                     version = version_of_stub(process)
                     self._models[process.pid] = version.parent.name if version else ""
-        # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
+        # Triton reaps the stubs that it ends at once, so a stub that stays a zombie has died.
         dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
         self._zombies = zombies
         for model in sorted(dead):
@@ -83,7 +83,7 @@ class StubWatchdog:
         if not is_stopped:
             self._stopped_since.pop(process.pid, None)
         elif time.monotonic() - self._stopped_since.setdefault(process.pid, time.monotonic()) > _FROZEN_S:
-            self._say(f"a process of the model {self._models.get(process.pid)!r} is frozen; ending it")
+            self._say(f"a process of the model {self._models.get(process.pid)!r} is stopped; killing it")
             process.kill()
 
     def _reload(self, model: str) -> None:
@@ -109,6 +109,6 @@ class StubWatchdog:
 
 
 def version_of_stub(process: psutil.Process) -> Path | None:
-    """The version's folder of the model that a stub runs: its first argument is the file."""
+    """Return the version's folder that a stub runs: its first argument is the path of the model's file."""
     command = process.cmdline()
     return Path(command[1]).parent if command and command[0].endswith(_STUB) else None

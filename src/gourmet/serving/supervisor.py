@@ -1,8 +1,8 @@
-"""Keeps Triton and the web app running until asked to stop, and stops them in order.
+"""Keep Triton and the web app running until a signal, and stop them in order.
 
-The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
-when starting. A process that dies is started again, later each time it dies soon after its start, Triton
-then with the models that the app needs before all others; a model one of whose processes dies is reloaded.
+Triton starts first. The web app stops first, so that it drains while Triton still answers. A process that
+dies is started again with a backoff. A restarted Triton first loads the models that the app needs. If a
+process of a model dies, the model is reloaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
 from gourmet.systems import FOLDERS_ENV, folders
 
-# With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
+# Together with Triton's drain timeout, less than the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
 _HEALTHY_S: Final = 60.0
@@ -40,7 +40,7 @@ _CORRECTIONS: Final = "KEEP_CORRECTIONS"
 
 @dataclass(frozen=True)
 class WebOptions:
-    """Where the web app listens and with how many hands."""
+    """The web app's address, workers and threads, and the Triton that it asks."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class WebOptions:
     threads: int
     triton_url: str
     triton_grpc_url: str = ""
-    models: Sequence[str] = ()  # those that it may be asked for once they are loaded
+    models: Sequence[str] = ()  # the models that visitors may choose
     triton_metrics_url: str = ""
 
     @property
@@ -57,14 +57,14 @@ class WebOptions:
 
 
 def backoff_s(lived_s: float, waited_s: float | None) -> float:
-    """Seconds until the next start: none at first and after a healthy life, then doubling up to 30."""
+    """Return the seconds until the next start: 0 at first and after a healthy life, then up to 30."""
     if waited_s is None or lived_s > _HEALTHY_S:
         return 0.0
     return min(max(0.5, 2 * waited_s), 30.0)
 
 
 class SupervisedProcess:
-    """One process that is started, and started again when it dies."""
+    """A process that is started again when it dies."""
 
     def __init__(self, name: str, start: Callable[[], Child]) -> None:
         self._name = name
@@ -74,8 +74,8 @@ class SupervisedProcess:
         self.child = start()
         self._started = time.monotonic()
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Notice a death, and start again once its wait is over."""
+    def check(self, say: Callable[[str], None]) -> None:
+        """Notice the process's end, and start it again when the backoff is over."""
         now = time.monotonic()
         if self._start_again is None and (status := self.child.exit_status()) is not None:
             self._waited_s = backoff_s(now - self._started, self._waited_s)
@@ -88,9 +88,9 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Runs what it is given: a Triton, a web app, or both.
+    """Run a Triton, a web app, or both.
 
-    `models` are those that answer, by system; `loaded` all those that Triton is to have.
+    `models` are the configured models by system; `loaded` are all models that Triton loads.
     """
 
     def __init__(
@@ -110,21 +110,21 @@ class Supervisor:
         self._stopping = threading.Event()
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Start everything, call `on_ready` once all of it answers, and return after a signal."""
-        kept = []
+        """Start everything, call `on_ready` when all of it answers, and return after a signal."""
+        processes = []
         with set_on_stop(self._stopping):
             try:
                 if self._server:
-                    kept.append(self._started(self._server))
+                    processes.append(self._started(self._server))
                 if (options := self._web_options) and not self._stopping.is_set():
                     web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
-                    kept.append(web)
+                    processes.append(web)
                 if not self._stopping.is_set():
                     on_ready()
                 while not self._stopping.wait(_POLL_S):
-                    for process in kept:
-                        process.look(self._say)
+                    for process in processes:
+                        process.check(self._say)
             finally:
                 if self._web:
                     self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
@@ -132,7 +132,7 @@ class Supervisor:
                     self._server.stop()
 
     def _started(self, server: TritonServer) -> SupervisedProcess:
-        """The Triton, when its models answer."""
+        """Start Triton and wait until its models answer."""
         process = SupervisedProcess("Triton", lambda: self._start_triton(server))
         self._wait_for_models(server)
         watchdog = StubWatchdog(server.options.http_url, self._say)
@@ -144,26 +144,26 @@ class Supervisor:
             self._stopping.wait(_POLL_S)
 
     def _start_triton(self, server: TritonServer) -> Child:
-        """After a death with those that the app needs, and then the others.
+        """Start Triton. A restarted one begins with the models that the app needs and loads the others later.
 
-        Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
+        Triton opens its ports when the models of its command line are loaded, and each takes seconds.
         """
-        again = server.pid is not None and self._models and server.options.model_control == "explicit"
-        server.stop()  # the stubs and the shared memory of a server that died
-        child = server.start(list(self._models.values()) if again else self._loaded)
-        if again:
+        is_restart = server.pid is not None and self._models and server.options.model_control == "explicit"
+        server.stop()  # removes the stubs and the shared memory of the server that died
+        child = server.start(list(self._models.values()) if is_restart else self._loaded)
+        if is_restart:
             self._load_the_others(server)
         return child
 
     def _load_the_others(self, server: TritonServer) -> None:
-        """In a thread, once it answers; what cannot be loaded Triton says itself."""
+        """Load the other models in a thread when Triton answers. Triton logs each failure itself."""
         pid = server.pid
 
         def load() -> None:
             try:
                 server.wait_until_live()
             except TimeoutError:
-                # A Triton that hangs in a load never opens its ports. Ended, it is started again.
+                # A Triton that hangs in a load never opens its ports: kill it, so that it is started again.
                 if pid and server.pid == pid:
                     os.kill(pid, signal.SIGKILL)
                 return
@@ -181,19 +181,19 @@ class Supervisor:
         threading.Thread(target=load, daemon=True).start()
 
     def _wait_for_models(self, server: TritonServer) -> None:
-        """Until the configured models were asked their samples; one that does not answer ends nothing."""
+        """Wait for Triton, and ask each configured model its sample. A model that fails is only reported."""
         self._until(server.live)
         if self._stopping.is_set():
             return
         try:
-            # A model that hangs never answers.
+            # Ctrl-C must interrupt this call: a model that hangs never answers.
             with handled(dict.fromkeys(STOPS, signal.default_int_handler)):
                 self._ask_models(server)
         except KeyboardInterrupt:
             self._stopping.set()
         except GourmetError:
-            time.sleep(_POLL_S)  # a lost connection may be seen before the death
-            server.live()  # a Triton that ended is the better reason
+            time.sleep(_POLL_S)  # a lost connection may be noticed before the end of the process
+            server.live()  # raises the better error if Triton has ended
             raise
 
     def _ask_models(self, server: TritonServer) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
                 answer = ask_sample(server.options.http_url, system, name)
                 self._say(f"{name} answers: {answer}")
             except BadSample as exc:
-                self._say(f"whether {name} answers is not known: {exc}", "red")
+                self._say(f"{name} was not checked: {exc}", "red")
             except GourmetError as exc:
                 if not server.live():
                     raise
@@ -226,19 +226,19 @@ class Supervisor:
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
-            env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
+            env.pop(TOKEN_ENV, None)  # the token is for a Triton elsewhere
         if options.triton_metrics_url:
             env["TRITON_METRICS_URL"] = options.triton_metrics_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         if corrections := env.get(_CORRECTIONS, "").strip():
             env[_CORRECTIONS] = str(Path(corrections).resolve())
-            self._say(f"corrected photos are kept in {env[_CORRECTIONS]}")
+            self._say(f"photos with corrected labels are kept in {env[_CORRECTIONS]}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
-        env.pop(ADMIN_ENV, None)  # what faces the world may not change Triton
-        # gunicorn looks for modules in its working directory before all others: not in the checkout, whose
-        # triton/ passes for torch's, and in no folder that others may write, such as the temporary one.
+        env.pop(ADMIN_ENV, None)  # a public server must not be able to change Triton
+        # gunicorn imports modules from its working directory first. So it is neither the checkout, whose
+        # triton/ passes for torch's package, nor a folder in which others may write.
         self._web = Child(command, env=env, cwd=Path("/"), on_line=self._log.sink("web"))
         return self._web
 

@@ -1,4 +1,4 @@
-"""One Triton out of the wheel: its command line, its life and what it leaves behind (nothing)."""
+"""A Triton from the wheel: its command line, start and stop. It leaves no files behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ModelControl = Literal["explicit", "poll", "none"]
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "gourmet-triton-"
 ALL: Final = ("*",)
-# Triton waits for so long when asked to end, also for connections on which nothing is under way, such as the
-# web app keeps: when it alone is stopped, requests fail for that long.
+# Triton's drain timeout. Triton waits for idle connections too, such as the web app's: if Triton alone is
+# stopped, the app's requests fail for that long.
 _DRAIN_TIMEOUT_S: Final = 3
 
 
 @dataclass(frozen=True)
 class TritonOptions:
-    """What one may choose about a server; the defaults are those of `gourmet up`."""
+    """The options of a server. The defaults are those of `gourmet up`."""
 
     repositories: tuple[Path, ...]
     host: str = "127.0.0.1"
@@ -34,13 +34,13 @@ class TritonOptions:
     metrics_port: int = 8002
     model_control: ModelControl = "explicit"
     response_cache_bytes: int = 0
-    traces_to: str = ""  # the address that takes OpenTelemetry's traces over HTTP; none are made without
-    key: str = field(default="", repr=False)  # without one, anyone who reaches the ports may load models
+    traces_to: str = ""  # address for OpenTelemetry traces over HTTP; empty: no traces
+    key: str = field(default="", repr=False)  # empty: anyone who reaches the ports may load models
     extra: tuple[str, ...] = ()
 
     @property
     def http_url(self) -> str:
-        """host:port, as Triton's clients want it."""
+        """The address as host:port."""
         return f"{reachable(self.host)}:{self.http_port}"
 
     @property
@@ -53,12 +53,12 @@ class TritonOptions:
 
 
 def reachable(host: str) -> str:
-    """Where to ask a server that listens on `host`: one bound to every address is asked on loopback."""
+    """Return the host for clients of a server that listens on `host`: loopback if it is every address."""
     return "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104 - compared
 
 
 class TritonServer:
-    """Start, ask, stop. As a context manager it is started on entry and stopped on exit."""
+    """A Triton process. As a context manager, it is started on entry and stopped on exit."""
 
     def __init__(self, options: TritonOptions, on_line: LineSink) -> None:
         self.options = options
@@ -66,7 +66,7 @@ class TritonServer:
         self._wheel = find_wheel()
         token = new_token()
         self._folder = RunFolder(_PREFIX, token=token)
-        # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
+        # The prefix of the Python backend's shared memory: it tells which files a killed server left.
         self._memory = RunFolder(_PREFIX, _SHARED_MEMORY, token)
         self._child: Child | None = None
         self._hiding = api_keys.Hiding("")
@@ -84,9 +84,9 @@ class TritonServer:
         return self._child.pid if self._child else None
 
     def start(self, models: Sequence[str] = ALL) -> Child:
-        """Start the process; it answers a while later, see `wait_until_live`.
+        """Start the process; call `wait_until_live` to wait until it answers.
 
-        `models` are those to begin with, where models are loaded by command.
+        With explicit model control, `models` are loaded at the start.
         """
         self._hiding = api_keys.Hiding(self.options.key)
         self._child = Child(
@@ -104,33 +104,33 @@ class TritonServer:
         self._on_line(line)
 
     def live(self) -> bool:
-        """Whether the server answers at all; says nothing about any model."""
+        """Return whether the server answers, whatever its models do."""
         url = f"http://{self.options.http_url}/v2/health/live"
         return self._child is not None and self._child.answers("Triton", url)
 
     def wait_until_live(self, timeout_s: float = 120) -> float:
-        """Wait until every model was loaded or given up: only then does Triton open its ports."""
+        """Wait until Triton opens its ports: every model is loaded or has failed then."""
         return wait_until(self.live, timeout_s, f"Triton at {self.options.http_url} did not answer")
 
     def stop(self) -> None:
-        """End the process and its stubs, and remove the shared memory they leave when killed."""
+        """End the process and its stubs, and remove the shared memory that killed ones leave."""
         if self._child:
             self._child.stop(_DRAIN_TIMEOUT_S + 0.3)
             self._child = None
         self._memory.remove_beside()
 
     def close(self) -> None:
-        """Stop, and remove the server's own folders."""
+        """Stop the server and remove its folders."""
         self.stop()
         self._memory.close()
         self._folder.close()
 
     def command(self, models: Sequence[str] = ALL) -> list[str]:
-        """The command line that this server is started with."""
+        """Return the command line of the server."""
         options = self.options
         command = [
             str(self._wheel.server / "bin" / "tritonserver"),
-            # Triton runs in a folder of its own.
+            # Absolute, since Triton runs in a folder of its own.
             *(f"--model-repository={path.absolute()}" for path in options.repositories),
             f"--backend-directory={self._backends}",
             *(
@@ -144,7 +144,7 @@ class TritonServer:
             f"--metrics-address={options.host}",
             f"--metrics-port={options.metrics_port}",
             f"--model-control-mode={options.model_control}",
-            # One broken model must keep none of the others from serving.
+            # A broken model must not stop the others from serving.
             "--exit-on-error=false",
             "--strict-readiness=false",
             f"--exit-timeout-secs={_DRAIN_TIMEOUT_S}",
@@ -161,7 +161,7 @@ class TritonServer:
             command += [
                 "--trace-config=mode=opentelemetry",
                 "--trace-config=level=TIMESTAMPS",
-                "--trace-config=rate=1",  # of those that the web app traces; it says so in the traceparent
+                "--trace-config=rate=1",  # every request whose traceparent says that the web app traces it
                 f"--trace-config=opentelemetry,url={options.traces_to}",
                 "--trace-config=opentelemetry,resource=service.name=gourmetgram-triton",
             ]

@@ -1,4 +1,4 @@
-"""Waiting with a deadline, on a clock that cannot jump, and with a failure at its end."""
+"""Wait for a state until a deadline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, poll_s: f
 
 
 def http_ok(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET of `url` is answered with 200."""
+    """Return whether a GET of `url` is answered with 200."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
-    except (OSError, HTTPException):  # nobody, or one who does not speak HTTP
+    except (OSError, HTTPException):  # no server, or one that does not speak HTTP
         return False

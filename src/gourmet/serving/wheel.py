@@ -1,4 +1,4 @@
-"""Where the Triton of the PyPI wheel `nvidia-pytriton` keeps its parts, and what it needs of the machine."""
+"""Find Triton's parts in the PyPI wheel `nvidia-pytriton`, and check what it needs from the machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gourmet.runtime.files import HOME_ENV, home, shipped
 from gourmet.systems import FOLDERS_ENV, folders
 
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
-# Where the Python backend makes a folder at each start, which a killed server leaves; and of the same length,
-# the folder that the server works in, which goes with it.
+# The Python backend creates a folder in /tmp at each start, and a killed server leaves it there. A path of
+# the same length puts it into the server's own folder, which is removed.
 _ENVIRONMENTS: Final = b"/tmp/python_env_"
 _IN_OWN_FOLDER: Final = b"././/python_env_"
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -27,24 +27,24 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True)
 class TritonWheel:
-    """Where a server's parts are."""
+    """The paths of a server's parts."""
 
     server: Path
     libraries: Path
-    libpython_dir: Path | None  # None where the system's loader finds it by itself
+    libpython_dir: Path | None  # None if the system's loader finds libpython
 
     def environment(self) -> dict[str, str]:
-        """The variables that a server needs.
+        """Return the environment variables of a server.
 
-        PATH leads the stubs to this environment's packages, gourmet among them: the first python3 on it
-        is the one they take for their own. PYTHONPATH would not: stubs for Python 3.11 on ignore it.
+        Stubs use the packages of the first python3 on PATH, so this environment comes first. PYTHONPATH would
+        not do: stubs for Python 3.11 and later ignore it.
         """
         libraries = [self.libraries, self.libpython_dir, os.environ.get("LD_LIBRARY_PATH")]
         return {
             **os.environ,
             "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries if path),
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-            # onnxruntime reports its use over the network unless this is set before it is imported.
+            # onnxruntime sends telemetry unless this is set before it is imported.
             "ORT_DISABLE_TELEMETRY": "1",
             # Absolute, since a server works in a folder of its own.
             FOLDERS_ENV: os.pathsep.join(map(str, folders()[1:])),
@@ -52,7 +52,7 @@ class TritonWheel:
         }
 
     def assemble_backends(self, into: Path) -> Path:
-        """Fill `into` with the backends to serve with; copies, since Triton refuses links that leave it."""
+        """Copy the backends into a folder. Triton refuses links that lead out of it."""
         own = [model.parent for model in own_backends().glob("*/model.py")]
         for backend in (self.server / "backends" / "python", *own):
             shutil.copytree(backend, into / backend.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -64,26 +64,26 @@ class TritonWheel:
 
 
 def own_backends() -> Path:
-    """The folder of the backends that this project brings itself."""
+    """Return the folder of this project's own backends."""
     folder = Path(os.environ.get(BACKENDS_ENV, shipped("triton/backends")))
     if not folder.is_dir():
         raise GourmetError(
-            f"no backends at {folder}: run from a checkout, or point {BACKENDS_ENV} at its triton/backends"
+            f"{folder} has no backends: run from a checkout, or set {BACKENDS_ENV} to its triton/backends"
         )
     return folder
 
 
 def find_wheel() -> TritonWheel:
-    """The wheel of this environment, checked; raises GourmetError with the next step."""
+    """Return the wheel of this environment; raise GourmetError if it is missing or cannot work here."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise GourmetError(
-            "no Triton in this environment: the package nvidia-pytriton is missing; run `make setup`, on a "
+            "no Triton in this environment: the package nvidia-pytriton is missing. Run `make setup`, on a "
             "system with glibc 2.35 or newer (such as Debian 12 or Ubuntu 22.04)"
         )
     if (numpy := version("numpy")).split(".")[0] != "1":
         raise GourmetError(
-            f"numpy {numpy} is installed, with which this Triton hands empty tensors to Python models "
+            f"numpy {numpy} is installed, but with numpy 2 this Triton passes empty tensors to Python models "
             "without an error: run `pip install 'numpy<2'`"
         )
     own_backends()
@@ -100,7 +100,7 @@ def _libpython_dir() -> Path | None:
         ctypes.CDLL(library)
     except OSError as exc:
         raise GourmetError(
-            f"{library} was not found on this machine, and Triton's Python backend links it: "
+            f"{library} is missing on this machine, and Triton's Python backend needs it: "
             f"install it (Debian and Ubuntu: `apt install libpython{_PYTHON}`)"
         ) from exc
     return None
