@@ -73,7 +73,7 @@ def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:
 def test_types_and_outputs_of_other_models_are_named(
     system: PictureClassifier, takes: str, answers: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"INT64 is not one of {takes}"):
+    with pytest.raises(ValueError, match=f"inputs of the types {takes}, not INT64"):
         system.encode(system.sample(), "INT64")
     with pytest.raises(ValueError, match=rf"\['translation'\] have none of {answers}"):
         system.read({"translation": LOGITS})

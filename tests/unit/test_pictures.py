@@ -118,7 +118,7 @@ def test_where_no_decoder_of_iphones_photos_is_installed_they_are_refused_in_a_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(header, "FORMATS", header.FORMATS[:-1])
-    with pytest.raises(decode.PictureError, match=r"HEIC .* save it as JPEG") as refused:
+    with pytest.raises(decode.PictureError, match=r"HEIC .* save it as a JPEG") as refused:
         decode.identify(encoded(scene(), "HEIF"))
     assert refused.value.code == "unsupported_format"
 
