@@ -1,4 +1,4 @@
-"""What the verbs that measure share: options, and how a run is shown and kept."""
+"""Options that the measuring verbs share, and the output of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, percent: float) -> floa
 
 
 def measuring(command: F) -> F:
-    """Where to ask, how long to look and what to put up with, and where the run is kept and how it is shown.
+    """Add the options of a measurement: the server, the windows, the limits, the folder and the output.
 
     The command gets a `target`, `options`, `save` and `as_json`.
     """

@@ -1,4 +1,4 @@
-"""What the verbs share that answer many inputs: where the work is done, and the table that they write."""
+"""Options that the verbs for many inputs share: the engine and the table."""
 
 from __future__ import annotations
 

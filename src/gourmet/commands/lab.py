@@ -85,7 +85,7 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
 
 
 def _strayed(url: str, named: bool) -> list[Finding]:
-    """What a notebook whose kernel was killed left changed, and how to put it back."""
+    """Report what a killed notebook left changed, and how to put it back."""
     running = stack_at(url)
     folders = tuple(map(Path, running.repositories)) if running else (DEFAULT,)
     there = Examined(folders, "127.0.0.1", {}, url, named, os.environ)

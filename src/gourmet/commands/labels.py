@@ -9,7 +9,7 @@ from gourmet.runtime.reading import in_short, read_text
 
 
 def labels_of(text: str) -> tuple[str, ...]:
-    """What `--labels` says: a,b,c, or a file with one a line."""
+    """Read `--labels`: a,b,c, or a file with one label a line."""
     path = Path(text)
     if "," not in text and not path.is_file():
         raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")

@@ -18,7 +18,7 @@ from gourmet.systems import registry
 
 
 def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
-    """What the latest version of `model` says, in a sentence; raise unless that is what answers."""
+    """Load the latest version of `model` and describe its answer; raise unless that version answers."""
     name, number = model.name, versions(model)[-1]
     if not load(url, name, model if send else None):
         return f"{url} polls its repository: it loads {name} by itself, and was not asked"
@@ -33,7 +33,7 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
 
 
 def ask(triton: Triton, name: str) -> str:
-    """What a model that is loaded answers; raise unless it does."""
+    """Ask a loaded model for its sample; raise unless it answers."""
     info = triton.describe(name)
     with contextlib.suppress(BadSample):  # which says nothing of the model
         if info.system in registry.names():
@@ -51,7 +51,7 @@ def ask(triton: Triton, name: str) -> str:
 
 @contextlib.contextmanager
 def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
-    """Where what is within fails, Triton serves again what lies on disk then."""
+    """If the block fails, have Triton serve again what lay on disk before."""
     there = [model.is_dir() for model in models]
     try:
         yield

@@ -177,7 +177,7 @@ def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> Non
 
 
 def _like(like: str) -> tuple[str, dict[str, Any]]:
-    """How pictures become the network's input in the system `like`."""
+    """Return how the system `like` prepares pictures for its network."""
     other = registry.load(like)
     if type(other) is not PictureClassifier:
         raise UsageError(

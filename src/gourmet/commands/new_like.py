@@ -102,7 +102,7 @@ def check_free(name: str, models: Sequence[Path]) -> None:
 
 
 def aside(folder: Path) -> Path:
-    """Where a system's folder is made; no folder of such a name is one of a system."""
+    """Make a system's folder under a name that no system has."""
     return folder.with_name(f".{folder.name}.part")
 
 

@@ -158,7 +158,7 @@ def serving_url(repository: Path) -> str | None:
 
 
 def given_url() -> str | None:
-    """What --url or its variable says, if one of them does."""
+    """Return the value of --url or its variable, if one is set."""
     ctx = click.get_current_context(silent=True)
     is_given = ctx and ctx.get_parameter_source("url") not in (None, ParameterSource.DEFAULT)
     return str(ctx.params["url"]) if ctx and is_given else None

@@ -45,7 +45,7 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
-    """That of TRITON_SERVER_URL or the running stack, where the arguments name none."""
+    """Return the address of TRITON_SERVER_URL or the running stack, if the arguments name none."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
     grpc = _protocol(arguments) == "grpc"

@@ -1,4 +1,4 @@
-"""Where the report of a check goes: a terminal, a JSON file, a page; and the exit status."""
+"""Write the report of a check to a terminal, a JSON file or a page, and set the exit status."""
 
 from __future__ import annotations
 

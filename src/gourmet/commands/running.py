@@ -1,4 +1,4 @@
-"""What a verb that changed models or systems has the running stack do."""
+"""Tell the running stack about models or systems that a verb changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
 
 
 def repositories_to_change(repositories: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Those that a verb was given or found, whose locks are held from now on."""
+    """Return the repositories that a verb may change, and hold their locks from now on."""
     if not repositories:
         raise UsageError("this changes the repository of a Triton elsewhere: name its folder by --repository")
     for folder in repositories:

@@ -126,7 +126,7 @@ class _Texts:
         return (text for text in self.given or _read(sys.stdin.buffer) if text)
 
     def count(self) -> int | None:
-        """None where stdin is a pipe, which can be read only once."""
+        """Return the number of texts, or None where stdin is a pipe, which can be read only once."""
         if self.given:
             return sum(1 for _ in self)
         if not sys.stdin.buffer.seekable():

@@ -181,7 +181,7 @@ def up(
 
 
 def _traces_to(env: Mapping[str, str]) -> str:
-    """Where the web app sends its traces to, so that Triton's go there too."""
+    """Return where the web app sends its traces, so that Triton's go there too."""
     if env.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")

@@ -1,4 +1,4 @@
-"""What people write for an option of a verb: paths, times, lists of numbers, sizes, levels of load.
+"""Values of options as people write them: paths, times, lists of numbers, sizes, load levels.
 
 A function here is the `type` of an option; the BadParameter it raises says what is wrong, and what is right.
 """
@@ -108,7 +108,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def versions(text: str) -> tuple[int, ...]:
-    """None of them is all that there are."""
+    """Parse version numbers; an empty list means all versions."""
     return () if text == "all" else counts(text)
 
 

@@ -1,1 +1,1 @@
-"""What every task asks of its systems: how they are evaluated, gated and checked through the server."""
+"""The parts that every task shares: evaluation, checks of exported files, and checks through the server."""

@@ -100,7 +100,9 @@ class CheckOptions:
     resume: Path | None = None  # the folder that holds the answers of a check that was stopped
 
     def plan(self) -> dict[str, Any]:
-        """What tells this check from another, whose answers are not its own."""
+        """Return the options that identify this check: a run with other options cannot go on with its
+        answers.
+        """
         names = ("model", "data", "part", "limit", "missing_classes", "batch", "weights", "against")
         return {name: getattr(self, name) for name in names}
 
@@ -143,7 +145,9 @@ class Replies(Generic[AnyAnswer]):
 
     @property
     def mean_in_flight(self) -> float:
-        """How many requests were at the server at a time; fewer than allowed if encoding is slower."""
+        """Return how many requests the server had at a time on average; fewer than allowed if encoding is
+        slower.
+        """
         return sum(self.latencies_ms) / 1000.0 / self.wall_s if self.wall_s else 0.0
 
     @contextmanager
@@ -156,13 +160,13 @@ class Replies(Generic[AnyAnswer]):
 
 
 class CheckReport(Protocol):
-    """What a check found, for a terminal, a script and a browser."""
+    """The result of a check, for a terminal, a script and a browser."""
 
     @property
     def stopped(self) -> bool: ...
 
     def progress(self) -> str:
-        """How far a check came that was stopped."""
+        """Say how far a stopped check came."""
 
     def faults(self) -> list[str]:
         """Why the check fails, a sentence each; empty if it passes."""
@@ -178,10 +182,10 @@ class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
     """A served model, the questions to it, and what its answers are worth."""
 
     def __len__(self) -> int:
-        """How many examples there are in all questions."""
+        """Return the number of examples in all questions."""
 
     def questions(self) -> Iterator[AnyQuestion]:
-        """They are read as they are needed, in one thread."""
+        """Yield the questions; one thread reads them as they are needed."""
 
     def ask(self, question: AnyQuestion, server: TimedServer) -> AnyAnswer:
         """Runs in one of several threads; a GourmetError fails this question alone."""
@@ -270,7 +274,7 @@ def ask_all(
 
 
 def percentiles(times_ms: Sequence[float]) -> dict[str, float]:
-    """Of latencies; empty if there are none."""
+    """Return percentiles of latencies, or nothing if there are none."""
     if not times_ms:
         return {}
     found = {f"p{q}": round(float(np.percentile(times_ms, q)), 2) for q in (50, 90, 95, 99)}

@@ -1,4 +1,4 @@
-"""What was measured of weights, kept beside them; `gourmet deploy` ships it with the model."""
+"""Measurements of weights, kept beside them; `gourmet deploy` ships them with the model."""
 
 from __future__ import annotations
 

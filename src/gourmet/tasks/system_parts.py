@@ -1,4 +1,4 @@
-"""What a system's folder holds besides its contract.
+"""The parts of a system's folder besides its contract: data, evaluation.
 
 data.py       DATA        labelled examples
 train.py      TRAINING    see gourmet.training.task
@@ -60,7 +60,7 @@ class TextData(Protocol):
     """Texts with their right answers, wherever they lie."""
 
     def references(self, data: Path, part: str, limit: int | None = None) -> Sequence[Reference]:
-        """Those of one part of `data`; with a `limit`, evenly from the whole of it."""
+        """Return the texts of one part of `data`; with a `limit`, evenly from all of it."""
 
 
 Example = TypeVar("Example", bound=Labelled)
@@ -72,7 +72,7 @@ class Data(Protocol):
     """Labelled examples, wherever they lie."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> Sequence[Labelled]:
-        """Those of one part of `data`; with a `limit`, evenly from its classes."""
+        """Return the examples of one part of `data`; with a `limit`, evenly from its classes."""
 
     def parts(self, data: Path) -> tuple[str, ...]:
         """The parts of `data` to measure on."""
@@ -87,7 +87,7 @@ Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 
 
 class EvaluationReport(Protocol):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     def lines(self) -> Sequence[str]: ...
 

@@ -1,4 +1,4 @@
-"""What `gourmet train` does for any system: begin or go on with a run, and keep what it came to."""
+"""Train any system: begin a run or go on with it, and keep its result."""
 
 from __future__ import annotations
 

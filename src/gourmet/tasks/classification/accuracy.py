@@ -22,7 +22,7 @@ _TEMPERATURES: Final = np.geomspace(0.2, 5.0, 241)
 
 @dataclass(frozen=True)
 class OfClass:
-    """How one class fared."""
+    """Recall and precision of one class."""
 
     label: str
     photos: int
@@ -32,7 +32,7 @@ class OfClass:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How well scores name the classes of photos. Balanced: the mean over classes, each counting alike."""
+    """Accuracy of scores on photos. Balanced accuracy is the mean over classes."""
 
     photos: int
     top1: float
@@ -97,7 +97,7 @@ def balanced_accuracy(answers: Classes, classes: Classes) -> float:
 
 @dataclass(frozen=True)
 class OfOrigin:
-    """How the pictures from one source fared: over the classes that it has, each counting alike."""
+    """Accuracy on the pictures from one source: the mean over the classes that it has."""
 
     origin: str
     photos: int
@@ -153,7 +153,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Operating:
-    """What happens if only answers of at least `threshold` are given."""
+    """Coverage and accuracy if only answers of at least `threshold` are given."""
 
     threshold: float
     coverage: float

@@ -37,7 +37,7 @@ class ServedClassifier:
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """What was answered to the pictures of one request, by their places among all."""
+    """The answers to the pictures of one request."""
 
     first: int  # of the pictures
     probabilities: list[list[float]]
@@ -47,7 +47,7 @@ class BatchAnswer:
 
 @dataclass(frozen=True)
 class PictureAnswers:
-    """What was answered to each picture. Rows without an answer are nan."""
+    """The answers to all pictures. Rows without an answer are nan."""
 
     probabilities: Scores
     relevance: Scores  # [pictures]; nan also where the model does not give it
@@ -65,7 +65,7 @@ class PictureAnswers:
 
     @property
     def there(self) -> npt.NDArray[np.bool_]:
-        """Which rows have an answer."""
+        """Mark the rows that have an answer."""
         answered: npt.NDArray[np.bool_] = ~np.isnan(self.probabilities[:, 0])
         return answered
 
@@ -77,7 +77,7 @@ class PictureAnswers:
 
 @dataclass(frozen=True)
 class AskedAgain:
-    """How alike two answers about the same pictures are: in a batch, and alone."""
+    """Agreement of two answers about the same pictures: in a batch, and alone."""
 
     pictures: int
     largest_difference: float
@@ -103,7 +103,7 @@ class AskedAgain:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a served model is from its network or another model, over the pictures that both answered."""
+    """Agreement of a served model with its network or another model, on the pictures that both answered."""
 
     other: str  # the file of the network, or the other model
     pictures: int

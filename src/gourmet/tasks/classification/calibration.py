@@ -1,4 +1,4 @@
-"""What evaluation found out about the confidence of a classifier's network."""
+"""The confidence of a classifier's network, as evaluation measured it: temperature and thresholds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READ: Final = TypeAdapter(Calibration)
 
 
 def calibration_of(found: Any, path: Path) -> Calibration:
-    """What a file says of it."""
+    """Read the calibration in a file's own description."""
     try:
         return _READ.validate_python(found)
     except ValueError as exc:

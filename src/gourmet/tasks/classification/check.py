@@ -144,7 +144,7 @@ class PictureCheck:
     def _compare_with(
         self, other: ServedClassifier, answers: PictureAnswers, stage: Stage
     ) -> Agreement | None:
-        """How far the answers are from those of another served model to the same pictures."""
+        """Compare the answers with those of another served model to the same pictures."""
         replies = Replies[BatchAnswer]()
         options = replace(self.options, batch=min(self.options.batch, max(1, other.info.max_batch_size)))
         asked = replace(self, served=other, options=options)

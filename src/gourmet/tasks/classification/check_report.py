@@ -40,7 +40,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True)
 class Quality:
-    """How right the answers are, of those that were given."""
+    """Accuracy of the answers that were given."""
 
     accuracy: Accuracy
     bins: list[Bin]
@@ -82,7 +82,7 @@ class PictureReport:
 
     @cached_property
     def quality(self) -> Quality | None:
-        """None without labels or answers."""
+        """Return the accuracy, or None without labels or answers."""
         there = self.answers.there
         if self.pictures.classes is None or not there.any():
             return None
@@ -117,7 +117,7 @@ class PictureReport:
         return asked / self.replies.wall_s if self.replies.wall_s else 0.0
 
     def problems(self) -> list[str]:
-        """What keeps these numbers from being the model's, a sentence each; the model may still be bad."""
+        """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
         found = []
         replies, again = self.replies, self.again
         if failures := replies.failures:

@@ -46,7 +46,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, system: PictureClassifier, data: Data, folder: Path) -> HeldOut | None:
-        """Those of the test part of `folder`, or of its validation part; None where neither has any."""
+        """Read the test part of `folder`, or its validation part; return None if it has neither."""
         for part in ("test", "validation"):
             with suppress(EmptyPart if part == "validation" else BadData):  # which it may not have
                 examples = [*data.listing(folder, part, _OF_EACH * len(system.labels))]
@@ -83,7 +83,7 @@ class Candidate:
     def beside(
         self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
     ) -> Callable[[Path], Comparison]:
-        """How a version whose `file` is `opened` so is compared with it."""
+        """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
 
         def compare(version: Path) -> Comparison:
             found = Comparison(version.parent.name, version.name)
@@ -124,7 +124,7 @@ class Candidate:
 
     @cached_property
     def _on_held_out(self) -> Mapping[str, tuple[float, int]]:
-        """What the candidate makes of them, once for all of its formats."""
+        """Measure the candidate on the held-out pictures, once for all formats."""
         assert self._held_out
         return self._shares(self.answers, self._held_out, self.calibration, self.are_probabilities)
 
@@ -148,7 +148,7 @@ class Candidate:
         return shares(Answered(rows, held_out.classes, (), bytes, level), calibration, self.system)
 
     def _on_activations(self, version: Path, file: str, calibration: Calibration) -> Iterator[Measure]:
-        """By what is shipped of photos that are not."""
+        """Compare on the shipped activations of photos that are not shipped."""
         if self.layer is None:
             return
         known = rehearsal.read(version / file, self.before, self.layer) or self.known

@@ -1,4 +1,6 @@
-"""What NVIDIA's deployer and its client do: a network becomes a served model, and the served one is asked."""
+"""The model side of NVIDIA's deployer and its client: export a network for Triton, and measure the served
+one.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ def made(options: DeployerOptions, repository: Path, tick: Tick) -> Made:
 
 
 def config_of(options: DeployerOptions, form: Format, side: int, outputs: int) -> Config:
-    """How Triton serves a network of so many outputs, for square pictures of this side."""
+    """Return Triton's config for a network with this number of outputs and square pictures of this side."""
     full, kind = options.max_batch_size, "FP16" if options.half else "FP32"
     rows = [] if full else [-1]
     labels = {LABELS_PARAMETER: json.dumps(options.labels, ensure_ascii=False)} if options.labels else {}
@@ -190,7 +192,7 @@ def _noise(side: int, count: int, seed: int) -> Rows:
 
 
 def _tolerance(scores: Scores, *, half: bool) -> float:
-    """By how much scores like these may differ from one program to another."""
+    """Return the difference that two programs may have in scores of this size."""
     return (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, float(np.abs(scores).max()))
 
 
@@ -199,7 +201,7 @@ def _tolerance(scores: Scores, *, half: bool) -> float:
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What to ask, and what to compare the answers with."""
+    """The questions of the client, and the answers to compare with."""
 
     model: str
     batch_size: int = 1
@@ -216,7 +218,7 @@ class ClientOptions:
 
 @dataclass(frozen=True)
 class NetworkReport:
-    """What came of it; shares are of the rows, None where there was nothing to compare with."""
+    """The client's result; shares are of the rows, None where there was nothing to compare with."""
 
     model: str
     protocol: str
@@ -244,7 +246,9 @@ class NetworkReport:
 
 
 def ask(triton: Triton, options: ClientOptions, tick: Tick, say: Callable[[str], None]) -> NetworkReport:
-    """Ask a served network about rows: noise, a file of them, or labelled pictures."""
+    """Ask the served model for one row and describe the answer; raise GourmetError unless it is the
+    network's.
+    """
     info = triton.describe(options.model)
     named = options.reference is not None
     network = nvidia_networks.network_of(options.config, options.reference, options.seed) if named else None
@@ -309,7 +313,7 @@ Read = Callable[[int, int], Rows]
 def _rows(
     info: ModelInfo, options: ClientOptions, network: nvidia_networks.Network | None
 ) -> tuple[int, str, Read, npt.NDArray[np.int64] | None]:
-    """How many rows, what they are, how a part of them is read, and their classes where these are known."""
+    """Return the number of rows, their kind, a function that reads some, and their classes if known."""
     shapes = [each.shape for each in info.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != 3:
         raise UsageError(

@@ -76,7 +76,7 @@ class Answered:
         return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
 
     def probabilities(self, calibration: Calibration) -> Scores:
-        """As they are acted on: zero for a picture that may show something else."""
+        """Return the calibrated probabilities, with zero for pictures that may not show the subject."""
         rows = softmax(self.logits, calibration.temperature)
         if self.relevance is None:
             return rows
@@ -89,7 +89,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known about one part."""
+    """The measurements of one part."""
 
     answered: Answered
     accuracy: Accuracy
@@ -114,7 +114,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Declined:
-    """What became of pictures that show none of the labels."""
+    """The answers to pictures that show none of the labels."""
 
     answered: Answered
     irrelevant: float  # the share that is said to show something else
@@ -169,7 +169,7 @@ class EvaluatedClassifier:
 
 @dataclass(frozen=True)
 class ClassifierEvaluation:
-    """How a classifier is evaluated; fulfils `gourmet.tasks.system_parts.Evaluation`."""
+    """Evaluate a classifier; fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
     system: PictureClassifier
     data: Data
@@ -208,7 +208,7 @@ class ClassifierEvaluation:
     def answers(
         self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
     ) -> Answered:
-        """What the network says to the pictures of `part`."""
+        """Return the network's answers to the pictures of `part`."""
         pictures = self.data.listing(data, part, limit)
         logits = ask(network, self.system, self.data.read(pictures), len(pictures), tick, device)
         return Answered(
@@ -220,7 +220,7 @@ class ClassifierEvaluation:
         )
 
     def made_up(self, network: nn.Module, device: str, tick: Tick) -> Answered:
-        """What it says to pictures of nothing in particular."""
+        """Return the network's answers to made-up pictures, which do not show the subject."""
         files = self.system.nothing(_MADE_UP, seed=1)
         logits = ask(network, self.system, iter(files), len(files), tick, device)
         none = np.full(len(files), len(self.system.labels))

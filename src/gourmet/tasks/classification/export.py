@@ -47,7 +47,7 @@ _FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What the models of a system are made of, and compared with; itself alone is equal to it."""
+    """The network that a system's models are made of and compared with. Two sources are never equal."""
 
     system: PictureClassifier
     network: nn.Module
@@ -142,7 +142,7 @@ def onnx_config(
 
 @dataclass(frozen=True)
 class ClassifierExport:
-    """How a classifier is exported; fulfils `gourmet.deploying.target.Export`."""
+    """Export a classifier; fulfils `gourmet.deploying.target.Export`."""
 
     system: PictureClassifier
     data: Data

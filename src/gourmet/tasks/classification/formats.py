@@ -30,7 +30,7 @@ no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=De
 
 @dataclass(frozen=True)
 class Format:
-    """What Triton calls it, how it is written, and how it is opened."""
+    """A file format: Triton's name of it, how to write it, and how to open it."""
 
     backend: str
     platform: str

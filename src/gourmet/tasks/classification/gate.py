@@ -30,7 +30,7 @@ TELLING: Final = 50  # labelled photos: with fewer, one of them is more than wha
 def verify(
     opened: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
 ) -> Callable[[Path], Sequence[Check]]:
-    """How a file is verified: `opened` as the server will, and then compared with what it was made of."""
+    """Open a file with `opened`, as the server will, and compare its answers with those of its source."""
 
     def verified(path: Path) -> Sequence[Check]:
         try:
@@ -45,14 +45,14 @@ def verify(
 
 
 def same_answers(network: Answers, model: Answers, photos: Pixels) -> list[Check]:
-    """For exact models: the same logits and the same best class at every batch size."""
+    """Check an exact model: the same logits and the same best class at every batch size."""
     return list(near_answers(network, model, photos, _batches(photos), MAX_LOGIT_DIFFERENCE))
 
 
 def close_answers(
     network: Answers, model: Answers, photos: Pixels, classes: npt.NDArray[np.int64] | None
 ) -> list[Check]:
-    """For quantized models: one answer a row at every batch size, and nearly always the same class.
+    """Check a quantized model: the same answer at every batch size, and nearly always the same class.
 
     `classes` are those of the first photos; too few of them say nothing about accuracy.
     """
@@ -92,7 +92,7 @@ def close_answers(
 def near_answers(
     network: Answers, model: Answers, rows: Pixels, batches: Sequence[int], allowed: float
 ) -> Iterator[Check]:
-    """For models of any precision: scores within `allowed`, and a best class that the network scores so too.
+    """Check a model of any precision: scores within `allowed`, and a best class of about the network's score.
 
     A class that it scores as high as its own but for that difference is not another answer.
     """

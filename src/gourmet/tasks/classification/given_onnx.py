@@ -78,7 +78,8 @@ class GivenOnnx:
 
 
 def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
-    """Its tensors; ValueError unless it is pixels in and a score a label out. A size of 0 is any.
+    """Return the input and output of the ONNX file; raise ValueError unless it takes pixels and gives a score
+    a label. A size of 0 is any size.
 
     `layout` is for those that do not say where the channels are.
     """
@@ -130,7 +131,7 @@ def _layout(picture: Sequence[int], asked: str) -> str:
 
 
 def _looks_like(taken: Sequence[Sequence[int]], gives: Sequence[Sequence[int]], kinds: set[str]) -> str:
-    """For people; empty where nothing is known."""
+    """Describe the input for people; return an empty text if nothing is known."""
     ranks, answered = {*map(len, taken)}, [*map(len, gives)]
     if kinds & {"STRING", "INT32", "INT64"}:
         like = "a network of texts, which takes tokens"

@@ -51,7 +51,7 @@ class LabelledPhoto:
 
     @property
     def origin(self) -> str:
-        """Where it is from, as far as its name tells."""
+        """Return the source that the photo's name tells, or an empty text."""
         return origin_of(self.name)
 
 
@@ -178,7 +178,7 @@ def decode(
 
 
 def natural_side(photos: Sequence[LabelledPhoto], max_side: int, samples: int = 64) -> int:
-    """How wide to keep photos: what they have, up to `max_side`."""
+    """Return the side at which to keep photos: their own, up to `max_side`."""
     some = photos[:: max(1, len(photos) // samples)]
     return min(max_side, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
 
@@ -207,7 +207,7 @@ def _sources(data: Path) -> dict[str, Path]:
 
 
 def _others_in(names: Sequence[str]) -> list[str]:
-    """Those of `names` that lie in a folder of pictures of none of the classes."""
+    """Return the `names` in a folder of pictures that show none of the classes."""
     return [name for name in names if name.split("/")[0] in PARTS[OTHER]]
 
 

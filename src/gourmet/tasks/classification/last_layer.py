@@ -37,7 +37,7 @@ class LastLayer:
 
     @property
     def layer(self) -> Layer:
-        """Its numbers, apart from the network."""
+        """Return the last layer's numbers, apart from the network."""
         return Layer(self.last.weight.detach().numpy().copy(), self.last.bias.detach().numpy().copy())
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ class LastLayer:
 
     @torch.no_grad()
     def activations(self, images: torch.Tensor) -> Floats:
-        """What reaches it of pictures as they are served."""
+        """Return the last layer's inputs for pictures as they are served."""
         found: list[Floats] = []
         hook = self.last.register_forward_pre_hook(lambda _layer, given: found.append(given[0].numpy()))
         try:

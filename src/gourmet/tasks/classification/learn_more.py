@@ -94,7 +94,7 @@ class Learned:
 
 
 def read(path: Path) -> Learned:
-    """What `gourmet learn-more` wrote."""
+    """Read the file that `gourmet learn-more` wrote."""
     try:
         with np.load(path) as arrays:
             about = json.loads(str(arrays["about"]))
@@ -260,7 +260,7 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
 
 
 def is_taught(version: Path) -> bool:
-    """Whether a version was made by learning more, and can be gone back from."""
+    """Return True for a version that `learn-more` made, which can be rolled back."""
     return "learned_more" in manifest.facts(version).get("training", {})
 
 
@@ -275,7 +275,7 @@ def _files(about: dict[str, Any]) -> list[str]:
 
 
 def _holds(file: Path, layer: Layer) -> bool:
-    """Whether a served file is of a network with this last layer; the bias of one in eight bits differs."""
+    """Return True if the served file has this last layer's weights. An eight-bit file has its own bias."""
     try:
         if file.suffix == ".onnx":
             return np.array_equal(OnnxLayer.read(file).layer.weight, layer.weight)

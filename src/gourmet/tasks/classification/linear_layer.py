@@ -96,7 +96,7 @@ def solve(
 def _least(
     loss: Callable[[Floats], tuple[float, Floats]], unknown: Floats, tick: Callable[[float], None]
 ) -> Floats:
-    """Where a convex function is least, by L-BFGS (Nocedal and Wright, Numerical Optimization, 7.2)."""
+    """Minimise a convex function by L-BFGS (Nocedal and Wright, Numerical Optimization, 7.2)."""
     value, gradient = loss(unknown)
     history: list[tuple[Floats, Floats, float]] = []
     for step in range(_MAX_STEPS):
@@ -134,7 +134,7 @@ def _least(
 
 
 def evenly_counted(classes: Classes, kinds: int) -> Floats:
-    """What each row counts for its class, so that every class counts alike."""
+    """Return a weight for each row by which every class counts alike."""
     return 1.0 / np.maximum(np.bincount(classes, minlength=kinds), 1)[classes]
 
 

@@ -34,7 +34,7 @@ _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 
 @dataclass(frozen=True)
 class AskedFor:
-    """What the options of `gourmet new` say; None or empty where they say nothing."""
+    """The options of `gourmet new`; None or empty where the option is missing."""
 
     size: int | None = None
     mean: Sequence[float] = ()
@@ -94,7 +94,7 @@ def prepared(
 def deployment_of(
     system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, given: GivenOnnx | None = None
 ) -> Deployment:
-    """Its weights, ready to be deployed as `onnx`: an ONNX file that was opened already, or others."""
+    """Return the system's weights, ready to be deployed as `onnx`."""
     # What a label has to reach where several may apply; yours to change, in the model's config.
     threshold = {"threshold": 0.5} if system.multi_label else {}
     if not given:

@@ -42,7 +42,7 @@ class Network:
 
 
 class SqueezeAndExcitation(nn.Module):
-    """How much each channel counts, from the means of all; the names are those of NVIDIA's checkpoints."""
+    """Weigh each channel by the means of all channels; the names are those of NVIDIA's checkpoints."""
 
     def __init__(self, channels: int, squeezed: int = 16) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def network_of(config: str, checkpoint: Path | None, seed: int, labels: int = 0)
 
 
 def weights_of(checkpoint: Path | None, seed: int) -> dict[str, str]:
-    """What a manifest says of the weights."""
+    """Return the manifest's description of the weights."""
     if checkpoint is None:
         return {"weights": f"none: initialised at random from seed {seed}"}
     check_weights(checkpoint)
@@ -124,7 +124,7 @@ def _resnet50(outputs: int) -> nn.Module:
 
 
 def _first_resnet50(outputs: int) -> nn.Module:
-    """As first published: where a block halves a picture, its first convolution does, not its second."""
+    """Build ResNet-50 as first published: the first convolution of a block halves a picture."""
     network = _resnet50(outputs)
     for stage in (2, 3, 4):
         block: Any = network.get_submodule(f"layer{stage}.0")

@@ -64,7 +64,7 @@ class OnnxLayer:
         return bytes(content)
 
     def activations(self, rows: npt.NDArray[Any]) -> Floats:
-        """What reaches the layer, of the network's own input."""
+        """Return the layer's inputs for rows of the network's own input."""
         # A file that is written twice over is both together: one more output is a few bytes behind the rest.
         name = self.input.encode()
         output = _field(7, _field(12, _field(1, name)))

@@ -37,7 +37,7 @@ def evaluation_page(title: str, evaluated: EvaluatedClassifier) -> str:
 
 
 def confusions(title: str, evaluated: EvaluatedClassifier) -> Drawing:
-    """Who is taken for whom, in every part, as one picture."""
+    """Draw the confusion matrix of every part as one picture."""
     parts = [
         (f"{name}, in percent of the true class", _confusions(part.accuracy, evaluated.labels))
         for name, part in evaluated.parts.items()
@@ -72,7 +72,7 @@ def check_page(report: PictureReport) -> str:
 
 
 def _reliability(bins: list[Bin]) -> Drawing:
-    """How often answers of a confidence are right; on the diagonal, as often as they say."""
+    """Draw how often answers of each confidence are right; the diagonal is perfect calibration."""
     most = max(each.photos for each in bins)
     dots = Series(
         "",

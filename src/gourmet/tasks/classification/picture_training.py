@@ -37,7 +37,7 @@ def phase(start: float, width: int, batch: int) -> Phase:
 
 @dataclass(frozen=True)
 class PictureTraining:
-    """How a classifier of pictures is trained; fulfils `gourmet.training.task.Training`."""
+    """Train a classifier of pictures; fulfils `gourmet.training.task.Training`."""
 
     system: PictureClassifier
     data: LabelledPictures
@@ -105,7 +105,7 @@ class PictureTask:
         self.held_classes = torch.from_numpy(held.classes)
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """As many photos as there are, every class equally often.
+        """Return as many photos as there are, with every class equally often.
 
         A class with fewer photos than its share shows some of them again, one with more leaves some
         for the next epoch.
@@ -134,7 +134,7 @@ class PictureTask:
         phase: Phase,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """What `network` says to some photos, varied."""
+        """Return the network's answers to some photos, varied."""
         images = self.varied(photos, phase.size, generator)
         # On GPUs half precision is several times as fast; on CPUs bfloat16's depthwise filters are not.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
@@ -168,7 +168,7 @@ class PictureTask:
 
     @torch.no_grad()
     def served(self, network: nn.Module) -> torch.Tensor:
-        """What `network` says to the photos held out, as it is served."""
+        """Return the network's answers to the held-out photos, prepared as when it is served."""
         logits = [
             network(self.as_served(rows.to(self.device))).cpu()
             for rows in torch.split(self.held_images, _ROWS)

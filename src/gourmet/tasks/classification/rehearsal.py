@@ -1,4 +1,4 @@
-"""What a network makes of photos that it was trained on, kept beside its weights to learn and to compare.
+"""Activations of photos that a network was trained on, kept beside its weights to learn more and to compare.
 
 The photos themselves cannot be shipped. Activations before the last layer, in eight bits, are enough to train
 that layer without its forgetting what it knew, and to tell whether it did: some are held out for that, with
@@ -27,7 +27,7 @@ _TYPES: Final = {"U8": np.uint8, "F16": np.float16, "F32": np.float32}
 
 
 def beside(weights: Path) -> Path:
-    """Where the set of these weights lies, if they have one."""
+    """Return the path of the set that belongs to these weights, if there is one."""
     return weights.with_suffix(_SUFFIX)
 
 
@@ -52,7 +52,7 @@ class Rehearsal:
     def shares(
         self, layer: Layer | None, calibration: Calibration, system: PictureClassifier
     ) -> dict[str, tuple[float, int]]:
-        """What `layer`, or else the network that the set was made of, says of the rows that are held out."""
+        """Measure `layer`, or else the network that the set was made of, on the held-out rows."""
         logits = layer(self.activations[self.held]) if layer else self.before[self.held]
         level = relevance(logits) if system.subject else None
         return shares(Answered(logits, self.classes[self.held], (), bytes, level), calibration, system)
@@ -90,7 +90,7 @@ def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
 
 
 def _arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """What a .safetensors holds: the length of its header, the header as JSON, the numbers."""
+    """Read the arrays of a .safetensors file: the length of its header, the header as JSON, the numbers."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])

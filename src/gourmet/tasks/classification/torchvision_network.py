@@ -49,7 +49,7 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
 
 
 def _name(architecture: str) -> str:
-    """What torchvision calls it; UsageError unless it is a classifier of torchvision's."""
+    """Return torchvision's name of the network; raise UsageError unless torchvision has such a classifier."""
     models, name = torchvision().models, architecture.removeprefix(PREFIX)
     if architecture.startswith(PREFIX) and name in models.list_models(module=models):
         return name
@@ -78,7 +78,7 @@ def without_auxiliary(tensors: Tensors) -> Tensors:
 
 
 def pictures(architecture: str) -> dict[str, Any]:
-    """How the pictures are prepared that the first weights of it that torchvision has, or timm's, know."""
+    """Return how the network's first published weights, of torchvision or timm, want pictures prepared."""
     if architecture.startswith(TIMM):
         about = _timm(architecture).get_pretrained_cfg(architecture.removeprefix(TIMM))
         return {"size": about.input_size[-1], "mean": tuple(about.mean), "std": tuple(about.std)}
@@ -107,7 +107,7 @@ class TorchvisionNetwork:
 
 
 def outputs_of(network: nn.Module, tensors: Tensors) -> int | None:
-    """Of how many classes `tensors` are, by the last tensor of the `network` that they are for."""
+    """Return the number of classes in `tensors`, read from the last tensor of `network`."""
     last = tensors.get(list(network.state_dict())[-1])
     return len(last) if last is not None and last.ndim else None
 
@@ -119,5 +119,5 @@ def check_outputs(path: Path, found: int | None, labels: int) -> None:
 
 
 def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:
-    """What a file of weights says about itself."""
+    """Return the description that is written into a file of weights."""
     return {"system": system.name, "architecture": architecture, "labels": list(system.labels)}

@@ -1,4 +1,4 @@
-"""From which score on a generated text may be relied on: chosen on texts held out, measured on others.
+"""Choose the score from which a generated text counts as sure: on held-out texts, measured on others.
 
 The score is the mean logarithm of the probability of a text's pieces, of its least likely sentence. Tried on
 the translator's validation part, by the share that is sure at the same precision: the least likely piece, the
@@ -39,13 +39,13 @@ class Judged:
 
     @property
     def score(self) -> float:
-        """By which it is sure or not; one with a warning is never sure."""
+        """Return the score that decides whether the text is sure; a text with a warning never is."""
         return float("-inf") if self.answer.warning or self.answer.worst is None else self.answer.worst
 
 
 @dataclass(frozen=True)
 class Reliance:
-    """Of the answers to a part, how many are sure, and of those how many are near."""
+    """Shares of a part's answers: how many are sure, and how many of those are close to the reference."""
 
     texts: int
     sure: float

@@ -56,7 +56,7 @@ class TextAnswer:
 
 @dataclass(frozen=True)
 class TextReport:
-    """What a check of a model that generates text found."""
+    """The result of checking a model that generates text."""
 
     model: ModelInfo
     compared_with: str  # the model that answers whole what this one streams; empty if there is none
@@ -277,7 +277,7 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
 
 
 def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
-    """Those of a folder, or the one that it is; whether they are pictures, the model says."""
+    """Return the pictures of a folder, or the one file. The model says whether they are pictures."""
     found = (path for path in data.rglob("*") if path.suffix.lower() in SUFFIXES)
     paths = sorted(found) if data.is_dir() else [data]
     if not paths:

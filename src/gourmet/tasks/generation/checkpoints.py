@@ -48,7 +48,7 @@ def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -
 
 
 def known_to(configuration: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a config.json, what says how the network of this class of transformers is made.
+    """Return the part of a config.json that describes a network of this class of transformers.
 
     Any other key may choose code: `_attn_implementation` may be the name of a kernel, which transformers
     downloads and runs.

@@ -67,7 +67,7 @@ class TextsEvaluated:
 
 @dataclass(frozen=True)
 class TextEvaluation:
-    """How a system of this task is evaluated; fulfils `gourmet.tasks.system_parts.Evaluation`."""
+    """Evaluate a system that generates text; fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
     load: Load
     data: TextData
@@ -108,7 +108,7 @@ class TextScore:
 
 @dataclass(frozen=True)
 class TextScores:
-    """Of a part of some data; the signatures are sacrebleu's, without which no score can be compared."""
+    """Scores of one part of some data. Without sacrebleu's signatures scores cannot be compared."""
 
     all: TextScore
     margin: float  # half of the interval that holds BLEU with 95 %, were the texts drawn again

@@ -64,7 +64,7 @@ def split(states: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _reshaped(states: torch.Tensor, *sizes: int) -> torch.Tensor:
-    """With 0 for the size that the same axis has, as ONNX means it: the exporter writes ten nodes instead."""
+    """Write 0 for a size that the same axis has already. The exporter writes ten nodes instead."""
     found: torch.Tensor = _Reshaped.apply(states, sizes)  # type: ignore[no-untyped-call]
     return found
 
@@ -113,7 +113,9 @@ class _Attended(torch.autograd.Function):
 
 
 class Memory(nn.Module):
-    """What the decoder's layers attend to, of an encoder's hidden states: [B, L, 2, H, S, D]."""
+    """The keys and values that the decoder's layers attend to, of an encoder's hidden states: [B, L, 2, H, S,
+    D].
+    """
 
     def __init__(self, across: Sequence[Attention]) -> None:
         super().__init__()
@@ -182,7 +184,7 @@ class StepNetwork(nn.Module):
 
     @abstractmethod
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Of every word."""
+        """Return the logits of every word."""
 
     def forward(
         self, token: torch.Tensor, length: torch.Tensor, mask: torch.Tensor, *parts: torch.Tensor
@@ -222,7 +224,7 @@ class StepNetwork(nn.Module):
         return _reshaped(torch.cat(list(added), dim=1), 0, len(added) // 2, 2, self.attention[0].heads, 1, -1)
 
     def _attended(self, token: torch.Tensor, length: torch.Tensor, said: int) -> torch.Tensor:
-        """Of what was said, and of the newest words, which lie behind all that the longest row has."""
+        """Join the cache and the newest words, which lie behind everything that the longest row has."""
         if not self.several:
             places = torch.arange(said + 1, device=token.device)
             return ((places < length) | (places == said)).int()
@@ -235,7 +237,7 @@ class StepNetwork(nn.Module):
 
 
 def step_graph(network: StepNetwork, *, apart: bool = False) -> Graph:
-    """As a file of its own, for any number of rows, of words so far and of places to attend to."""
+    """Write a step as a file of its own, for any number of rows, past words and positions of memory."""
     first = network.across[0]
     rows, words = {0: "rows"}, {0: "rows", 1: "words"}
     newest = {0: "rows", 1: "newest"} if network.several else rows
@@ -268,7 +270,7 @@ OPSET: Final = 17
 
 @dataclass(frozen=True)
 class Graph:
-    """What a part is given, and which of the axes may be of any size."""
+    """The inputs of a part, and the axes that may have any size."""
 
     module: nn.Module
     inputs: Mapping[str, torch.Tensor]

@@ -35,7 +35,7 @@ _SHARES: Final = tuple(share / 40 for share in range(30, 41))
 
 
 class Range(NamedTuple):
-    """What eight bits stand for: from `low`, which is 0 at most, to `high`, which is 0 at least."""
+    """The range of values that eight bits represent: from `low` (at most 0) to `high` (at least 0)."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class Range(NamedTuple):
 
 
 def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[str, Range]:
-    """Of each product that `answer` has the network compute, by its name."""
+    """Return the input range of each matrix product that `answer` has the network compute, by name."""
     seen: dict[str, list[torch.Tensor]] = {}
 
     def look(name: str) -> Callable[[nn.Module, Any], None]:

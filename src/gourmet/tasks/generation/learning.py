@@ -1,4 +1,4 @@
-"""What trainings of generating networks share: a loss, rows of texts, and a configuration by name."""
+"""Training of generating networks: the loss, rows of texts, and configurations by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served of a network that generates: files of its parts, and whether they answer as it does."""
+"""Export a network that generates: files of its parts, and a check that they answer as the network does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_reference(
     model: str,
     elsewhere: Mapping[str, str] = package.NOTHING,
 ) -> dict[str, Any]:
-    """For models that need the same package, which lies in the repository once."""
+    """Write a reference to a package that another model of the repository has."""
     with TemporaryDirectory() as folder:
         made = Path(folder) / package.FILE
         package.write(made, files, elsewhere)
@@ -59,7 +59,7 @@ def served_answers(
 def whole_answers(
     network: ServedNetwork, asked: Sequence[Parts], rows_at_once: int, tick: Tick
 ) -> list[GeneratedText]:
-    """What the served model says to each, with the scores of its sentences."""
+    """Return the served model's answers with the scores of their sentences."""
     words = network.vocabulary
     found: list[GeneratedText] = []
     for first in range(0, len(asked), _ASKED_TOGETHER):
@@ -82,7 +82,7 @@ def agreement(
     what: str,
     compared: int,
 ) -> list[Check]:
-    """Of what is served with what the network answers in 32 bits; `compared` tokens of each are."""
+    """Compare `compared` tokens of each served answer with the network's answer in 32 bits."""
     if fp32:
         count = len(right)
         same = sum(a[:compared] == b[:compared] for a, b in zip(found, right, strict=True))
@@ -98,7 +98,7 @@ def agreement(
 def _nearness(
     vocabulary: Vocabulary, found: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
 ) -> Check:
-    """Where two words are about as likely, rounding decides: how much of the texts is the same counts."""
+    """Return how much of the texts is equal. Rounding decides where two words are about as likely."""
     import sacrebleu
 
     texts, references = ([vocabulary.decode(answer) for answer in answers] for answers in (found, right))
