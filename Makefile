@@ -27,7 +27,7 @@ run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$stat
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit docs format bench bench-peers bench-generation clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit docs format bench bench-peers bench-generation nightly clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,8 @@ bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (1
 bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour; goes on where it was stopped)
 	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario
 	$(BIN)/gourmet bench generation compare --write docs
+
+nightly: bench-peers bench-generation ## Compare with other servers and loops, which no other target of CI does (an hour)
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 train-setup: $(VENV)/.ready-train ## Add what training, evaluating, exporting and benchmarks need

@@ -35,8 +35,16 @@ LONGEST = (
     "served/test_translator_bench.py",
     "served/test_elsewhere.py",
     "web/test_faults_short.py",
-    "web/test_up.py",
     "web/test_observability.py",
+    "web/test_up.py",
+    "web/test_generating.py",
+    "served/test_check.py",
+    "web/test_page_cards.py",
+    "web/test_caption_journey.py",
+    "web/test_page_in_chromium.py",
+    "web/test_many_photos.py",
+    "served/test_bench.py",
+    "served/test_classification_models.py",
 )
 
 
