@@ -129,7 +129,9 @@ def test_why_there_are_no_figures_is_said_once_for_each_reason(
 
 
 def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(f"{python_web.url}/lab")
+    page = visit("about:blank")
+    page.clock.install()
+    page.goto(f"{python_web.url}/lab")
     expect(page.locator("#quiet")).to_contain_text("No requests")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -148,7 +150,7 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
         stop()
         page.wait_for_timeout(200)  # for the one that may be under way
         asked.clear()
-        page.wait_for_timeout(1600)
+        page.clock.run_for(10_000)
         assert asked == []
         with page.expect_request("**/lab/figures"):
             go_on()

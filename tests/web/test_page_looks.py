@@ -199,7 +199,9 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
 ) -> None:
     web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL)
-    page = visit(web.url, forgiven=("status of 503", "status of 502"))
+    page = visit("about:blank", forgiven=("status of 503", "status of 502"))
+    page.clock.install()
+    page.goto(web.url)
     eggs = photo(sample)
     status = page.locator("#status")
     expect(status).to_contain_text("The model is starting")
@@ -222,5 +224,5 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     expect(status).to_be_empty()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)
+    page.clock.run_for(10_000)
     assert asked == []
