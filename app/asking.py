@@ -132,7 +132,7 @@ class Served(Generic[S]):
 
 
 class ServedModels(Generic[S]):
-    """Which model of `systems` is whose: its config names its system, or else the settings do.
+    """Assign models to `systems`, by their configs or else by the settings.
 
     The systems are all of one task; `configured` has the model that each system's setting names, and
     `expected` others that Triton serves once it has loaded them.
@@ -193,7 +193,7 @@ class ServedModels(Generic[S]):
         return [each.info.target for each in self.ready(deadline, system)]
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
-        """Those that Triton has ready, each version, by their names; those of `system` if that is given."""
+        """Return the models, version by version, that Triton has ready; with `system`, those of it."""
         for name in self._triton.ready_versions(deadline):
             with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
                 info = self._describe(name, deadline)
@@ -201,7 +201,7 @@ class ServedModels(Generic[S]):
                     yield Served(mine, info)
 
     def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
-        """What `model` takes and gives, cached for a few seconds."""
+        """Describe the inputs and outputs of `model`, cached for a few seconds."""
         at, info = self._described.get(model, (0.0, None))
         if info is None or afresh or time.monotonic() - at >= DESCRIPTION_AGE_S:
             info = self._triton.describe(model, deadline)

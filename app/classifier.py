@@ -51,7 +51,7 @@ class ServerTiming(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedModel(Served[PictureClassifier]):
-    """With what its config says."""
+    """A ready model and its config's parameters."""
 
     labels: tuple[str, ...]
     threshold: float
@@ -67,13 +67,13 @@ class ServedModel(Served[PictureClassifier]):
 
     @property
     def bytes_kind(self) -> BytesKind:
-        """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
+        """Return what is sent of a photo: the photo itself, its pixels, or the normalised tensor."""
         return _BYTES_KINDS.get(self.info.inputs[0].datatype, "tensor")
 
 
 @dataclass(frozen=True)
 class Prediction(Ranked):
-    """What a picture shows; `sure` is false below the threshold that the model was trained to need."""
+    """A picture's answer; `sure` is False below the model's threshold."""
 
     system: PictureClassifier
     labels: tuple[str, ...]
@@ -89,7 +89,7 @@ class Prediction(Ranked):
 
     @property
     def applying(self) -> list[tuple[str, float]] | None:
-        """Where a picture may have several labels: those that are sure, best first."""
+        """Return the labels that are sure, best first, where a picture may have several."""
         if not self.system.multi_label:
             return None
         pairs = zip(self.labels, self.probabilities, strict=True)
@@ -214,7 +214,7 @@ class Classifier:
                 raise
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
-        """Those that are ready, of `system` or of all."""
+        """Return the ready models, of `system` or of all systems."""
         found = []
         for each in self._models.ready(deadline, system):
             try:
@@ -274,7 +274,7 @@ class Classifier:
         return None
 
     def _inside(self, model: str, before: ModelStatistics, deadline: Deadline) -> ServerTiming | None:
-        """What Triton noted of `model` since `before`; None where it was loaded again or notes nothing."""
+        """Return Triton's times of `model` since `before`; None if it was loaded again or reports none."""
         with suppress(ServingError):
             grew = self._triton.counted(model, before, lambda counted: counted.requests != 0, deadline)
             compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns

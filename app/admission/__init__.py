@@ -1,1 +1,1 @@
-"""How much is taken in at a time: the queue, uploads, rate limits, and gunicorn itself."""
+"""Admission of requests: the queue, uploads, rate limits, and gunicorn itself."""

@@ -1,4 +1,4 @@
-"""Who may use /api/v1 where API_KEYS is set: programs with a key, and the app's own page.
+"""Access to /api/v1 where API_KEYS is set: for programs with a key, and for the app's own page.
 
 The page is open to anyone who reaches it, so a key does not keep anyone from the models: it keeps
 programs to the address that counts them. The page's script calls the API as well; opening the

@@ -1,4 +1,4 @@
-"""How gunicorn runs the app: `gunicorn --config python:app.admission.gunicorn_conf 'app:create_app()'`.
+"""gunicorn's settings: `gunicorn --config python:app.admission.gunicorn_conf 'app:create_app()'`.
 
 The command line overrides what stands here, and so do gunicorn's own variables PORT and
 WEB_CONCURRENCY.
@@ -56,13 +56,13 @@ class LogWithoutQueries(Logger):  # type: ignore[misc]
         return found | {"r": f"{environ['REQUEST_METHOD']} {path} {environ['SERVER_PROTOCOL']}"}
 
     def warning(self, msg: str, *args: Any, **options: Any) -> None:
-        """Of "Invalid request from ip=…: what is wrong: the line" without the line."""
+        """Log "Invalid request from ip=…: what is wrong: the line" without the line."""
         if msg.startswith("Invalid request from ip="):
             msg = ": ".join(msg.split(": ")[:2])
         super().warning(msg, *args, **options)
 
     def exception(self, msg: str, *args: Any, **options: Any) -> None:
-        """Of "Error handling request %s" without the query."""
+        """Log "Error handling request %s" without the query."""
         super().exception(msg, *(str(each).partition("?")[0] for each in args), **options)
 
 

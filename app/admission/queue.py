@@ -1,4 +1,4 @@
-"""Who asks, and the queue for a place at the work.
+"""The client of a request, and the queue for a place at work.
 
     connection ─ head ─ a thread of gunicorn ─ queue ─ place ─ upload ─ answer
                                                │       └ MAX_AT_WORK have one
@@ -58,7 +58,7 @@ def client_of_request() -> str:
 
 
 def deadline_of_request(seconds: float) -> Deadline:
-    """Of the answer to this request."""
+    """Return the deadline of the answer to this request."""
     client = client_of_request()
     # The same in all workers for a key or else an address, which itself is told to nobody.
     told = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
@@ -66,7 +66,7 @@ def deadline_of_request(seconds: float) -> Deadline:
 
 
 def _client_left() -> Callable[[], bool]:
-    """What tells, until this request is answered, whether its client has disconnected."""
+    """Return a function that tells, until this request is answered, whether its client has disconnected."""
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
         return lambda: False
@@ -130,13 +130,13 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def admission() -> Admission:
-    """That of the app that answers this request."""
+    """Return the admission of the app that answers this request."""
     found: Admission = current_app.extensions["admission"]
     return found
 
 
 class Decoding:
-    """How many pictures at a time, of those that may take long, are decoded for one kind of model."""
+    """Limit the slow pictures that are decoded at a time for one kind of model."""
 
     def __init__(self, max_sandboxed: int) -> None:
         self._sandboxed = decoders.decoder_queue(max_sandboxed)

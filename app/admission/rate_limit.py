@@ -111,7 +111,7 @@ def _client() -> str:
 
 
 def _left(limiter: Limiter) -> tuple[int, int] | None:
-    """How many photos the client may still send, and the seconds until its oldest leaves the window."""
+    """Return how many photos the client may still send, and the seconds until its oldest one leaves."""
     if not (limit := limiter.current_limit):
         return None
     try:

@@ -63,7 +63,7 @@ def one_of(parameter: str, allowed: Collection[str]) -> str:
 
 
 def answer(services: Services, describe: Describe, system: str = "") -> Response:
-    """What is on this request's photos, each put by `describe`."""
+    """Answer a call about photos; `describe` makes the result of each."""
     photos, model = photos_and_model(services.settings)
     if services.settings.rate_limit:
         count_photos(current_app, len(photos))
@@ -94,7 +94,7 @@ def answer_each(
     threads: Executor,
     is_settled: Callable[[Outcomes[Found]], bool] = lambda outcomes: True,
 ) -> Response:
-    """What `ask` finds of each photo, and in which phases; it is put by `tell`.
+    """Ask about each photo with `ask`, note the phases, and let `tell` make the result.
 
     Several are asked about by `threads`. Where the outcomes are not settled, as
     when a version took the place of another meanwhile, all are asked again, once.
@@ -183,7 +183,7 @@ def form_answer(
     data: bytes | None = None,
     **context: Any,
 ) -> Response:
-    """What a model of `system` makes of `data`, or else of this form's one photo; JSON is of `shape`."""
+    """Answer a form with one photo, or `data`, by a model of `system`; JSON has the shape `shape`."""
     if data is None:
         data = form_photo(services.settings)
     model = chosen_model(request.form.get("model", ""), request.form.get("version", ""))
@@ -247,5 +247,5 @@ def answer_of(
 
 
 def add_server_timing(response: Response, timings: TimingsMs) -> None:
-    """What browsers show beside the network's own times."""
+    """Add the times that browsers show beside the network's own."""
     response.headers["Server-Timing"] = ", ".join(f"{phase};dur={ms:.1f}" for phase, ms in timings.items())

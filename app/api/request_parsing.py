@@ -51,7 +51,7 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
 def photos_and_more(
     settings: Settings, shape: type[InJson]
 ) -> tuple[list[UploadedPhoto], str, InJson | None]:
-    """With all that came as JSON of that shape, where it is JSON."""
+    """Read photos and the other fields of a JSON body of this shape."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
     limits = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
@@ -105,7 +105,7 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
 
 
 def from_json(shape: type[S], body: bytes, expected: str) -> S:
-    """What came as JSON; raise BadRequest with the first thing that is wrong, and where."""
+    """Read a JSON body; raise BadRequest with the first error and its place."""
     try:
         return shape.model_validate_json(body, strict=True)
     except ValidationError as exc:

@@ -130,7 +130,7 @@ def _add_probes(app: Flask, services: Services) -> None:
 
 
 def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
-    """What /readyz says of a system; `ready` is null where its sample was not answered yet."""
+    """Return a system's part of /readyz; `ready` is null until its sample was answered."""
     if found is None:
         return {"ready": None}
     if isinstance(found, ServingError):
@@ -139,7 +139,7 @@ def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
 
 
 def _examples(paths: Mapping[str, Any], base: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Of each operation that has them: its summary and a client's code by language."""
+    """Return, for each operation with examples, its summary and client code by language."""
     for folder in sorted(EXAMPLES.iterdir()):
         if operation := paths.get(API + folder.name, {}).get("post"):
             yield (

@@ -54,7 +54,7 @@ class Timings(Schema):
 
 
 class Predicted(Schema):
-    """What one photo shows; with the probability of the system's subject, such as `"food": 0.97`."""
+    """The answer for one photo, with the probability of the system's subject, such as `"food": 0.97`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float]

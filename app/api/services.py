@@ -1,4 +1,4 @@
-"""What the app has for its features: what asks Triton, whether that answers, and the links to their pages."""
+"""Services of the app for its features: Triton, readiness, and the navigation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PHOTO_THREADS: Final = 4
 
 
 class TtlCache(Generic[T]):
-    """What `ask` gave, and asked again by one of those who want it once it is `age_s` old.
+    """Cache the result of `ask`; one caller refreshes it once it is `age_s` old.
 
     While somebody asks, which may take seconds, the others get the answer before.
     """
@@ -75,7 +75,7 @@ class TtlCache(Generic[T]):
 
 
 class Readiness:
-    """Whether `model` answers its sample, as far as is known.
+    """Remember whether `model` answers its sample.
 
     It is asked at most once a second, however many want to know, and by a thread beside them.
     """
@@ -173,7 +173,7 @@ class Readiness:
 
 
 class Services:
-    """What the app has for all its features."""
+    """The services that all features share."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class Services:
         }
 
     def states(self) -> dict[str, HealthModel | ServingError | None]:
-        """Of each system: the first, which decides, is waited for, and then the others are asked together."""
+        """Return each system's state: wait for the first, which decides, then ask the others together."""
         (first, decides), *others = self.readiness.items()
         found = {first: decides.check()}
         by = time.monotonic() + _OTHERS_S
@@ -283,7 +283,7 @@ class NavigationEntry:
 
     @property
     def current(self) -> bool:
-        """Whether it is the page that is being made."""
+        """Return True for the page that is being made."""
         return request.endpoint == self.endpoint and self.values == (request.view_args or {})
 
 

@@ -119,7 +119,7 @@ class Generator:
         deadline: Deadline,
         request_id: str,
     ) -> Pieces[GeneratedText | None, None, None]:
-        """As the model makes them, a single one where it answers whole; None in a silence."""
+        """Yield the model's pieces, or one piece from a model that answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
         with _explained(model):
             if not model.info.decoupled:
@@ -137,7 +137,7 @@ class Generator:
         deadline: Deadline,
         request_id: str,
     ) -> list[GeneratedText]:
-        """As rows of requests, where the model answers whole; else one after another."""
+        """Return the answers: as rows of requests if the model answers whole, else one after another."""
         if model.info.decoupled:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
@@ -302,7 +302,7 @@ def observed(
 
 
 def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
-    """What every answer says of its text."""
+    """Return the fields that every answer to a text has."""
     scored = answer.sentences or ()
     sentences = [
         schemas.Sentence(text=answer.text[begin:end], score=score, sure=model.reaches(score))
@@ -319,7 +319,7 @@ def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
 
 
 def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings) -> dict[str, Any]:
-    """What the shape of every answer says."""
+    """Return the fields of every answer's shape."""
     return {
         **said(model.info, answer),
         "model": schemas.ModelName(name=model.info.name, version=model.info.version),

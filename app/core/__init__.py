@@ -1,1 +1,1 @@
-"""What every page and route shares: settings, errors, messages, logs, metrics, access."""
+"""Shared by every page and route: settings, errors, messages, logs, metrics, access."""

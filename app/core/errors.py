@@ -42,7 +42,7 @@ class ServingError(Exception):
 
 
 class RefusedRequest(ServingError):
-    """For a reason that nobody here tells apart from others; its code says which."""
+    """The model refused the request; the code tells the reason."""
 
     STATUSES: ClassVar[dict[str, int]] = {
         "no_file": 400,
@@ -82,7 +82,7 @@ class BadPicture(RefusedRequest):
 
 
 class BadRequest(ServingError):
-    """What came cannot be read as what it says it is."""
+    """The request cannot be read as what it claims to be."""
 
     status = 400
     code = "bad_request"
@@ -133,7 +133,7 @@ class RefusedByModel(InferenceFailed):
 
 
 def refused_picture(error: RefusedByModel) -> BadPicture | None:
-    """What a model that decodes said of a picture, where it said so."""
+    """Return the error that a decoding model reported about a picture, if it did."""
     said = _DECODING_FAILED.search(str(error))
     return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.STATUSES else None
 
@@ -171,7 +171,7 @@ class ModelNotReady(ServingError):
 
 
 class TritonBusy(ServingError):
-    """Its queue is full."""
+    """The model's queue is full."""
 
     status = 503
     code = "triton_busy"
@@ -179,7 +179,7 @@ class TritonBusy(ServingError):
 
 
 class TritonTooSlow(ServingError):
-    """No answer before the deadline."""
+    """Triton did not answer before the deadline."""
 
     status = 504
     code = "triton_too_slow"

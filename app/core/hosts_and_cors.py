@@ -99,7 +99,7 @@ def _wrong_host(host: str) -> str:
 
 
 def _is_of_another_site(host: str | None, site: str | None, origin: str) -> bool:
-    """Whether a page sent this whose origin is not this app's.
+    """Return True if a page of another origin sent this request.
 
     Browsers say so over TLS and on localhost, and no script can change it; elsewhere the page's origin has to
     have the name that is asked for. A page of another port or subdomain (`same-site`) is another program's.
@@ -111,7 +111,7 @@ def _is_of_another_site(host: str | None, site: str | None, origin: str) -> bool
 
 
 def _is_allowed(origin: str, origins: tuple[str, ...]) -> bool:
-    """Whether the settings let pages of `origin` use the API."""
+    """Return True if the settings let pages of `origin` use the API."""
     return "*" in origins or origin in origins
 
 

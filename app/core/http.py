@@ -1,4 +1,4 @@
-"""What every request and response has in common: an id, security headers, JSON or HTML, caching, compression.
+"""Shared by every request and response: an id, security headers, JSON or HTML, caching, compression.
 
 Static files are cached for good under their hash. Flask-Compress compresses too, with zstd and a cache of its
 own, and takes longer for the small answers that need none (docs/measuring.md); here these are a few lines,
@@ -70,7 +70,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Marks:
-    """What a view says about itself, by `marked`, to those who would otherwise keep lists of routes."""
+    """Properties of a view, set by `marked`: admission, charging and the like."""
 
     admitted: Literal["", "photos", "texts", "heat maps"] = ""  # works on a body in the turns of this kind
     charged: bool = False  # counts against the rate limit, as every route of the API does
@@ -90,7 +90,7 @@ def marked(**about: Any) -> Callable[[View], View]:
 
 
 def marks(view: object = None) -> Marks:
-    """Those of `view`, or else of the view that answers this request, if a route matches."""
+    """Return the marks of `view`, or of the view that answers this request."""
     view = view or current_app.view_functions.get(request.endpoint or "")
     return cast(Marks, getattr(view, "marks", _UNMARKED))
 
@@ -113,7 +113,7 @@ def phases_ms(inner: Mapping[str, float], wait_ms: float | None = None) -> dict[
 def render(
     template: str, data: Callable[[], BaseModel | Mapping[str, Any]], status: int = 200, **context: Any
 ) -> Response:
-    """What `data` makes as JSON, or `template` as a fragment or a whole page, as the client prefers."""
+    """Answer with `data` as JSON, or with `template` as a fragment or a page, as the client prefers."""
     if shape := _layout():
         response = Response(render_template(template, layout=shape, request_id=request_id(), **context))
     else:

@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def gunicorn_config() -> dict[str, Any]:
-    """What has gunicorn, and everything under it, log through JsonLines."""
+    """Have gunicorn, and everything under it, log through JsonLines."""
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -1,4 +1,4 @@
-"""What can be set from outside, as a value that was checked once. docs/settings.md is the list for people."""
+"""Settings from the environment, checked once. docs/settings.md is the list for people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Rate:
-    """So many photos or other requests in so many seconds; all of them may come at once."""
+    """A number of photos or other requests in a number of seconds; all may come at once."""
 
     requests: int
     seconds: int
@@ -162,23 +162,25 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @property
     def max_sandboxed(self) -> int:
-        """How many of those at work may be pictures that other processes decode, for the others' sake."""
+        """Return how many photos at work may be decoded in other processes."""
         return max(1, self.max_at_work // 2)
 
     @property
     def at_work(self) -> Mapping[str, int]:
-        """By kind; a heat map is many photos."""
+        """Return the places at work by kind; a heat map counts as many photos."""
         heat_maps = max(1, self.max_at_work // 2)
         return {"photos": self.max_at_work, "texts": self.max_at_work, "heat maps": heat_maps}
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        """By kind; of heat maps, which take long, fewer."""
+        """Return the waiting places by kind; heat maps, which take long, have fewer."""
         return {"photos": self.max_waiting, "texts": self.max_waiting, "heat maps": self.max_waiting // 4}
 
     @property
     def threads(self) -> int:
-        """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
+        """Return the threads that a gunicorn process needs, so that one is always free
+        (app/admission/queue.py).
+        """
         return sum(self.at_work.values()) + sum(self.waiting.values()) + _SPARE_THREADS
 
     @classmethod

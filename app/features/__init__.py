@@ -1,4 +1,4 @@
-"""What the app can do: a module each, with its page, routes, schemas and navigation entry.
+"""Features of the app: one module each, with its page, routes, schemas and navigation entry.
 
 This list is the only place that names them; their pages stand in the navigation in its order. Each `add`
 adds its blueprint, its addresses of the API and what its templates need, and tells its links.

@@ -37,7 +37,7 @@ class CaptionRequest(schemas.Base64Photos):
 
 
 class Captioned(Generated):
-    """What one photo shows, in a sentence."""
+    """One photo's caption."""
 
     alternatives: list[str] | None = None
     filename: str | None = None
@@ -122,7 +122,7 @@ def _caption(
 
 
 def _options(asked: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
-    """Those of the call, and whether its answer is streamed."""
+    """Return the options of the call, and whether its answer is streamed."""
     given = {name: request.values[name] for name in ("prompt", *OPTIONS) if name in request.values}
     stream = request.values.get("stream", "0")
     if stream not in _STREAM:

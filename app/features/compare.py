@@ -1,4 +1,4 @@
-"""What the pages share, and those for any system of pictures: one compares its models, one is a generic page.
+"""Pages for any system of pictures: compare its models, and classify with one.
 
 Their forms work without JavaScript.
 """
@@ -115,7 +115,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
     systems = {name: each for name, each in services.pictures.items() if name not in services.own_pages}
 
     def labels(system: PictureClassifier) -> tuple[str, ...]:
-        """Those of the configured model itself, while it is ready."""
+        """Return the labels of the configured model while it is ready."""
         model = settings.models[system.name]
         try:
             served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
@@ -147,7 +147,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 def _ask_in_turns(
     classifier: Classifier, models: Sequence[ServedModel], data: bytes, deadline: Deadline
 ) -> tuple[list[list[Timed] | ServingError], int]:
-    """What each model says to a photo, several times, the models in turn, and how many turns there were.
+    """Ask each model about a photo several times, in turns; return the answers and the number of turns.
 
     What slows the machine for a while slows all of them; and the first answer of a model, which pays for
     what is loaded and connected only once, is one to its sample, and is not measured.
@@ -199,7 +199,7 @@ def _row(model: ServedModel, answers: list[Timed] | ServingError) -> dict[str, A
 
 
 def verdict(rows: Sequence[Mapping[str, Any]], subject: str) -> str:
-    """Whether the models that answered agree, in one sentence, and how sure they are."""
+    """Say in one sentence whether the models that answered agree, and how sure they are."""
     answers = [row for row in rows if "error" not in row]
     said_by = [
         row["label"] if row.get("relevant", True) else t("js.irrelevant_short", subject=subject)

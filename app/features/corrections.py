@@ -93,7 +93,7 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """No other thread or worker keeps a correction meanwhile, where the file system has locks of folders."""
+    """Keep other threads and workers from writing a correction meanwhile, if folders can be locked."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -57,7 +57,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         }
 
     def look_at_configs() -> dict[str, str]:
-        """By the names of the models; of what is unloaded meanwhile, or takes too long, none."""
+        """Return configs by model; nothing for models that are unloaded meanwhile or take too long."""
         found: dict[str, str] = {}
         deadline = Deadline(_DEADLINE_S)
         for name in names:
@@ -87,7 +87,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/lab/sample")
     def load_sample() -> Response:
-        """What the page's short measurement sends."""
+        """Return the request that the page's short measurement sends."""
         sample = services.pictures[services.first_system].sample()
         return Response(sample, content_type="application/octet-stream")
 
@@ -96,12 +96,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def figure(value: float) -> str:
-    """With three digits or all that are before the point, as the page's script writes it too."""
+    """Round to three digits, or to all before the point, as the page's script does."""
     return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
 
 
 def _machine(metrics_url: str) -> list[str]:
-    """How busy Triton's machine is, in words; nothing where that is not known."""
+    """Describe the load of Triton's machine in words; nothing if it is not known."""
     if not metrics_url:
         return []
     try:

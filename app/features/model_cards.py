@@ -1,4 +1,4 @@
-"""What is known of a system's network, for those who use its page: the model card of its folder."""
+"""The model card of a system's network, for visitors of its page."""
 
 from __future__ import annotations
 

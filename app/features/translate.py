@@ -65,7 +65,7 @@ class TranslateRequest(schemas.Chosen):
 
 
 class Translation(Said):
-    """What one text says in the other language; `warning` where something about it is doubtful."""
+    """One text's translation; `warning` says what is doubtful about it."""
 
 
 class Translations(Schema):

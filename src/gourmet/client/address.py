@@ -1,4 +1,4 @@
-"""Where a Triton is, by what protocol it is asked, and which secrets of the environment go there."""
+"""Address and protocol of a Triton, and the secrets of the environment that are sent to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORM: Final = re.compile(r"(?:(https?|grpcs?)://)?([\w.-]+|\[[0-9a-fA-F:.]+\])(
 
 
 class Address(NamedTuple):
-    """Of one server, without a path; a host of IPv6 has its brackets."""
+    """The address of one server, without a path; an IPv6 host has brackets."""
 
     scheme: str
     host: str
@@ -60,18 +60,18 @@ class Address(NamedTuple):
 
     @property
     def grpc(self) -> Address:
-        """Where its gRPC usually is, as safe as this."""
+        """Return the usual gRPC address of this server, with the same security."""
         return self if self.is_grpc else Address("grpcs" if self.is_tls else "http", self.host, 8001)
 
     @property
     def is_named(self) -> bool:
-        """Whether the environment names its host, or none."""
+        """Return True if the environment names this host, or no host."""
         named = list(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
         hosts = {Address.of(each).host for each in named or [str(self)]}
         return self.host in hosts or bool(self.host in LOOPBACK and hosts & set(LOOPBACK))
 
     def may_have(self, secret: str) -> bool:
-        """Whether a variable's value is sent there; what somebody may not expect of that is said, once."""
+        """Return True if a variable's secret is sent there; warn once if it can be read on the way."""
         if not self.is_named:
             _say(f"{secret} is for the hosts of {SERVER_ENV}, and is not sent to {self}")
             return False
@@ -87,7 +87,7 @@ class Address(NamedTuple):
         return {"authorization": f"Bearer {token}"} if token and self.may_have(TOKEN_ENV) else {}
 
     def tls(self) -> ssl.SSLContext | None:
-        """What the environment says of certificates; a server's is always checked, and against its name."""
+        """Read the certificates of the environment; a server's certificate and name are always checked."""
         if not self.is_tls:
             return None
         ca, certificate, key = tls_files()

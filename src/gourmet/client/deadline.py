@@ -13,7 +13,7 @@ SILENCE_S: Final = 0.4
 
 
 class Deadline:
-    """So many seconds from now, on a clock that cannot jump.
+    """A number of seconds from now, on a clock that cannot jump.
 
     `is_cancelled` says that nobody waits any more; a model that shares itself among clients knows them by
     `client`.

@@ -1,4 +1,4 @@
-"""What can go wrong with a question to Triton, as one tree.
+"""Errors of a request to Triton, as one tree.
 
     TritonError
     ├── TritonUnreachable       nobody answers at the address
@@ -110,7 +110,7 @@ def refusal(address: str, status: int, reason: str) -> TritonRefused:
 
 
 def of_model(model: str, refused: TritonRefused, seconds: float) -> TritonError:
-    """What a refusal of a model that is ready means."""
+    """Return the error that a ready model's refusal means."""
     reason, status = refused.reason, refused.status
     if status == HTTPStatus.BAD_REQUEST:
         return InvalidRequest(reason, status)

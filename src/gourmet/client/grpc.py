@@ -216,7 +216,7 @@ def _client(kind: Any, at: Address, connect_timeout_s: float = 20.0) -> Any:
 def request_of(
     model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
 ) -> dict[str, Any]:
-    """What tritonclient is asked with, tensors and all."""
+    """Return the arguments for tritonclient, tensors included."""
     name, _, version = model.partition("/")
     request: dict[str, Any] = {"model_name": name, "model_version": version, "request_id": request_id}
     if deadline:

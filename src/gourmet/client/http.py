@@ -229,7 +229,7 @@ class _Name:
 
 
 class _NotHttp(Exception):
-    """What came back is not HTTP, or not all of it."""
+    """The answer is not HTTP, or not complete."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class _Head:
 
 
 class _Connection:
-    """What was received and not used yet stays here: after a timeout, each part may be asked for again."""
+    """A kept connection. It keeps bytes that were received early, so that reading goes on after a timeout."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -324,7 +324,7 @@ class _Connection:
 
 
 def _with_silences(receive: Callable[[Deadline, float], T], deadline: Deadline) -> Generator[None, None, T]:
-    """What `receive` returns, and a None each time that it waited in vain."""
+    """Yield what `receive` returns, and None for each time that it waited in vain."""
     while True:
         try:
             return receive(deadline, SILENCE_S)

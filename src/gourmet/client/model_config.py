@@ -46,7 +46,7 @@ def as_pbtxt(config: Config) -> str:
 
 
 def summary(config: Mapping[str, Any]) -> str:
-    """What matters of a config, in one line."""
+    """Describe a config in one line."""
     placed = ", ".join(map(_placed, config.get("instance_group") or [])) or "instances left to Triton"
     threads = parameter(config, THREADS_PARAMETER)
     if threads and threads != "0":
@@ -60,7 +60,9 @@ def summary(config: Mapping[str, Any]) -> str:
 
 
 def merges(batching: Mapping[str, Any]) -> bool:
-    """Whether requests that wait share a batch; who prefers single rows wants the queue's policy alone."""
+    """Return True if waiting requests share a batch; a preference for single rows is about the queue policy
+    only.
+    """
     return bool(batching.get("preferred_batch_size") != [1])
 
 

@@ -1,4 +1,4 @@
-"""What Triton counts of its models, the difference of two looks at it, and how busy its machine is."""
+"""Triton's counts for its models, the difference of two looks at them, and the load of its machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ModelStatistics:
     infer_ns_by_batch: Counter[int] = field(default_factory=Counter)
 
     def since(self, before: ModelStatistics) -> ModelStatistics:
-        """What was counted after `before`."""
+        """Return what was counted after `before`."""
         return self._with(before, operator.sub)
 
     def __add__(self, other: ModelStatistics) -> ModelStatistics:
@@ -85,7 +85,7 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
 
 
 class ProcessorUse(NamedTuple):
-    """Of the CPUs together, or of one GPU; None is what Triton does not tell."""
+    """Use of all CPUs together, or of one GPU; None where Triton does not report it."""
 
     busy: float | None  # the share, from 0 to 1
     memory_bytes: float | None
@@ -93,7 +93,7 @@ class ProcessorUse(NamedTuple):
 
 
 def machine_use(metrics_url: str, timeout_s: float) -> list[ProcessorUse]:
-    """How busy the CPUs and each GPU are at the moment, as Triton's metrics tell; raise TritonUnreachable."""
+    """Return the present use of the CPUs and each GPU from Triton's metrics; raise TritonUnreachable."""
     processors = defaultdict[str, dict[str, float]](dict, {"": {}})
     try:
         with urllib.request.urlopen(metrics_url, timeout=timeout_s) as answer:

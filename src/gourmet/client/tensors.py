@@ -56,7 +56,7 @@ def raw(values: Array) -> bytes:
 
 
 def raw_bytes(values: Array | SharedTensor) -> int:
-    """How many bytes that takes; a string goes after four bytes that say its length."""
+    """Return the size of a tensor in bytes; a string has four bytes of length before it."""
     if isinstance(values, np.ndarray) and values.dtype == np.object_:
         return sum(4 + len(value) for value in values.flat)
     return values.nbytes

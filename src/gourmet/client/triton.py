@@ -99,7 +99,7 @@ class Triton:
         return f"{about['name']} {about['version']}"
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
-        """What `model`, or its version in NAME/VERSION, takes; raise ModelUnavailable unless it is ready."""
+        """Describe the inputs of `model`, or of NAME/VERSION; raise ModelUnavailable unless it is ready."""
         deadline = deadline or Deadline(self._timeout_s)
         metadata = self._ask_model("metadata", model, deadline)
         config = self._ask_model("config", model, deadline)
@@ -111,7 +111,7 @@ class Triton:
         return dict(self._ask_model("config", model, deadline or Deadline(self._timeout_s)))
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
-        """What `model`, or each model that is ready, has done so far, version by version."""
+        """Return the counts of `model`, or of each ready model, version by version."""
         answer = self._ask("statistics", model, deadline)
         return self._parsed(lambda: by_version(answer))
 
@@ -126,14 +126,14 @@ class Triton:
         done: Callable[[ModelStatistics], bool],
         deadline: Deadline | None = None,
     ) -> ModelStatistics:
-        """What it counted of a model since `before`, when that is `done` or after a while as it is."""
+        """Return what Triton counted for a model since `before`, once that is `done`, or after a while."""
         ends = Deadline(_COUNTED_WITHIN_S)
         while not done(counted := self.total(model, deadline).since(before)) and not ends.passed:
             time.sleep(0.005)
         return counted
 
     def ready_models(self, deadline: Deadline | None = None) -> list[str]:
-        """Their names: those that have statistics, which need no key."""
+        """Return the names of the ready models: those with statistics, which need no key."""
         return [target for target in self.ready_versions(deadline) if "/" not in target]
 
     def ready_versions(self, deadline: Deadline | None = None) -> list[str]:
@@ -159,7 +159,7 @@ class Triton:
         return models
 
     def versions(self, deadline: Deadline | None = None) -> list[dict[str, str]]:
-        """Those rows."""
+        """Return Triton's row for each version that it ever loaded."""
         entries = self._ask("index", "", deadline) or []
         return self._parsed(lambda: [{"name": entry["name"], **entry} for entry in entries])
 

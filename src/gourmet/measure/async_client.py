@@ -74,7 +74,7 @@ class Load:
         return due, sent, done
 
     def holds(self, times: Array) -> npt.NDArray[np.bool_]:
-        """Which of these moments lie in the measurement."""
+        """Mark the moments that lie in the measurement."""
         held: npt.NDArray[np.bool_] = (times >= self.began) & (times < self.ended)
         return held
 

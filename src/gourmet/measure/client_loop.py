@@ -32,7 +32,7 @@ def of(system: str) -> ClientLoop:
 
 
 def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
-    """What such a client sends first, as rows: a step costs the same, whichever it is."""
+    """Return the rows that such a client sends first. Every step costs the same."""
     loop = of(system)
     examples, about = examples_of(registry.load(system), source)
     asked = [next(loop.ask(example)) for example in examples]

@@ -30,7 +30,7 @@ class NotMeasured(Exception):
 
 
 def claim(words: str, look: Callable[[], Found]) -> Statement:
-    """What was expected, with the figures that show it, contradict it, or leave it open."""
+    """A claim with the figures that support it, contradict it, or leave it undecided."""
     try:
         seen, figures, *judged = look()
     except NotMeasured:
@@ -70,19 +70,19 @@ def all_of(*outcomes: Outcome) -> Outcome:
 
 
 def more(ours: Point, theirs: Point) -> tuple[Outcome, str, Estimate]:
-    """Whether one point has more throughput than another, beyond noise."""
+    """Return True if one point has more throughput than another, beyond noise."""
     gained = times_the_throughput(ours, theirs)
     rates = f"{ours.rows_per_s.value:.0f} against {theirs.rows_per_s.value:.0f} rows/s"
     return above(gained, 1 + NOISE), f"{rates}, {gained:.2f} times, at {ours.load}", gained
 
 
 def times_the_throughput(ours: Point, theirs: Point) -> Estimate:
-    """How many times the throughput of one point that of another is."""
+    """Return the ratio of two points' throughputs."""
     return stats.ratio(ours.rates, theirs.rates)
 
 
 def times_the_latency(ours: Point, theirs: Point) -> Estimate:
-    """How many times as long a request of one point takes on average as one of another."""
+    """Return the ratio of two points' mean latencies."""
     return stats.ratio(*([window.mean_ms for window in point.windows] for point in (ours, theirs)))
 
 
@@ -142,7 +142,7 @@ def compare(before: Bench, now: Bench, noise: float = NOISE) -> list[Pair]:
 
 
 def differences(before: Bench, now: Bench) -> list[str]:
-    """What else changed between the runs, for a reader to weigh."""
+    """List what else differs between the runs."""
     names = sorted({*before.machine, *now.machine})
     changed = [name for name in names if before.machine.get(name) != now.machine.get(name)]
     said = [f"{name}: {before.machine.get(name)} → {now.machine.get(name)}" for name in changed]

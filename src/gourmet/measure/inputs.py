@@ -1,4 +1,4 @@
-"""What is sent: many different real inputs for a served model, the same ones for the same seed."""
+"""Inputs of a measurement: many different real examples for a served model, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".tx
 
 @dataclass(frozen=True)
 class DataSource:
-    """Which rows to send, and where the expected answers come from."""
+    """The rows to send, and the source of the expected answers."""
 
     count: int = 32
     seed: int = 5
@@ -51,12 +51,12 @@ class InputRows:
 
     @property
     def batched(self) -> bool:
-        """Whether a request may hold several rows."""
+        """Return True if a request may hold several rows."""
         return self.info.max_batch_size > 0
 
     @property
     def alike(self) -> bool:
-        """Whether all rows have the same shapes, as those of one request must."""
+        """Return True if all rows have the same shapes, as the rows of one request must."""
         return all(len({row.shape for row in rows}) < 2 for rows in self.values.values())
 
     @property
@@ -106,7 +106,7 @@ def rows_of(
 
 
 def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], str]:
-    """What clients of a system would send, and in words what that is."""
+    """Return what clients of a system would send, and a description of it."""
     count, seed, size = source.count, source.seed, source.size
     if source.folder is not None:
         return _files(source.folder, system, count)

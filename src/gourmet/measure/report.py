@@ -244,7 +244,7 @@ def split_bar(name: str, split_ms: Split, says: str) -> Bar:
 
 
 def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
-    """For every point, the share of rows that went through the network in batches of each size."""
+    """Return, for every point, the share of rows that the network computed in batches of each size."""
     sizes = sorted({size.rows for point in points for size in point.batches})
     colours = dict(zip(sizes, cycle(chart.COLOURS), strict=False))
     shown = []
@@ -274,7 +274,7 @@ def ratios(pairs: Sequence[Pair]) -> chart.Drawing:
 
 
 def _lines(points: Sequence[Point]) -> list[str]:
-    """For every point, the line that it belongs to.
+    """Return the line of the chart that each point belongs to.
 
     Where there are more arms than colours, arms whose names differ in a number alone are one line.
     """

@@ -1,4 +1,4 @@
-"""What a benchmark came to, as values and as the JSON that is saved, compared and drawn.
+"""Results of a benchmark, as values and as the JSON that is saved, compared and drawn.
 
 A `Bench` is a run of `gourmet bench`: points, each one load on one model, with everything that one
 needs to believe them. The JSON is these dataclasses as they stand; `SCHEMA` names their version.
@@ -28,7 +28,7 @@ Through = Literal["triton", "app", "loop"]
 
 @dataclass(frozen=True)
 class LoadSpec:
-    """What is asked of a model: how, by how many at a time or how often, and how many rows a request.
+    """The load on a model: the protocol, the concurrency or rate, and the rows of a request.
 
     `level` is the number of requests kept in flight where arrivals are closed, else requests per second.
     """
@@ -43,12 +43,12 @@ class LoadSpec:
 
     @property
     def at(self) -> str:
-        """How much is asked, as a word."""
+        """Return the concurrency or rate as text."""
         return f"c={self.level:g}" if self.arrivals == "closed" else f"{self.level:g}/s {self.arrivals}"
 
     @property
     def how(self) -> str:
-        """In which way, where it is not the usual one."""
+        """Return the way of asking as text, if it is not the usual one."""
         parts = [f"b={self.batch}"] if self.batch > 1 else []
         parts += ["through the app"] if self.through == "app" else []
         parts += ["gRPC"] if self.protocol == "grpc" else []
@@ -84,7 +84,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Latency:
-    """As the client saw it, in milliseconds."""
+    """Latency seen by the client, in milliseconds."""
 
     mean: float
     p50: float
@@ -95,7 +95,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Split:
-    """Where the mean latency went, in milliseconds: as Triton reports it, and the rest."""
+    """Parts of the mean latency in milliseconds: as Triton reports them, and the rest."""
 
     queue: float
     input: float
@@ -110,7 +110,7 @@ class Split:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How often so many rows went through the network at once, and how long that took."""
+    """How many executions had this number of rows, and their time."""
 
     rows: int
     executions: int
@@ -119,7 +119,7 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class Stream:
-    """How the pieces of streamed answers came; times in milliseconds."""
+    """Times of the pieces of streamed answers, in milliseconds."""
 
     first_ms: Latency
     between_ms: Latency | None  # None where every answer was one piece
@@ -129,7 +129,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the measurement took of the machine; None where the process is not on this one."""
+    """CPU and memory used during the measurement; None where the process runs elsewhere."""
 
     client_cores: float
     server_cores: float | None = None
@@ -187,7 +187,7 @@ class Point:
 
     @property
     def shares(self) -> list[tuple[BatchSize, float]]:
-        """Which share of the rows went through the network in batches of each size."""
+        """Return the share of rows that the network computed in batches of each size."""
         rows = sum(size.rows * size.executions for size in self.batches)
         return [(size, size.rows * size.executions / rows) for size in self.batches]
 
@@ -205,7 +205,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the figures say, in a sentence; `seen` is whether a claim holds, None where it is undecided."""
+    """A sentence about the figures; `seen` says whether a claim holds, and is None while undecided."""
 
     says: str
     seen: bool | None = None

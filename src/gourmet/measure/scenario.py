@@ -60,14 +60,14 @@ class Arm:
 
     @property
     def asks(self) -> str:
-        """What its workload is called: the model, and how it is asked where that is not the usual way."""
+        """Return the name of the workload: the model, and the way of asking if it is not the usual one."""
         return self.model if self.through == "triton" else f"{self.model} through the {self.through}"
 
 
 def in_flight(
     model: str, *levels: float, batch: int = 1, through: Through = "triton"
 ) -> tuple[LoadSpec, ...]:
-    """So many requests at a time, one load after another."""
+    """Return one load for each number of requests in flight."""
     return tuple(LoadSpec(model, level, batch=batch, through=through) for level in levels)
 
 
@@ -82,17 +82,17 @@ class Points:
         self.merged = [stats.merge(points) for points in self._turns.values()]
 
     def turns(self, arm: str, load: LoadSpec) -> list[Point]:
-        """What was measured of an arm under a load, turn by turn."""
+        """Return the measurements of an arm under a load, turn by turn."""
         return self._turns.get(f"{arm} {load}", [])
 
     def get(self, arm: str, level: float, batch: int = 1) -> Point:
-        """What was measured of an arm in all turns; raises NotMeasured."""
+        """Return the measurement of an arm over all turns; raise NotMeasured if there is none."""
         if found := self.of([arm], level, batch):
             return found[0]
         raise NotMeasured
 
     def of(self, arms: Sequence[str], level: float, batch: int = 1) -> list[Point]:
-        """Those of the arms that were measured."""
+        """Return the measurements of those arms that were measured."""
         names = [f"{arm} {LoadSpec('', level, batch=batch)}" for arm in arms]
         return [point for name in names for point in self.merged if point.name == name]
 
@@ -131,14 +131,14 @@ class Scenario:
         return tuple(dict.fromkeys(arm.model for arm in self.arms))
 
     def read(self, points: Points) -> list[Statement]:
-        """What the figures say."""
+        """Return statements about the figures."""
         seen = (claim(words, partial(look, points)) for words, look in self.claims.items())
         return [*self.notes(points), *seen]
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """What came of one arm in one turn; `beside` is what was measured without a server before it."""
+    """The result of one arm in one turn; `beside` was measured without a server before it."""
 
     points: tuple[Point, ...]
     refused: tuple[Rejection, ...]
@@ -213,7 +213,7 @@ def run(
 
 
 def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns: int) -> dict[str, Any]:
-    """What tells the stored results of this run from those of another."""
+    """Return what distinguishes the stored results of this run from those of another."""
     return {
         "scenario": scenario.name,
         "turns": turns,

@@ -1,4 +1,4 @@
-"""What a server did during a measurement: by Triton's own count, and of the machine's CPU and memory."""
+"""Observe a server during a measurement: Triton's counts, and the machine's CPU and memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ServerProbe:
 
 
 def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Split:
-    """Where a mean latency of `mean_ms` went, in which there were so many requests one after another.
+    """Divide a mean latency of `mean_ms` into its parts.
 
     What Triton does not account for is the network.
     """
@@ -63,7 +63,7 @@ def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Sp
 
 
 def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
-    """How many rows went through the network at once, how often and for how long."""
+    """Return how many executions had each number of rows, and their time."""
     return tuple(
         BatchSize(rows, count, counted.infer_ns_by_batch[rows] / count / 1e6)
         for rows, count in sorted(counted.executions_by_batch.items())

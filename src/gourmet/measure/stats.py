@@ -65,7 +65,7 @@ def stream(
     stretch: tuple[float, float],
     count: int,
 ) -> Stream | None:
-    """How the pieces of answers came: the first after its request was due, the others after one another.
+    """Summarise the times of pieces: the first since its request was due, the others since the one before.
 
     `pieces` has the moments of each answer's, none where answers came whole. Times are those of `ours`, the
     requests that the measurement is about; rates count every piece that came during the `stretch`.
@@ -106,7 +106,7 @@ def windows(due: Array, done: Array, began: float, ended: float, count: int) -> 
 
 
 def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
-    """How many requests were under way on average: the time that each spent inside the stretch."""
+    """Return the mean number of requests under way."""
     spent = np.minimum(done, ended) - np.maximum(due, began)
     return float(np.clip(spent, 0, None).sum() / (ended - began))
 

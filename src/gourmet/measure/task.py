@@ -37,7 +37,7 @@ _HALF_TOLERANCE: Final = 0.05  # of float16
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where to ask, host:port each."""
+    """Addresses of the server, each as host:port."""
 
     url: str = "localhost:8000"
     grpc_url: str = "localhost:8001"
@@ -46,7 +46,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How long to measure, and what is tolerated."""
+    """Duration of a measurement, and what it tolerates."""
 
     window_s: float = 1.0
     windows: int = 5
@@ -164,7 +164,7 @@ def _close(got: Array, expected: Array) -> bool:
 
 
 def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
-    """What each row is answered when nothing else is asked."""
+    """Return the answer to each row when nothing else is asked."""
 
     async def ask() -> list[Answer]:
         try:
@@ -179,7 +179,7 @@ def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
 
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
-    """What ONNX Runtime answers each row by itself, without any server."""
+    """Return ONNX Runtime's answer to each row by itself, without a server."""
     from gourmet.tasks.classification.given_onnx import opened_alone
 
     found = []

@@ -49,7 +49,7 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """Which rows it holds, and what is sent of them."""
+    """The rows of a request, and the bytes that are sent."""
 
     rows: tuple[int, ...]
     body: Any
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RawReply:
-    """What came back, unread: reading waits until the clock was looked at."""
+    """A reply before it is parsed, so that parsing is not timed."""
 
     head: Mapping[str, str]
     body: Any

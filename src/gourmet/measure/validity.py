@@ -50,7 +50,7 @@ class ServerOverrun(Untrusted):
 
 
 def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evidence:
-    """No error, or no more than --allow-errors accepts."""
+    """Accept no error, or no more than --allow-errors accepts."""
     failed = sum(errors.values())
     asked = requests + failed
     if failed > allowed * asked:
@@ -111,7 +111,7 @@ def _undisturbed(name: str, found: float, allowed: float, says: str) -> Evidence
 
 
 def generator_was_punctual(lag_ms: float, mean_ms: float) -> Evidence:
-    """In an open loop the client must have sent what was due, when it was due."""
+    """Check, in an open loop, that the client sent each request when it was due."""
     allowed_ms = max(_LAG_FLOOR_MS, _LAG_ALLOWED * mean_ms)
     if lag_ms > allowed_ms:
         raise Disturbed(f"the client cannot keep up (it sent {lag_ms:.1f} ms late on average), {_ITSELF}")
@@ -126,7 +126,7 @@ def too_many_in_flight(in_flight: int, lag_s: float) -> Untrusted:
 
 
 def server_kept_up(*, answered: int, due: int, seconds: float) -> Evidence:
-    """In an open loop the answers must come as fast as the requests, or latency has no meaning."""
+    """Check, in an open loop, that answers come as fast as requests; else latency has no meaning."""
     if answered < _RATE_REACHED * due - _EDGE:
         rate = answered / seconds
         raise ServerOverrun(
@@ -137,7 +137,7 @@ def server_kept_up(*, answered: int, due: int, seconds: float) -> Evidence:
 
 
 def expected_deviation(requests_per_window: float, poisson: bool) -> float:
-    """By how much windows differ from the way requests fall into them alone, as a share."""
+    """Return how much windows differ by chance alone, as a share."""
     if requests_per_window <= 0:
         return math.inf
     return 3 / math.sqrt(requests_per_window) if poisson else 2 / requests_per_window

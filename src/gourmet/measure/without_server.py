@@ -1,4 +1,4 @@
-"""What a model file does without a server on this machine: the bar that Triton is held to."""
+"""Run a model file without a server on this machine: the baseline for Triton."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class LayoutResult:
-    """How one layout did; latencies are of single runs."""
+    """The result of one layout; latencies are of single runs."""
 
     layout: Layout
     runs_per_s: float
@@ -87,7 +87,7 @@ def _warm_up(run: Run) -> None:
 
 
 def _run_until(run: Run, stop: float) -> tuple[Array, Sequence[Array]]:
-    """When it began and was done with each run, and the last answer."""
+    """Return the start and end of each run, and the last answer."""
     moments, answer = [time.perf_counter()], run()
     moments.append(time.perf_counter())
     while moments[-1] < stop:

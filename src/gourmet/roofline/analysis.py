@@ -54,7 +54,7 @@ class Roofline:
 
     @property
     def computing_s(self) -> float:
-        """With everything in a cache: what nothing can beat."""
+        """Return the time with everything in a cache, which is a lower bound."""
         return sum(one.operations / self.machine.peak(one.quantized) for one in self.layers)
 
     @property

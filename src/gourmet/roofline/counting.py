@@ -201,7 +201,7 @@ class _SizedGraph:
         return LayerCost(name, first.op_type, operations, weights, moved, quantized)
 
     def _operations(self, node: Any) -> float:
-        """None of them, with a note, where the type is not counted here or a shape could not be inferred."""
+        """Count the operations of a node; add a note if its type or shape is not known."""
         if node.op_type not in _COUNTS:
             self.unknown[node.op_type] += 1
             return 0.0
@@ -213,7 +213,7 @@ class _SizedGraph:
 
 
 def _each(of: int) -> _Count:
-    """So many operations for each element of the output."""
+    """Count a fixed number of operations for each element of the output."""
     return lambda node, ins, outs: of * math.prod(outs[0])
 
 

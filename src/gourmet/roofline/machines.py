@@ -1,4 +1,4 @@
-"""What a machine can compute and move: measured here and now, or published for a GPU."""
+"""Compute and memory rates of a machine: measured here and now, or published for a GPU."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def _copy() -> Callable[[], Any]:
 
 
 def _rate(amount: float, run: Callable[[], Any]) -> float:
-    """How much of it a second, in the best of several runs."""
+    """Return the best rate of several runs, a second."""
     return amount / min(timeit.repeat(run, timer=time.thread_time, number=1, repeat=_RUNS))

@@ -1,1 +1,1 @@
-"""Which config serves a model best on this machine under a goal, and why."""
+"""Find the config that serves a model best on this machine under a goal, and explain it."""

@@ -85,7 +85,7 @@ def because(ours: Point, theirs: Point, cpus: int) -> str:
 
 
 def _parallel_and_cost(point: Point) -> tuple[float, float]:
-    """How many executions ran at a time on average, and the milliseconds that a row costs in them."""
+    """Return the mean number of concurrent executions, and the milliseconds that a row costs in them."""
     rows = sum(size.rows * size.executions for size in point.batches)
     # Triton counts microseconds, of which a model that does nothing takes none.
     cost = max(1e-6, sum(size.infer_ms * size.executions for size in point.batches) / max(rows, 1))

@@ -1,4 +1,4 @@
-"""What a search is for and what it came to, as values and as the JSON that is saved."""
+"""Goal and result of a search, as values and as the JSON that is saved."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TuneRequest:
         return f"the lowest p95 with {self.heaviest:g} requests in flight{limit}"
 
     def keeps(self, point: Point) -> bool:
-        """Whether a point is under the limit, and one that the goal is about."""
+        """Return True for a point under the limit that the goal is about."""
         if self.p95_ms is not None and point.latency_ms.p95 > self.p95_ms:
             return False
         return self.kind == "throughput" or point.load.level == self.heaviest
@@ -70,16 +70,18 @@ class TuneRequest:
         return point.rows_per_s.value if self.kind == "throughput" else 1 / point.latency_ms.p95
 
     def best(self, points: Iterable[Point]) -> Point | None:
-        """Of a config's points, the one that it would be run at."""
+        """Return the point at which a config would be run."""
         return max(filter(self.keeps, points), key=self.value, default=None)
 
     def rank(self, points: Sequence[Point]) -> tuple[int, float]:
-        """For sorting configs: those under the limit by what they reach, the others by how near they are."""
+        """Return a sort key: configs under the limit by their result, the others by their distance from the
+        limit.
+        """
         best = self.best(points)
         return (1, self.value(best)) if best else (0, -nearest(points).latency_ms.p95)
 
     def gain(self, ours: Point, theirs: Point) -> Estimate:
-        """How many times better one point is than another; both are of several turns."""
+        """Return how many times better one point is than another, both over several turns."""
         if self.kind == "throughput":
             return stats.ratio(ours.rates, theirs.rates)
         return stats.ratio(p95s(theirs), p95s(ours))

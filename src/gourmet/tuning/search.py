@@ -75,7 +75,7 @@ def tune(
 
 
 def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> list[str]:
-    """What was tried and how, for a reader to judge the result by."""
+    """Describe what was tried, for a reader to judge the result."""
     numbers = {"bases": _BASES, "finalists": _FINALISTS}
     times = {"short": _shorter(long), "long": long}
     given = {"space": space, "request": space.request, "trials": trials, **numbers, **times}

@@ -1,4 +1,4 @@
-"""Which configs are tried: a coarse grid first, then the neighbours of what was best in it.
+"""The configs to try: a coarse grid first, then the neighbours of the best.
 
 Each is a change to the running config that sets all that is varied; `threads` is None on a GPU.
 """
@@ -60,7 +60,7 @@ class Space:
 
     @property
     def batches(self) -> bool:
-        """Whether rows of several requests can go through the network at once, and would ever meet."""
+        """Return True if rows of several requests can share an execution under some load."""
         return self.largest > 1 and self.request.heaviest >= 2
 
     @property
@@ -119,7 +119,7 @@ class Space:
         return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
 
     def _sizes(self, given: Sequence[int]) -> list[int]:
-        """Those of the sizes that are batches, and that every request of the load fits into."""
+        """Return the sizes above one that every request of the load fits into."""
         return [size for size in dict.fromkeys(given) if max(2, self.request.batch) <= size <= self.largest]
 
 

@@ -1,4 +1,4 @@
-"""What serving costs and what it gains: our backend against raw ONNX Runtime, our model.py against a lab's.
+"""Cost and gain of serving: our backend against plain ONNX Runtime, our model.py against a lab's.
 
 Everything is measured in the same run on the same cores, in turns; the goals' ratios are taken turn by turn,
 so that a machine that gets busier in between does no arm an injustice.
@@ -98,7 +98,7 @@ def _raw_runs(points: Points) -> list[Statement]:
 def _goals(
     points: Points, alone: tuple[LoadSpec, LoadSpec], several: tuple[LoadSpec, ...]
 ) -> list[Requirement]:
-    """As far as every turn was measured: one in which a point was rejected has nothing to be held against."""
+    """Return the goals for the turns that were measured; a turn with a rejected point has no baseline."""
 
     def whole(arm: str, load: LoadSpec) -> list[Point]:
         turns = points.turns(arm, load)
@@ -150,7 +150,7 @@ def _serving(python: str, lab: str) -> Iterator[Addresses]:
 
 
 def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:
-    """How often the three models give the same label; raise where they clearly should and do not."""
+    """Return how often the three models give the same label; raise if they clearly disagree."""
     ours = _probabilities(python)
     labels = list(registry.classification(python.rows.info.system).labels_of(python.rows.info))
     given = lab.answers.expected
@@ -172,7 +172,7 @@ def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:
 
 
 def _probabilities(workload: Workload) -> Array:
-    """Of each label, of every row."""
+    """Return the probability of each label for every row."""
     info = workload.rows.info
     outputs = {
         name: np.stack([answer[name] for answer in workload.answers.expected])

@@ -139,7 +139,7 @@ def _goals(points: Points) -> list[Requirement]:
 
 
 def answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
-    """How often all say the same; raise where they clearly should and do not."""
+    """Return how often all give the same answer; raise if they clearly disagree."""
     texts = {
         asks: [_text(system, answer, workload) for answer in workload.answers.expected]
         for asks, workload in workloads.items()

@@ -163,7 +163,7 @@ def arm_name(delay_us: int) -> str:
 
 
 def only_noise(arms: Sequence[Arm], points: Points) -> Found:
-    """Where nothing can be batched, the delays must make no difference."""
+    """Check that delays make no difference where nothing can be batched."""
     first, *_, last = found = _several(arms, _LEVEL, points)
     longest = times_the_throughput(last, first)
     rows = max(point.executed_rows for point in found)
@@ -175,7 +175,7 @@ def only_noise(arms: Sequence[Arm], points: Points) -> Found:
 
 
 def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
-    """Where rows can be batched: does waiting fill the batches, and what does it cost?"""
+    """Say whether waiting fills the batches, and what it costs, where rows can be batched."""
 
     def grows(figure: Callable[[Point], float], unit: str, factor: float, points: Points) -> Found:
         first, *_, last = found = _several(arms, level, points)
