@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import click
 
 from gourmet import repository
+from gourmet.client import model_config
 from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import as_json, as_pbtxt, summary
-from gourmet.commands.options import repositories_option, url_option
+from gourmet.client.model_config import summary
+from gourmet.commands.options import json_option, repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
@@ -60,6 +62,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option("--yes", is_flag=True, help="Start more instances than the machine seems to have room for.")
 @repositories_option(found=True)
 @click.option("--raw", is_flag=True, help="Print it as protobuf text.")
+@json_option
 @click.option("--write", type=FILE, help="Save the config as this config.pbtxt.")
 @url_option()
 def config(
@@ -69,6 +72,7 @@ def config(
     yes: bool,
     repositories: tuple[Path, ...],
     raw: bool,
+    as_json: bool,
     write: Path | None,
     url: str,
     **turns: Any,
@@ -109,7 +113,7 @@ def config(
                 raise UsageError(
                     f"--reset takes the config of {model} from what {url} serves: name that with --repository"
                 )
-            chosen = as_json(repository.read_config(holding[0] / model))
+            chosen = model_config.as_json(repository.read_config(holding[0] / model))
         else:
             chosen = changed(running, change)
         if not yes and (why := instance_budget.problem(url, running, chosen)):
@@ -125,12 +129,15 @@ def config(
         now = triton.config(model)
         serve = [each for each in triton.ready_versions() if each.partition("/")[0] == model]
         if write:
-            write_whole(write, as_pbtxt(now))
-    if reset or change:
+            write_whole(write, model_config.as_pbtxt(now))
+    if as_json:
+        before = {"was": running} if reset or change else {}
+        click.echo(json.dumps({"model": model, **before, "config": now, "serve": serve}, indent=2))
+    elif reset or change:
         click.echo(printable(f"was: {summary(running)}"))
         click.echo(printable(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)"))
         # A config as Triton answers it keeps the policy with which its instances were made.
         if change.versions is not None:
             click.echo(f"serve: {', '.join(serve)}")
     elif not write:
-        click.echo(printable(as_pbtxt(now) if raw else f"{summary(now)}\n"), nl=False)
+        click.echo(printable(model_config.as_pbtxt(now) if raw else f"{summary(now)}\n"), nl=False)

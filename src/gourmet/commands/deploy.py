@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gourmet.commands.options import (
     alone_in,
+    json_option,
     send_option,
     serving_url,
     to_option,
@@ -46,6 +49,7 @@ from gourmet.systems import registry
     required=False,
 )
 @send_option
+@json_option
 def deploy(
     name: str,
     form: str,
@@ -59,6 +63,7 @@ def deploy(
     architecture: str,
     url: str | None,
     send: bool,
+    as_json: bool,
 ) -> None:
     """Export a system's weights into the model repository, if they are not worse than what is served.
 
@@ -92,24 +97,37 @@ def deploy(
     if not chosen_forms:
         raise UsageError(f"{name} is not what `gourmet deploy {system} --format {form}` makes: leave one out")
     triton, said, shown = url or serving_url(models), list[str](), list[str]()
+    rows, compared = list[dict[str, Any]](), dict[str, Any]()
 
     def served(version: Path) -> None:
         if triton:
             said.append(load_and_ask(triton, version.parent, send=send))
 
     def show(comparison: Comparison) -> None:
+        compared[comparison.model] = comparison.as_dict()
         if comparison.text() not in shown:
-            click.echo(f"{comparison.model}: {comparison.text()}")
+            click.echo(f"{comparison.model}: {comparison.text()}", err=as_json)
         shown.append(comparison.text())
         if comparison.lost and force:
-            click.echo(f"--force: {comparison.model} is deployed and loses {comparison.losses()}")
+            click.echo(
+                f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json
+            )
 
     with alone_in(models):
         for each in chosen_forms:
             model = models / deployment.targets[each].model
             with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
                 folder, checks = put(deployment, each, models, number, served, force=force, show=show)
-            click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
+            if as_json:
+                about = {"model": model.name, "version": int(folder.name), "folder": str(folder)}
+                gate = [vars(check) for check in checks]
+                rows.append(
+                    {**about, "serves": bool(triton), "gate": gate, "compared": compared.get(model.name)}
+                )
+            else:
+                click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
 
 
 def _of_weights(

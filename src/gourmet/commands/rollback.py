@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from gourmet.commands.options import alone_in, send_option, serving_url, to_option, url_option
+from gourmet.commands.options import alone_in, json_option, send_option, serving_url, to_option, url_option
 from gourmet.serving.connect import connect
 
 
@@ -19,7 +20,8 @@ from gourmet.serving.connect import connect
     required=False,
 )
 @send_option
-def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
+@json_option
+def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool) -> None:
     """Go back to the version before: of a model, or of all that the last deployment of a system made.
 
     The version's config and labels come back with it, and it is asked its sample. If it does not answer,
@@ -38,11 +40,18 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
 
         def served(before: Mapping[Path, int]) -> None:
             for model in before if triton else ():
-                click.echo(load_and_ask(triton or "", model, send=send))
+                click.echo(load_and_ask(triton or "", model, send=send), err=as_json)
 
         with served_as_before(triton, chosen, send=send):
             steps = withdraw(chosen, served)
         serves = "serves" if triton else "is the latest; no Triton was asked"
+        if as_json:
+            rows = [
+                {"model": model.name, "withdrawn": latest, "version": before, "serves": bool(triton)}
+                for model, (latest, before) in steps.items()
+            ]
+            click.echo(json.dumps(rows, indent=2))
+            return
         for model, (latest, before) in steps.items():
             click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")
 
