@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from types import SimpleNamespace
@@ -52,6 +53,14 @@ def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None
 
 
 @pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
+def test_json_has_the_config_before_and_after_a_change(gourmet_config) -> None:
+    shown = json.loads(gourmet_config(MODEL, "--json").output)
+    assert shown.keys() == {"model", "config", "serve"}
+    changed = json.loads(gourmet_config(MODEL, "--instances", "2", "--json").output)
+    assert changed["was"] == shown["config"]
+    assert changed["config"]["instance_group"][0]["count"] == 2
+
+
 def test_more_instances_than_the_machine_has_room_for_are_refused_before_anything_is_loaded(
     gourmet_config, monkeypatch, memory
 ) -> None:

@@ -126,6 +126,13 @@ def modules_of(package: str) -> list[str]:
     return [f"gourmet.{package}.{path.stem}" for path in folder.glob("*.py")]
 
 
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_each_image_has_labels_with_the_release(path: Path) -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', path.read_text()))
+    assert labels.keys() == {"title", "description", "licenses", "version"}
+    assert labels["version"] == metadata.version("gourmetgram-triton")
+
+
 def installed(dockerfile: Path) -> set[str]:
     """The packages that an image gets, with what they bring along, as this environment has them."""
     text = dockerfile.read_text()

@@ -37,6 +37,7 @@ from gourmet.tasks.classification.calibration import Calibration, read_evaluatio
 from gourmet.tasks.classification.export import Exported, Source
 from gourmet.tasks.classification.formats import open_onnx
 from gourmet.tasks.evaluation_file import NotEvaluated
+from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors
 
@@ -406,3 +407,13 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
     with pytest.raises(RepositoryError, match="has no version before 1"):
         rollback([model])
     assert versions(model) == (1,)
+
+
+def test_a_file_that_is_exported_again_has_the_new_metadata_once() -> None:
+    shipped = (MODELS / "digits" / "1" / "model.onnx").read_bytes()
+    again = with_metadata(shipped, "numbers", "MIT", labels=["one"])
+    onnx.checker.check_model(again)  # refuses a key that repeats
+    model = onnx.load_from_string(again)
+    metadata = {each.key: each.value for each in model.metadata_props}
+    assert (metadata["system"], metadata["license"], metadata["labels"]) == ("numbers", "MIT", '["one"]')
+    assert model.graph == onnx.load_from_string(shipped).graph

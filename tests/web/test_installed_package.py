@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.up import Up
@@ -38,19 +41,48 @@ def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Pat
         for page in PAGES:
             with urllib.request.urlopen(f"http://127.0.0.1:{up.port}{page}") as answer:
                 assert answer.status == 200
-        command = [
-            "curl",
-            "-sf",
-            "-H",
-            "Accept: application/json",
-            "-F",
-            f"file=@{PHOTO}",
-        ]
-        command.append(f"http://127.0.0.1:{up.port}/predict")
+        command = ["curl", "-sf", "-F", f"file=@{PHOTO}", f"http://127.0.0.1:{up.port}/predict"]
         photo = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert photo["label"] == "Noodles/Pasta"
+        before = installed_files(environment)
+        deployed, withdrawn = taught(gourmet, tmp_path, os.environ | env)
+        assert {row["model"]: (row["version"], row["serves"]) for row in deployed} == {
+            "food_classifier": (2, True),
+            "food_classifier_onnx": (2, True),
+            "food_classifier_int8": (2, True),
+        }
+        assert all(check["passed"] for row in deployed for check in row["gate"])
+        assert {(row["withdrawn"], row["version"], row["serves"]) for row in withdrawn} == {(2, 1, True)}
+        assert installed_files(environment) == before
     finally:
         up.stop()
     assert (home / "models" / "food_classifier" / "config.pbtxt").is_file()
     done = subprocess.run([gourmet, "train", "digits"], capture_output=True, text=True, cwd=tmp_path)
     assert "pip install 'gourmetgram-triton[train]'" in done.stderr
+
+
+def installed_files(environment: Path) -> dict[str, int]:
+    files = (path for path in environment.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path): path.stat().st_mtime_ns for path in files}
+
+
+def taught(gourmet: str, folder: Path, env: dict[str, str]) -> tuple[Any, Any]:
+    """Teach the food network a few photos, deploy it and go back; return what the last two print as JSON."""
+    pictures = {SAMPLES / "02_cupcakes.jpg": "Dessert", SAMPLES / "09_green-soup.jpg": "Soup"}
+    pictures |= {SAMPLES / "09_watercress-soup.jpg": "Soup", SAMPLES / "08_grilled-fish.jpg": "Seafood"}
+    labels = {"bread": "Bread", "eggs": "Egg", "noodles": "Noodles-Pasta", "rice": "Rice", "soup": "Soup"}
+    pictures |= {ROOT / "tests" / "drawings" / f"{name}.jpg": label for name, label in labels.items()}
+    for picture, label in pictures.items():
+        (folder / "photos" / label).mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, folder / "photos" / label)
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [gourmet, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("learn-more", "food11", "photos")
+    deployed = run("deploy", "food11", "--weights", "runs/food11-more/learned.npz", "--json")
+    return json.loads(deployed), json.loads(run("rollback", "food11", "--json"))

@@ -13,28 +13,34 @@ import onnx
 from gourmet.deploying.target import Target
 
 
-def metadata(system: str, license: str, **about: Any) -> bytes:
-    """Return bytes to append to an ONNX file.
+def with_metadata(content: bytes, system: str, license: str, **about: Any) -> bytes:
+    """Return the content of an ONNX file with what is known of it.
 
     Protobuf joins messages that follow each other, so the graph and its weights stay as they are.
     """
-    said = {"system": system, "license": license, "version": version("gourmetgram-triton"), **about}
-    model = onnx.ModelProto()
-    for key, value in said.items():
+    known = {"system": system, "license": license, "version": version("gourmetgram-triton"), **about}
+    known = {key: value for key, value in known.items() if value}
+    before = onnx.load_from_string(content)
+    kept = [each for each in before.metadata_props if each.key not in known]
+    if len(kept) < len(before.metadata_props):  # a file that was deployed before; no key may repeat
+        del before.metadata_props[:]
+        before.metadata_props.extend(kept)
+        content = before.SerializeToString()
+    appended = onnx.ModelProto()
+    for key, value in known.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if text:
-            model.metadata_props.add(key=key, value=text)
-    return bytes(model.SerializeToString())
+        appended.metadata_props.add(key=key, value=text)
+    return bytes(content + appended.SerializeToString())
 
 
-def with_metadata(target: Target, appended: bytes) -> Target:
-    """The same target, whose ONNX files end with `appended`."""
+def described(target: Target, system: str, license: str, **about: Any) -> Target:
+    """The same target, whose ONNX files have metadata."""
 
     def build(path: Path) -> dict[str, Any]:
         form = target.build(path)
         if path.suffix == ".onnx":
-            with path.open("ab") as file:
-                file.write(appended)
+            path.write_bytes(with_metadata(path.read_bytes(), system, license, **about))
         return form
 
-    return replace(target, build=build, also=[with_metadata(each, appended) for each in target.also])
+    also = [described(each, system, license, **about) for each in target.also]
+    return replace(target, build=build, also=also)

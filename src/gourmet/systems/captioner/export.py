@@ -36,7 +36,7 @@ from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.graphs import OPSET, Graph
 from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.onnx_metadata import metadata
+from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
@@ -79,8 +79,9 @@ class TrainedCaptioner:
     def files(self) -> dict[str, bytes]:
         """All that a Python model needs."""
         graphs = {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
-        about = metadata(SYSTEM.name, _LICENSE)
-        return self.checkpoint.files | {name: graph + about for name, graph in graphs.items()}
+        return self.checkpoint.files | {
+            name: with_metadata(graph, SYSTEM.name, _LICENSE) for name, graph in graphs.items()
+        }
 
     def graph(self, name: str, path: Path) -> dict[str, Any]:
         path.write_bytes(self.files[name])

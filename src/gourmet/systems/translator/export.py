@@ -35,7 +35,7 @@ from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.graphs import OPSET, Graph, step_graph
 from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.onnx_metadata import metadata, with_metadata
+from gourmet.tasks.onnx_metadata import described
 from gourmet.tasks.system_parts import BadData, EmptyPart, TextData
 from gourmet.training.task import Tick
 
@@ -216,7 +216,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), graph.same_shapes
         target = Target(model, "model.onnx", build, verify, dims=graph.dims())
-        return with_metadata(target, metadata(SYSTEM.name, _LICENSE))
+        return described(target, SYSTEM.name, _LICENSE)
 
     def reference(model: str) -> Target:
         return Target(model, package.REFERENCE, source.reference, lambda path: ())

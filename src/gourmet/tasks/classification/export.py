@@ -30,7 +30,7 @@ from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.last_layer import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.onnx_metadata import metadata, with_metadata
+from gourmet.tasks.onnx_metadata import described
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
 
@@ -189,11 +189,15 @@ class ClassifierExport:
             "code": type(self.system).__module__,
             **self.preprocessing,
         }
-        appended = metadata(
-            self.system.name, self.license, labels=self.system.labels, preprocessing=preprocessing
+        with_metadata = partial(
+            described,
+            system=self.system.name,
+            license=self.license,
+            labels=self.system.labels,
+            preprocessing=preprocessing,
         )
         return Deployment(
-            targets={name: with_metadata(model(source), appended) for name, model in self.models.items()},
+            targets={name: with_metadata(model(source)) for name, model in self.models.items()},
             facts={
                 "network": {key: about[key] for key in ("system", "architecture", "labels")},
                 "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},
