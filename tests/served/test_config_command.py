@@ -52,7 +52,6 @@ def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None
     assert "now: 2 instances on the CPU; batches of up to 16 rows; no dynamic batching" in result.output
 
 
-@pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
 def test_json_has_the_config_before_and_after_a_change(gourmet_config) -> None:
     shown = json.loads(gourmet_config(MODEL, "--json").output)
     assert shown.keys() == {"model", "config", "serve"}
@@ -61,6 +60,7 @@ def test_json_has_the_config_before_and_after_a_change(gourmet_config) -> None:
     assert changed["config"]["instance_group"][0]["count"] == 2
 
 
+@pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
 def test_more_instances_than_the_machine_has_room_for_are_refused_before_anything_is_loaded(
     gourmet_config, monkeypatch, memory
 ) -> None:
