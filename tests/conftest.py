@@ -27,9 +27,8 @@ TIERS = {"unit", "served", "web", "hard", "containers"}
 HERE = Path(__file__).parent
 # Begun first, so that no worker is left with one of them while the others have nothing more to do.
 LONGEST = (
-    "served/test_notebook.py",
+    "served/test_lab_notebooks.py",
     "served/test_classify_on_ray.py",
-    "served/test_translator_notebook.py",
     "served/test_deployer.py",
     "web/test_life_of_a_system.py",
     "served/test_translator_bench.py",

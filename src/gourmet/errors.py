@@ -22,6 +22,10 @@ class GourmetError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """In a notebook it is a sentence, as on the command line."""
+        return [f"Error: {printable(str(self))}"]
+
 
 class UsageError(GourmetError):
     """The command line asked for something that makes no sense."""

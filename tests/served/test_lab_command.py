@@ -41,7 +41,13 @@ class RunningLab:
                 [*command, *ports, f"--metrics-port={metrics}", "--no-browser"],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**env, "PYTHONUNBUFFERED": "1", "JUPYTER_RUNTIME_DIR": str(log.parent), **environment},
+                env={
+                    **env,
+                    "PYTHONUNBUFFERED": "1",
+                    "JUPYTER_RUNTIME_DIR": str(log.parent),
+                    "GOURMET_LAB": str(log.parent / "lab"),
+                    **environment,
+                },
                 start_new_session=True,
             )
 

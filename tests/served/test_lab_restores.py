@@ -14,27 +14,28 @@ from click.testing import CliRunner
 
 from gourmet.cli import main
 from gourmet.commands.lab import _strayed
-from gourmet.lab.server import Lab
+from gourmet.serving.connect import connect
 from gourmet.serving.waiting import wait_until
 
 MODEL = "food_classifier_onnx"
 # What a kernel does: ask for the end to be cleaned up, change a config, and go on until it is ended.
 KERNEL = """
-import sys, time
-from pathlib import Path
+import os, sys, time
 from click.testing import CliRunner
 from gourmet.cli import main
-from gourmet.lab.server import Lab
-url, repository = sys.argv[1:]
-Lab(url).restored_at_the_end(Path(repository), "food_classifier_onnx")
+from gourmet.lab import begin
+url, os.environ["GOURMET_LAB"] = sys.argv[1:]
+os.environ["TRITON_SERVER_URL"] = url
+begin(8, "food_classifier_onnx")
 done = CliRunner().invoke(main, ["config", "food_classifier_onnx", "--variant", "one-instance", "--url", url])
-print(done.exit_code, flush=True)
+print(f"ended with {done.exit_code}", flush=True)
 time.sleep(300)
 """
 
 
 def instances(url: str) -> int:
-    return int(Lab(url).config(MODEL)["instance_group"][0]["count"])
+    with connect(url) as triton:
+        return int(triton.config(MODEL)["instance_group"][0]["count"])
 
 
 @pytest.fixture
@@ -47,11 +48,13 @@ def changed(triton: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_configs_are_back_however_the_kernel_ends(triton: Any, how: signal.Signals) -> None:
-    command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(triton.repository)]
+def test_the_configs_are_back_however_the_kernel_ends(
+    triton: Any, how: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout
-        assert kernel.stdout.readline() == "0\n"
+        assert "ended with 0\n" in iter(kernel.stdout.readline, "")
         assert instances(triton.http_url) == 1
         kernel.send_signal(how)
     wait_until(

@@ -1,4 +1,4 @@
-"""`gourmet lab`: the notebook in JupyterLab, beside a running stack, which is started where none runs."""
+"""`gourmet lab`: the notebooks in JupyterLab, beside a running stack, which is started where none runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 import sysconfig
 import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,11 @@ from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.doctor.findings import Examined, Finding
 from gourmet.doctor.stack import strayed
 from gourmet.errors import GourmetError, UsageError
+from gourmet.lab.exercises import FOLDER_ENV, folder
+from gourmet.lab.handing_in import write_page
+from gourmet.lab.restoring import restore_models
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import IS_INSTALLED, home, shipped
+from gourmet.runtime.files import shipped
 from gourmet.runtime.optional import how_to_install
 from gourmet.runtime.signals import set_on_stop
 from gourmet.serving.connect import connect
@@ -42,17 +46,27 @@ _STACK_TIMEOUT_S: Final = 10.0
 @click.option("--lab-port", default=8888, type=click.IntRange(1, 65535), help="Port of JupyterLab.")
 @port_options(found=True)
 @url_option("Triton's address.  [default: --http-port of this machine]", required=False)
+@click.option("--fresh", is_flag=True, help="Begin again: put the work so far aside, and restore the server.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int) -> None:
-    """Open notebooks/triton.ipynb in JupyterLab, until Ctrl-C.
+def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...], **ports: int) -> None:
+    """Open the lab's notebooks in JupyterLab, until Ctrl-C; or hand in: `gourmet lab hand-in`.
 
-    The notebook asks the Triton at --url, or at --http-port of this machine; if none runs there, Triton and
+    The notebooks are copied into runs/lab, where everything of your lab stays. `hand-in` writes one page
+    there with your predictions, figures, answers and code.
+
+    The notebooks ask the Triton at --url, or at --http-port of this machine; if none runs there, Triton and
     the web app are started too, and end with the lab. JupyterLab listens on loopback and asks for the token
     that it prints. ARGUMENTS are passed to it, such as --no-browser.
     """
+    if arguments == ("hand-in",):
+        click.echo(f"written: {write_page()}")
+        return
     if find_spec("jupyterlab") is None:
         raise GourmetError(f"JupyterLab is not installed here: run `{how_to_install('lab')}`")
     log, ending, running = LogPrinter(), threading.Event(), {}
+    if fresh and folder().exists():
+        aside = folder().with_name(f"lab-{time.strftime('%Y%m%d-%H%M%S')}")
+        log.say("gourmet", f"the work so far is in {folder().rename(aside)}")
     if url and Address.of(url).scheme != "http":
         raise UsageError(f"the notebook and NVIDIA's tools in it ask over plain HTTP, not {url}")
     chosen, url = url, url or f"127.0.0.1:{ports['http_port']}"
@@ -64,6 +78,8 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
             for finding in _strayed(url, chosen is not None):
                 log.say("gourmet", str(finding), "yellow")
+            if fresh:
+                restore_models(url)
         else:
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
             options = [f"{option}={port}" for option, port in as_options(ports).items()]
@@ -94,11 +110,12 @@ def _strayed(url: str, named: bool) -> list[Finding]:
 
 
 def _notebooks() -> Path:
-    """The folder of the notebooks; those of an installed package are copied into the user's own first."""
-    if not IS_INSTALLED:
-        return shipped("notebooks")
-    copies = home() / "notebooks"
-    return copies if copies.exists() else Path(shutil.copytree(shipped("notebooks"), copies))
+    """The folder of the lab, with copies of the notebooks that are not there yet."""
+    for path in shipped("notebooks").iterdir():
+        if path.suffix in (".ipynb", ".json") and not (folder() / path.name).exists():
+            folder().mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder())
+    return folder()
 
 
 def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:
@@ -123,5 +140,5 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
         elif line.strip() and not _TELLS_NOTHING.match(line.strip()):
             log.say("jupyter", line.strip())
 
-    env = {**os.environ, "TRITON_SERVER_URL": url, "PATH": path}
+    env = {**os.environ, "TRITON_SERVER_URL": url, "PATH": path, FOLDER_ENV: str(notebooks)}
     return Child(command, env=env, cwd=notebooks, on_line=on_line)

@@ -28,7 +28,8 @@ def load(name: str, source: Path | None, url: str) -> None:
 
     Without --from, NAME is a model of the served repositories, such as one for study. With --from it is a
     copy of your folder, which is served beside the other models until you unload it. Load it again after
-    each change. If the new one cannot be loaded, the old one goes on serving.
+    each change. If the new one cannot be loaded, the old one goes on serving. A Triton elsewhere, as in a
+    container, is sent the files, and keeps them until it ends.
 
     \b
     gourmet load food_first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
@@ -42,6 +43,11 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
         status = subprocess.run(command, env=environment(Path(folder)), check=False).returncode
     # NVIDIA's ends with status 99 after its own help, which is not an error.
     ctx.exit(0 if "--help" in arguments else status)
+
+
+def program() -> None:
+    """The command `perf_analyzer`."""
+    perf_analyzer.main(["--", *sys.argv[1:]], prog_name="perf_analyzer")
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:

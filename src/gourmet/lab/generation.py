@@ -1,55 +1,40 @@
-"""A running Triton that generates text, as the notebook asks it."""
+"""What the notebook about loops asks of models that generate text."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any
 
-import numpy as np
-
+from gourmet import repository
 from gourmet.contracts import GeneratedText
-from gourmet.errors import GourmetError
-from gourmet.lab.server import asking_again
-from gourmet.measure import sweep
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec, Point, Through
-from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.lab import exercises
+from gourmet.runtime.decoding import package
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
-_TIMEOUT_S: Final = 60.0
-_EXAMPLES: Final = 24
-_SEED: Final = 5
-
+_TIMEOUT_S = 60.0
 
 # A text, or a picture as a file.
-LabExample = str | bytes
+Example = str | bytes
 
 
-def ask(url: str, model: str, example: LabExample) -> GeneratedText:
-    return ask_together(url, model, [example])[0]
-
-
-def ask_together(url: str, model: str, examples: Sequence[LabExample]) -> list[GeneratedText]:
-    """The answers to several examples in one request."""
-    with connect(url, _TIMEOUT_S) as triton:
+def ask(model: str, example: Example) -> GeneratedText:
+    """The whole answer of a served model."""
+    with connect(exercises.current().url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
         system = registry.generation(info.system)
-        inputs = [system.request_inputs(_sent(each), info) for each in examples]
-        together = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
-        outputs = triton.infer(model, together).outputs
-    return [
-        system.generated({name: values[row : row + 1] for name, values in outputs.items()}, info)
-        for row in range(len(examples))
-    ]
+        return system.generated(
+            triton.infer(model, system.request_inputs(_sent(example), info)).outputs, info
+        )
 
 
-def pieces(url: str, model: str, example: LabExample) -> list[tuple[float, str]]:
+def pieces(model: str, example: Example) -> list[tuple[float, str]]:
     """Each piece of a streamed answer, and how many milliseconds after the request it came."""
-    with connect(url, _TIMEOUT_S) as triton:
+    with connect(exercises.current().url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
         system = registry.generation(info.system)
         began = time.perf_counter()
@@ -60,31 +45,30 @@ def pieces(url: str, model: str, example: LabExample) -> list[tuple[float, str]]
         ]
 
 
-def measured(
-    url: str, model: str, through: Through, system: str = "", *, levels: Sequence[int], seconds: float
-) -> list[Point]:
-    """A point for each number of clients, every answer checked; `system` where the model names none."""
-    target, options = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5)
-    data = DataSource(_EXAMPLES, _SEED)
-
-    def measure() -> list[Point]:
-        workload = sweep.prepare(model, target, data, through=through, stepped=system)
-        loads = [LoadSpec(model, level, through=through) for level in levels]
-        return [sweep.measure(workload, load, target, options) for load in loads]
-
-    # In a thread, since a notebook's own has a loop of events already.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(measure).result()
+def served_package(model: str) -> Any:
+    """The package of a generating model: its tokenizer and its constants."""
+    folder = repository.DEFAULT / model
+    return package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
 
 
 @contextmanager
-def keeping_busy(url: str, model: str, example: LabExample, *, clients: int) -> Iterator[None]:
+def keeping_busy(model: str, example: Example, clients: int) -> Iterator[None]:
     """So many clients that ask about `example` again and again until the block ends."""
-    with asking_again(lambda: ask(url, model, example), clients) as tally:
-        yield
-    if tally.failed:
-        raise GourmetError(f"{len(tally.failed)} requests beside the block failed: {tally.failed[0]}")
+    enough = threading.Event()
+
+    def ask_again() -> None:
+        while not enough.is_set():
+            ask(model, example)
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask_again) for _ in range(clients)]
+        try:
+            yield
+        finally:
+            enough.set()
+        for client in asking:
+            client.result()
 
 
-def _sent(example: LabExample) -> bytes:
+def _sent(example: Example) -> bytes:
     return example.encode() if isinstance(example, str) else example

@@ -1,27 +1,58 @@
-"""A process that waits until a notebook's kernel has ended, and has models serve again what their files say.
+"""A process that waits until a notebook's kernel has ended, and then restores what the server served before.
 
-python -m gourmet.lab.restoring URL REPOSITORY MODEL…        # until its standard input ends, as it does
-                                                             # with a kernel that is killed as well
+python -m gourmet.lab.restoring URL    # reads lines until its input ends, as it does with a kernel
+                                       # that is killed as well: [model, config or null], or a process to end
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
 import sys
-from pathlib import Path
 
+from gourmet import repository
 from gourmet.client.model_config import as_json
+from gourmet.deploying.own_folder import is_own_copy, remove_own_copy
 from gourmet.errors import GourmetError
-from gourmet.repository import read_config
+from gourmet.repository.config_change import strayed
+from gourmet.runtime.files import own_models
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.serving.preflight import waits_until_asked
 
 
-def restore(url: str, repository: Path, models: list[str]) -> None:
-    for model in models:
+def restore(url: str, lines: list[str]) -> None:
+    for line in map(json.loads, lines):
+        if isinstance(line, int):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(line, signal.SIGTERM)
+            continue
+        model, config = line
         with contextlib.suppress(GourmetError), connect(url, LOADS_WITHIN_S) as triton:
-            triton.load(model, as_json(read_config(repository / model)))
+            if config:
+                triton.load(model, config)
+            elif model in triton.ready_models():
+                triton.unload(model)
+                remove_own_copy(model)
+
+
+def restore_models(url: str) -> None:
+    """Have every model serve what its files say; unload models for study and copies of own folders."""
+    with connect(url, LOADS_WITHIN_S) as triton:
+        for model in triton.ready_models():
+            folder = repository.DEFAULT / model
+            if not folder.is_dir():
+                if is_own_copy(own_models() / model):
+                    triton.unload(model)
+                    remove_own_copy(model)
+                continue
+            config = repository.read_config(folder)
+            if waits_until_asked(as_json(config)):
+                triton.unload(model)
+            elif strayed(triton.config(model), as_json(config)):
+                triton.load(model, as_json(config))
 
 
 if __name__ == "__main__":
-    sys.stdin.read()
-    restore(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    restore(sys.argv[1], sys.stdin.readlines())

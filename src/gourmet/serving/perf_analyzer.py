@@ -28,7 +28,7 @@ _GLIBC_OF_NEWER: Final = (2, 38)
 
 def binary() -> Path:
     """Return the path of the program in this environment; download it first if it is missing."""
-    program = Path(sysconfig.get_path("scripts"), "perf_analyzer")
+    program = Path(sysconfig.get_path("scripts"), "nvidia_perf_analyzer")
     if program.is_file():
         return program
     glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])

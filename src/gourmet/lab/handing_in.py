@@ -1,0 +1,75 @@
+"""A student's lab as one page: predictions, figures, verdicts, code, answers in words, and the machine."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import UsageError
+from gourmet.lab.exercises import ANSWERS, MACHINE_FILE, folder
+from gourmet.reports.page import render
+
+FILE: Final = "hand-in.html"
+_ANSWERED: Final = re.compile(r"""\banswer\(\s*["'](\w+)["']""")
+_EMPTY: Final = "write your answer"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A heading, a cell of code with the answers that it gave, or the student's words on an open question."""
+
+    heading: str = ""
+    code: str = ""
+    answers: tuple[dict[str, Any], ...] = ()
+    question: str = ""
+    words: str = ""
+
+
+def write_page() -> Path:
+    """Write the page into the folder of the lab."""
+    answers = {
+        path.stem: {"key": path.stem, **json.loads(path.read_text())}
+        for path in (folder() / ANSWERS).glob("*.json")
+    }
+    answered = {key: answer for key, answer in answers.items() if "verdict" in answer}
+    if not answered:
+        raise UsageError(f"{folder()} has no answer yet: work on an exercise first (`gourmet lab`)")
+    parts = [part for path in sorted(folder().glob("*.ipynb")) for part in _parts(path, answered)]
+    shown = {answer["key"] for part in parts for answer in part.answers}
+    more = tuple(answer for key, answer in answered.items() if key not in shown)
+    parts += [Part("Answered elsewhere", answers=more)] if more else []
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    machine = json.loads((folder() / MACHINE_FILE).read_text())
+    right = sum(answer["verdict"] == "as you predicted" for answer in answered.values())
+    page = render(
+        "lab/hand_in.html",
+        title="The lab, handed in",
+        when=when,
+        parts=parts,
+        machine=machine,
+        right=right,
+        count=len(answered),
+    )
+    path = folder() / FILE
+    path.write_text(page)
+    return path
+
+
+def _parts(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Part]:
+    """What a page shows of a notebook, in its order."""
+    parts = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            keys = [key for key in _ANSWERED.findall(text) if key in answers]
+            parts.append(Part(code=text, answers=tuple(answers[key] for key in keys)))
+        elif "box" in cell["metadata"].get("tags", ()):
+            question, _, words = text.partition("\n\n")
+            parts.append(Part(question=question.strip("*"), words="" if _EMPTY in words else words))
+        elif text.startswith("## "):
+            parts.append(Part(text.partition("\n")[0].lstrip("# ")))
+    return parts

@@ -1,0 +1,306 @@
+"""Measurements of a lab: arms in rounds, each beside its baseline, and what else used the machine."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+from gourmet.client.config_summary import summary
+from gourmet.errors import GourmetError
+from gourmet.lab import exercises
+from gourmet.measure import stats, sweep, validity
+from gourmet.measure.inputs import DataSource, rows_for
+from gourmet.measure.report import PHASES, latency_against_throughput, split_bar
+from gourmet.measure.results import Estimate, LoadSpec, Point, Through
+from gourmet.measure.server_probe import cpu_s, listener, spent_s, tree
+from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.reports import chart
+from gourmet.reports.chart import Bar
+from gourmet.repository.config_change import Change, changed
+from gourmet.runtime.instances import available_cpus
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.serving.run_file import stack_at
+from gourmet.systems import registry
+
+# Seconds of a window, of which a measurement has three.
+SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"
+_WINDOWS: Final = 3
+_ROWS: Final = 32
+_SEED: Final = 5
+# Of all cores: with more than this a measurement is disturbed.
+_OTHERS_ALLOWED: Final = 0.1
+_BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
+
+
+@dataclass(frozen=True)
+class Arm:
+    load: LoadSpec
+    change: Change
+    stepped: str = ""  # the system whose answers the client computes a step a request
+
+
+def arm(
+    model: str, clients: int = 1, rows: int = 1, through: Through = "triton", stepped: str = "", **change: Any
+) -> Arm:
+    """A load on a model whose config is changed as by `gourmet config`: instances=2, delay_us=100."""
+    return Arm(LoadSpec(model, clients, batch=rows, through=through), Change(**change), stepped)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured, with its interval, and why it decides nothing, if something disturbed it."""
+
+    estimate: Estimate
+    disturbed: str = ""
+
+
+@dataclass
+class Run:
+    """The rounds of an arm."""
+
+    name: str
+    points: list[Point] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)  # rows per second, by window
+    latencies_ms: list[float] = field(default_factory=list)  # of a request on average, by window
+    disturbed: str = ""
+    others: float | None = None  # cores that other programs used, in the worst round
+
+    @property
+    def point(self) -> Point:
+        if not self.points:
+            raise GourmetError(f"{self.name} was not measured: {self.disturbed}")
+        return stats.merge(self.points)
+
+    def row(self) -> tuple[str, ...]:
+        if not self.points:
+            return (self.name, f"not measured: {self.disturbed}")
+        point = self.point
+        server = f"{point.usage.server_cores:.1f}" if point.usage.server_cores is not None else "?"
+        others = f"{self.others:.1f}" if self.others is not None else "?"
+        return (
+            *(self.name, f"{stats.interval(self.rates):.0f}", f"{point.latency_ms.p50:.1f}"),
+            *(f"{point.latency_ms.p99:.1f}", f"{point.split_ms.queue:.1f}", f"{point.split_ms.infer:.1f}"),
+            *(server, f"{point.usage.client_cores:.1f}", others),
+        )
+
+
+class Runs(dict[str, Run]):
+    """Runs by the name of their arm, which is an attribute too; shown as a table and charts."""
+
+    _HEADINGS = ("", "rows/s", "p50 ms", "p99 ms", "queue ms", "infer ms", "Triton", "client", "others")
+
+    def __getattr__(self, name: str) -> Run:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __repr__(self) -> str:
+        rows = [self._HEADINGS, *(run.row() for run in self.values())]
+        widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(9)]
+        return (
+            "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
+            + "\n(the last three: cores used)"
+        )
+
+    def drawing(self) -> chart.Drawing | None:
+        runs = [run for run in self.values() if run.points]
+        if not runs:
+            return None
+        rates = [(run.name, stats.interval(run.rates)) for run in runs]
+        end = 1.3 * max(rate.value for _, rate in rates)
+        bars = [Bar(name, rate.value, rate.low, rate.high, says=f"{rate.value:.3g}") for name, rate in rates]
+        splits = [split_bar(run.name, run.point.split_ms, f"{run.point.latency_ms.mean:.3g}") for run in runs]
+        drawings = {
+            "throughput": chart.bars(bars, "throughput", "rows per second, with 95 % interval", end=end),
+            "where a request's time goes": chart.bars(splits, "latency", "mean latency, ms", colours=PHASES),
+        }
+        points = [run.point for run in runs]
+        if len({point.load.level for point in points}) > 2:
+            drawings["latency against throughput"] = latency_against_throughput(points)
+        return chart.stacked("measured", list(drawings.items()))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{self!r}</pre>{as_image(self.drawing())}"
+
+
+def measure(rounds: int = 2, **arms: Arm) -> Runs:
+    """Measure the arms in rounds, one after another, every answer checked; then the configs are as before."""
+    exercise = exercises.current()
+    exercise.check_predicted()
+    runs = Runs({name: Run(name) for name in arms})
+    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop of events already
+        pool.submit(_measure, exercise.url, rounds, arms, runs).result()
+    exercise.keep_runs(repr(runs), runs.drawing() or "")
+    return runs
+
+
+def _measure(url: str, rounds: int, arms: dict[str, Arm], runs: Runs) -> None:
+    target, seconds = Addresses(url), float(os.environ.get(SECONDS_ENV, "1"))
+    options = MeasureOptions(seconds, _WINDOWS, min(1.0, seconds), attempts=2, steadiness=1e9)
+    workloads: dict[tuple[str, str], Workload] = {}
+    with connect(url, LOADS_WITHIN_S) as triton:
+        usual = {arm.load.model: triton.config(arm.load.model) for arm in arms.values()}
+        serving = dict(usual)
+        try:
+            for number in range(1, rounds + 1):
+                for name, arm in arms.items():
+                    model = arm.load.model
+                    config = changed(usual[model], arm.change) if arm.change else usual[model]
+                    if config != serving[model]:
+                        triton.load(model, config)
+                        serving[model] = config
+                    print(f"round {number} of {rounds}: {name} ({summary(triton.config(model))})")  # noqa: T201
+                    asked = model, arm.load.through
+                    if asked not in workloads:
+                        data = DataSource(_ROWS, _SEED)
+                        workloads[asked] = sweep.prepare(
+                            model, target, data, through=arm.load.through, stepped=arm.stepped
+                        )
+                    _measure_once(runs[name], workloads[asked], arm.load, target, options)
+        finally:
+            for model, config in usual.items():
+                if serving[model] != config:
+                    triton.load(model, config)
+
+
+def _measure_once(
+    run: Run, workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions
+) -> None:
+    try:
+        with other_programs(target.url) as others:
+            point = sweep.measure(workload, load, target, options, run.name)
+    except (validity.Disturbed, validity.ServerOverrun) as exc:
+        run.disturbed = str(exc)
+        return
+    run.points.append(point)
+    run.rates += point.rates
+    run.latencies_ms += [window.mean_ms for window in point.windows]
+    run.others = max([*others, run.others or 0.0]) if others else None
+    run.disturbed = run.disturbed or _too_much(others)
+
+
+def _too_much(others: Sequence[float]) -> str:
+    cpus = available_cpus()
+    if not others or others[0] <= _OTHERS_ALLOWED * cpus:
+        return ""
+    return f"other programs used {others[0]:.1f} of {cpus} cores"
+
+
+@contextmanager
+def other_programs(url: str) -> Iterator[list[float]]:
+    """Fill the list with the number of cores that programs outside the lab used, unless that is unknown."""
+    stack, cores = stack_at(url), sorted(os.sched_getaffinity(0))
+    server = stack.pid if stack else listener(url)
+    found: list[float] = []
+    before = _look(server, cores)
+    yield found
+    after = _look(server, cores)
+    if server:
+        took = after[0] - before[0]
+        found.append(max(0.0, after[1] - before[1] - spent_s(before[2], after[2])) / took)
+
+
+def _look(server: int | None, cores: Sequence[int]) -> tuple[float, float, dict[int, float]]:
+    """The time; the processor seconds of the machine so far; those of the lab's processes."""
+    own = cpu_s(
+        {process.pid: process for pid in (os.getpid(), server) if pid for process in tree(pid)}.values()
+    )
+    times = psutil.cpu_times(percpu=True)
+    busy = sum(getattr(times[core], name, 0.0) for core in cores for name in _BUSY)
+    return time.monotonic(), busy, own
+
+
+def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
+    """Call one after the other, `count` times; the milliseconds of each, or the figures that it returns."""
+    exercise = exercises.current()
+    exercise.check_predicted()
+    took: list[list[float]] = [[] for _ in calls]
+    with other_programs(exercise.url) as others:
+        for _ in range(count):
+            for figures, call in zip(took, calls, strict=True):
+                began = time.perf_counter()
+                figure = call()
+                took_ms = 1000 * (time.perf_counter() - began)
+                figure = figure if isinstance(figure, float) else took_ms
+                figures.append(figure)
+    return [Run("", latencies_ms=figures, disturbed=_too_much(others)) for figures in took]
+
+
+def times(ours: Run, theirs: Run) -> Figure:
+    """How many times the rows per second of theirs ours has."""
+    return _of(lambda: stats.ratio(ours.rates, theirs.rates), ours, theirs)
+
+
+def times_as_long(ours: Run, theirs: Run) -> Figure:
+    """How many times as long a request of ours takes on average."""
+    return _of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
+
+
+def average(run: Run) -> Figure:
+    """The mean time of a request, or of the figures of `in_turns`."""
+    return _of(lambda: stats.interval(run.latencies_ms), run)
+
+
+def infer_share(run: Run) -> Figure:
+    """The share of a request's time in the model's code and network, in percent, by Triton's count."""
+    shares = [100 * point.split_ms.infer / point.latency_ms.mean for point in run.points]
+    return _of(lambda: stats.interval(shares), run)
+
+
+def rows_per_execution(run: Run) -> Figure:
+    """How many rows went through the network at once, on average, by Triton's count."""
+    return _of(lambda: stats.interval([point.executed_rows for point in run.points]), run)
+
+
+def in_flight(run: Run) -> Figure:
+    """Throughput × latency, which is the number of requests under way (Little's law)."""
+    windows = [window for point in run.points for window in point.windows]
+    return _of(lambda: stats.interval([w.requests_per_s * w.mean_ms / 1000 for w in windows]), run)
+
+
+def _of(estimate: Any, *runs: Run) -> Figure:
+    if missing := [run for run in runs if not run.latencies_ms]:
+        return Figure(Estimate(float("nan")), missing[0].disturbed)
+    return Figure(estimate(), next((run.disturbed for run in runs if run.disturbed), ""))
+
+
+def agreement(ours: str, theirs: str, count: int = 64) -> Figure:
+    """The share of drawn photos that get the same label from both models, in percent."""
+    exercise = exercises.current()
+    exercise.check_predicted()
+    labels = []
+    with connect(exercise.url, LOADS_WITHIN_S) as triton:
+        for model in (ours, theirs):
+            info = triton.describe(model)
+            rows, system = rows_for(info, DataSource(count, _SEED)), registry.classification(info.system)
+            asked = [{given.name: rows.tensor(given, [row]) for given in rows.inputs} for row in range(count)]
+            answers = [triton.infer(model, tensors).outputs for tensors in asked]
+            labels.append([int(np.argmax(system.probabilities(outputs, info))) for outputs in answers])
+    return Figure(Estimate(100 * statistics.fmean(a == b for a, b in zip(*labels, strict=True))))
+
+
+def reported(path: str) -> float:
+    """The rows per second in a report that perf_analyzer wrote with -f."""
+    if not Path(path).exists():
+        raise GourmetError(f"no {path}: perf_analyzer gave up, as it says above; run the cell again")
+    with Path(path).open() as file:
+        return float(next(csv.DictReader(file))["Inferences/Second"])
+
+
+def as_image(drawing: str | None) -> str:
+    """In an image, since Jupyter shows no other SVG of a notebook that it does not trust yet."""
+    data = base64.b64encode((drawing or "").encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}">' if drawing else ""
