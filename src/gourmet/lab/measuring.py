@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from gourmet.client.config_summary import summary
+from gourmet.client.model_config import summary
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.measure import stats, sweep, validity
