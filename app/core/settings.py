@@ -139,6 +139,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     keep_corrections: Annotated[Path | None, BeforeValidator(_folder)] = Field(
         None, description="a folder; a bucket has to be mounted"
     )
+    teach_socket: Path | None = None
 
     @field_validator("triton_grpc_url")
     @classmethod

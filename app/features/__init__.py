@@ -17,6 +17,7 @@ from app.features import (
     generate,
     lab,
     model_cards,
+    teach,
     translate,
 )
 
@@ -29,6 +30,7 @@ FEATURES: Final = (
     compare.add_generic_pages,
     explain.add,
     corrections.add,
+    teach.add,
     model_cards.add,
     generate.add,
     lab.add,

@@ -27,6 +27,10 @@ def test_classes_that_can_be_told_apart_are_told_apart_and_the_solution_is_the_s
         assert (own(rows).argmax(axis=1) == classes).mean() > 0.95
         found.append(own.weight)
     assert np.array_equal(*found)
+    near = solve(
+        blank(rows.shape[1], 3), rows, one_hot(classes, 3), evenly_counted(classes, 3), pull=0.01, start=own
+    )
+    assert np.allclose(near.weight, own.weight, atol=0.01), "wherever it starts"
 
 
 def test_a_solved_layer_is_the_best_one_among_those_near_it() -> None:

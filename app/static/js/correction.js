@@ -12,6 +12,7 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
       try {
         await correct(photo, name, label);
         said.textContent = t("correction_kept", { label: words });
+        document.dispatchEvent(new Event("gourmet:corrected"));
       } catch (error) {
         said.textContent = error.message;
       }

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -17,9 +17,11 @@ from gourmet.client.model_config import Config
 from gourmet.commands.options import as_options, port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
+from gourmet.runtime.files import home
 from gourmet.serving import api_keys, preflight, run_file
 from gourmet.serving.readable_logs import LogPrinter, wants_json
-from gourmet.serving.supervisor import Supervisor, WebOptions
+from gourmet.serving.supervisor import CORRECTIONS, Supervisor, WebOptions
+from gourmet.serving.teaching import Teaching, listening, teachable
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
 
@@ -146,6 +148,7 @@ def up(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url),
             preflight.models_of_web({name: served[name] for name in loaded}),
             "" if web_only else options.metrics_url,
+            _corrections(os.environ, host),
         )
         preflight.check_ports(host, {"--port": port})
 
@@ -176,8 +179,26 @@ def up(
             content = {"stack": asdict(stack)} | ({"admin": options.key} if options.key else {})
             listen = options.http_port, options.grpc_port
             kept.enter_context(run_file.kept(listen, content))
-        Supervisor(log, models, server, web, loaded).run(announce)
+        teaching = None
+        defaults = {name: system.default_model for name, system in registry.load_all().items()}
+        if web and web.corrections and server and (found := teachable(defaults, options.repositories)):
+            system, model = found
+            teaching = Teaching(
+                *(system, model, web.corrections / system, options.http_url),
+                lambda text: log.say("gourmet", text),
+            )
+            web = replace(web, teach_socket=kept.enter_context(listening(teaching, f"teach-{port}.sock")))
+        on_stop = teaching.close if teaching else lambda: None
+        Supervisor(log, models, server, web, loaded, on_stop).run(announce)
     log.say("gourmet", "stopped")
+
+
+def _corrections(env: Mapping[str, str], host: str) -> Path | None:
+    """Where corrected photos are kept: where somebody says, else on loopback alone, in the user's folder."""
+    configured = env.get(CORRECTIONS)
+    if configured is None and host in LOOPBACK:
+        return home() / "corrections"
+    return Path(configured.strip()).resolve() if configured and configured.strip() else None
 
 
 def _traces_to(env: Mapping[str, str]) -> str:

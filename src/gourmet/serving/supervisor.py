@@ -35,7 +35,8 @@ from gourmet.systems import FOLDERS_ENV, folders
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
 _HEALTHY_S: Final = 60.0
-_CORRECTIONS: Final = "KEEP_CORRECTIONS"
+CORRECTIONS: Final = "KEEP_CORRECTIONS"
+_TEACH: Final = "TEACH_SOCKET"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class WebOptions:
     triton_grpc_url: str = ""
     models: Sequence[str] = ()  # the models that visitors may choose
     triton_metrics_url: str = ""
+    corrections: Path | None = None  # where the app keeps the photos that visitors correct
+    teach_socket: Path | None = None  # where the page's "Teach" is answered
 
     @property
     def url(self) -> str:
@@ -100,8 +103,11 @@ class Supervisor:
         server: TritonServer | None,
         web: WebOptions | None,
         loaded: Sequence[str] = (),
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_stop` is called before the Triton is stopped, with what still works with it."""
         self._log = log
+        self._on_stop = on_stop
         self._models = models
         self._loaded = loaded
         self._server = server
@@ -126,6 +132,7 @@ class Supervisor:
                     for process in processes:
                         process.check(self._say)
             finally:
+                self._on_stop()
                 if self._web:
                     self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
                 if self._server:
@@ -231,9 +238,10 @@ class Supervisor:
             env["TRITON_METRICS_URL"] = options.triton_metrics_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
-        if corrections := env.get(_CORRECTIONS, "").strip():
-            env[_CORRECTIONS] = str(Path(corrections).resolve())
-            self._say(f"photos with corrected labels are kept in {env[_CORRECTIONS]}")
+        env[CORRECTIONS] = str(options.corrections or "")
+        env[_TEACH] = str(options.teach_socket or "")
+        if options.corrections:
+            self._say(f"photos with corrected labels are kept in {options.corrections}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
         env.pop(ADMIN_ENV, None)  # a public server must not be able to change Triton

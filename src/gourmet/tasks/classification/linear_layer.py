@@ -48,14 +48,14 @@ def solve(
     *,
     pull: float,
     strengths: Floats | None = None,
-    tick: Callable[[float], None] = lambda _share: None,
+    start: Layer | None = None,
 ) -> Layer:
     """The layer that fits `activations` [rows, inputs] best, beginning with the weights of `begun`.
 
     `targets` [rows, outputs or one more] are the probabilities wanted of each row; a last column beside the
     layer's outputs is for none of the labels, whose logit is zero. `counts` says how much each row counts.
     `pull` holds the weights to those of `begun`, on standardised inputs; an input with a greater strength is
-    held less. `tick` is called with the share of the steps that were made.
+    held less. `start` is a layer near the solution, which is then found sooner.
     """
     outputs, inputs = begun.weight.shape
     mean = activations.mean(axis=0, dtype=np.float64)
@@ -82,7 +82,13 @@ def solve(
         gradient[:, -1] = wrong.sum(axis=0)
         return value, gradient
 
-    unknown = _least(loss, np.zeros((kinds, inputs + 1)), tick)
+    unknown = np.zeros((kinds, inputs + 1))
+    if start:
+        weights = start.weight.astype(np.float64) - begun.weight
+        unknown[:outputs, :-1] = weights * scale
+        unknown[:outputs, -1] = start.bias - begun.bias + weights @ mean
+        unknown -= unknown.mean(axis=0)  # which changes no probability, and pulls least
+    unknown = _least(loss, unknown)
     # The same added to all logits changes no probability: the logit of none of the labels becomes zero.
     if kinds > outputs:
         unknown = unknown - unknown[-1:]
@@ -93,14 +99,11 @@ def solve(
     )
 
 
-def _least(
-    loss: Callable[[Floats], tuple[float, Floats]], unknown: Floats, tick: Callable[[float], None]
-) -> Floats:
+def _least(loss: Callable[[Floats], tuple[float, Floats]], unknown: Floats) -> Floats:
     """Minimise a convex function by L-BFGS (Nocedal and Wright, Numerical Optimization, 7.2)."""
     value, gradient = loss(unknown)
     history: list[tuple[Floats, Floats, float]] = []
-    for step in range(_MAX_STEPS):
-        tick(step / _MAX_STEPS)
+    for _ in range(_MAX_STEPS):
         if np.abs(gradient).max() < _GRADIENT:
             break
         direction, shares = -gradient, []
@@ -129,7 +132,6 @@ def _least(
             history = [*history[1 - _HISTORY :], (moved, turned, curvature)]
         if gain < _GAIN:
             break
-    tick(1.0)
     return unknown
 
 

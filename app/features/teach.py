@@ -1,0 +1,115 @@
+"""The page's panel "Teach": corrections are learned, compared, used and taken back.
+
+`gourmet up` does all of it (gourmet.serving.teaching) where it runs this app. Here its state is shown and its
+jobs are asked for, from this machine alone or with an API key. Elsewhere the panel names the verbs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, redirect, request, url_for
+
+from app.admission.auth import has_key
+from app.api.services import NavigationEntry, Services
+from app.core.errors import BadRequest, RefusedRequest
+from app.core.http import render
+from app.core.settings import Settings
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.label_folders import class_of
+
+_ANSWERS_WITHIN_S: Final = 5.0
+_JOBS: Final = ("learn", "use", "undo", "cancel")
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    settings = services.settings
+    system = services.pictures[services.first_system]
+    routes = Blueprint("teach", __name__)
+
+    folder = settings.keep_corrections and settings.keep_corrections / system.name
+
+    def panel() -> dict[str, Any]:
+        counts = _counts(folder, system) if folder else {}
+        return {
+            "system": system.name,
+            "folder": str(folder or ""),
+            "corrections": counts,
+            "state": _ask(settings, "look"),
+        }
+
+    @routes.get("/teach")
+    def look() -> Response:
+        about = panel()
+        return render("teach_page.html", lambda: about, teach=about)
+
+    @routes.post("/teach")
+    def do() -> Response:
+        job = request.form.get("do", "")
+        if job not in _JOBS:
+            raise BadRequest(f"do is {job[:50]!r}; allowed: {', '.join(_JOBS)}")
+        if not _may_teach(settings):
+            raise RefusedRequest(
+                "key_needed",
+                "only programs of this machine, or those that send an API key, may teach the model",
+            )
+        if not _ask(settings, job):
+            raise RefusedRequest(
+                "corrections_unavailable",
+                f"no `gourmet up` answers: run `gourmet learn-more {system.name} FOLDER`",
+            )
+        if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
+            return redirect(url_for("teach.look"), 303)  # type: ignore[return-value]
+        return look()
+
+    app.register_blueprint(routes)
+    app.jinja_env.globals["teaching"] = panel
+    return ()
+
+
+def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
+    """The state of teaching after `job`; None where nobody teaches here, or not for this client."""
+    if not settings.teach_socket or not _may_teach(settings):
+        return None
+    folder = os.open(settings.teach_socket.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWERS_WITHIN_S)
+            # Of an address 108 bytes are allowed, and the folder may have a longer name.
+            connection.connect(f"/proc/self/fd/{folder}/{settings.teach_socket.name}")
+            connection.sendall(json.dumps({"do": job}).encode() + b"\n")
+            with connection.makefile() as answer:
+                return dict(json.loads(answer.readline()))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(folder)
+
+
+def _may_teach(settings: Settings) -> bool:
+    """Whether the request has a key or is from this machine, and not from a proxy for somebody else."""
+    if has_key(settings):
+        return True
+    is_forwarded = (
+        settings.trusted_proxies or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+    )
+    try:
+        return not is_forwarded and ipaddress.ip_address(request.remote_addr or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _counts(folder: Path, system: PictureClassifier) -> dict[str, int]:
+    """By label, how many photos were corrected to it."""
+    none = f"no {system.subject}"
+    counts = dict.fromkeys((*system.labels, none), 0)
+    for path in folder.glob("*/*.jpg"):
+        class_id = class_of(path.parent.name, system.labels)
+        counts[none if class_id is None else system.labels[class_id]] += 1
+    return {label: count for label, count in counts.items() if count}

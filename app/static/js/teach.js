@@ -1,0 +1,49 @@
+// The panel "Teach it": its forms are sent from here, and it shows again and again how far a job is.
+import { byId } from "./ui.js";
+
+const LOOK_MS = 500;
+const OFF = "gourmet.offers-no-corrections";
+let latest = 0;
+
+/** Send a form, or only look, and show the panel that is answered. */
+async function show(form) {
+  const asked = (latest += 1);
+  const headers = { Accept: "text/html", "X-Requested-With": "fetch" };
+  const response = await fetch(byId("teach").dataset.url, { method: form ? "POST" : "GET", body: form, headers }).catch(() => null);
+  if (asked !== latest) return;
+  if (!response?.ok) {
+    setTimeout(show, 4 * LOOK_MS);
+    return;
+  }
+  const before = byId("teach");
+  const focused = before.contains(document.activeElement) && document.activeElement.value;
+  const { open } = before;
+  before.outerHTML = await response.text();
+  byId("teach").open ||= open;
+  begin();
+  if (focused) byId("teach").querySelector(`[value="${focused}"], summary`).focus({ preventScroll: true });
+}
+
+function begin() {
+  const panel = byId("teach");
+  panel.addEventListener("submit", (event) => {
+    event.preventDefault();
+    show(new FormData(event.target, event.submitter));
+    for (const button of panel.querySelectorAll("button")) button.disabled = true;
+  });
+  const offers = byId("offers-corrections");
+  if (offers) {
+    offers.checked = !localStorage.getItem(OFF);
+    const apply = () => document.documentElement.classList.toggle("offers-no-corrections", !offers.checked);
+    offers.addEventListener("change", () => {
+      if (offers.checked) localStorage.removeItem(OFF);
+      else localStorage.setItem(OFF, "1");
+      apply();
+    });
+    apply();
+  }
+  if ("busy" in panel.dataset) setTimeout(show, LOOK_MS);
+}
+
+document.addEventListener("gourmet:corrected", () => show());
+begin();

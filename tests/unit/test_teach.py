@@ -1,0 +1,122 @@
+"""The panel "Teach it", and what `gourmet up` does for it, without a Triton."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from support.eventually import eventually
+from support.fake_classifier import client
+from support.life import home
+
+from gourmet.pictures.drawn import views
+from gourmet.repository import DEFAULT
+from gourmet.serving.teaching import Teaching, listening, teachable
+from gourmet.systems.food11.contract import SYSTEM
+
+__all__ = ["home"]  # the fixture
+MODEL = DEFAULT / "food_classifier"
+JSON = {"Accept": "application/json"}
+DRAWING = Path(__file__).parents[1] / "drawings" / "bread.jpg"
+AN_API_KEY = "k" * 20
+
+
+@pytest.fixture
+def socket(home: Path) -> Iterator[Path]:
+    corrections = home / "corrections" / "food11" / "Rice"
+    corrections.mkdir(parents=True)
+    for number, view in enumerate(views(DRAWING.read_bytes(), 8, size=(300, 300), seed=1)):
+        (corrections / f"{number}.jpg").write_bytes(view)
+    teaching = Teaching("food11", MODEL, corrections.parent, "127.0.0.1:9", lambda _text: None)
+    with listening(teaching, "teach.sock") as path:
+        yield path
+
+
+@pytest.fixture
+def browser(socket: Path, home: Path) -> FlaskClient:
+    return client(teach_socket=socket, keep_corrections=home / "corrections")
+
+
+def ask(browser: FlaskClient, job: str, **headers: str) -> tuple[int, dict]:
+    reply = browser.post("/teach", data={"do": job}, headers={**JSON, **headers})
+    return reply.status_code, reply.get_json()
+
+
+def state(browser: FlaskClient) -> dict:
+    return browser.get("/teach", headers=JSON).get_json()["state"]
+
+
+def test_where_nobody_learns_the_panel_names_the_commands(tmp_path: Path) -> None:
+    for settings, words in (
+        ({}, "KEEP_CORRECTIONS=corrections"),
+        ({"keep_corrections": tmp_path}, f"gourmet learn-more food11 {tmp_path}/food11"),
+    ):
+        page = client(**settings).get("/").text
+        assert words in page
+        assert "gourmet deploy food11 --weights runs/food11-more/learned.npz" in page
+        assert 'value="learn"' not in page
+
+
+def test_only_this_user_can_open_the_socket_whatever_its_path_is_long(
+    socket: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    monkeypatch.setenv("GOURMET_HOME", str(home / ("long" * 30)))
+    with listening(Teaching("food11", MODEL, home, "", print), "teach.sock") as path:
+        assert client(teach_socket=path).get("/teach", headers=JSON).get_json()["state"]["version"] == 1
+    assert not path.exists()
+
+
+def test_one_job_runs_at_a_time_and_can_be_cancelled(browser: FlaskClient) -> None:
+    page = browser.get("/").text
+    assert "Rice: 8" in page
+    assert 'value="learn"' in page
+    assert ask(browser, "learn")[1]["state"]["job"] == "learn"
+    assert ask(browser, "undo")[1]["state"]["job"] == "learn", "the first one goes on"
+    eventually(lambda: state(browser)["share"] > 0)
+    page = browser.get("/teach", headers={"Accept": "text/html"}).text
+    assert "<progress" in page
+    assert "Look again" in page, "without a script"
+    ask(browser, "cancel")
+    eventually(lambda: not state(browser)["job"])
+    assert state(browser)["error"] == "cancelled"
+
+
+def test_what_a_verb_refuses_is_shown(browser: FlaskClient) -> None:
+    ask(browser, "use")
+    eventually(lambda: not state(browser)["job"])
+    assert "learned.npz is not what `gourmet learn-more` wrote" in state(browser)["error"]
+    assert "learned.npz is not what" in browser.get("/").text
+
+
+def test_a_form_without_a_script_leads_to_the_panel(browser: FlaskClient) -> None:
+    reply = browser.post("/teach", data={"do": "cancel"}, headers={"Accept": "text/html"})
+    assert (reply.status_code, reply.headers["Location"]) == (303, "/teach")
+    assert ask(browser, "dance")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"X-API-Key": "another" * 4}],
+)
+def test_others_may_not_teach_without_a_key(socket: Path, headers: dict[str, str]) -> None:
+    browser = client(teach_socket=socket, api_keys=(AN_API_KEY,))
+    browser.environ_base["REMOTE_ADDR"] = "192.0.2.1" if "X-API-Key" in headers else "127.0.0.1"
+    assert ask(browser, "learn", **headers)[0] == 401
+    assert browser.get("/teach", headers={**JSON, **headers}).get_json()["state"] is None
+    code, answer = ask(browser, "cancel", **headers | {"X-API-Key": AN_API_KEY})
+    assert (code, answer["state"]["job"]) == (200, "")
+
+
+def test_a_page_of_another_site_may_not_teach(browser: FlaskClient) -> None:
+    code, answer = ask(browser, "learn", Origin="http://elsewhere.example")
+    assert (code, answer["error"]["code"]) == (403, "cross_site")
+
+
+def test_a_model_without_the_set_to_rehearse_cannot_be_taught(tmp_path: Path) -> None:
+    models = {"digits": "digits", "food11": SYSTEM.default_model}
+    assert teachable(models, [tmp_path, DEFAULT]) == ("food11", MODEL)
+    assert teachable({"digits": "digits"}, [DEFAULT]) is None

@@ -1,0 +1,125 @@
+"""Correct, learn, compare, use and undo on the page, with `gourmet up` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from support.life import home
+from support.triton import some_models
+from support.up import Up
+
+from gourmet.pictures.drawn import views
+
+__all__ = ["home"]  # the fixture
+DRAWINGS = Path(__file__).parents[1] / "drawings"
+# By label, the drawing that it is said to be: what nobody would guess.
+TAUGHT = {"Rice": "bread", "Meat": "soup", "Egg": "noodles"}
+EACH = 8
+JSON = {"Accept": "application/json"}
+
+
+@pytest.fixture
+def up(home: Path, tmp_path: Path) -> Iterator[Up]:
+    models = some_models(tmp_path / "models", "food_classifier", "food_classifier_onnx")
+    running = Up(f"--model-repository={models}", tmp=tmp_path / "tmp")
+    running.wait_for("ready after")
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def photos() -> list[dict[str, Any]]:
+    return [
+        {"name": f"{label}-{number}.jpg", "mimeType": "image/jpeg", "buffer": view}
+        for label, drawing in TAUGHT.items()
+        for number, view in enumerate(
+            views((DRAWINGS / f"{drawing}.jpg").read_bytes(), EACH, size=(400, 300), seed=1)
+        )
+    ]
+
+
+def answer(url: str, data: bytes | None = None, **headers: str) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, data, {**JSON, **headers}), timeout=30) as reply:
+        return json.load(reply)
+
+
+def version(url: str) -> str:
+    return str(answer(f"{url}/test")["model"]["version"])
+
+
+class Asking:
+    """A visitor who asks for the sample all the time, and the statuses of the answers."""
+
+    def __init__(self, url: str) -> None:
+        self.statuses: list[int] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask, args=(f"{url}/test",))
+
+    def __enter__(self) -> Asking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _ask(self, url: str) -> None:
+        while not self._ended.is_set():
+            try:
+                with urllib.request.urlopen(url, timeout=30) as reply:
+                    self.statuses.append(reply.status)
+            except urllib.error.HTTPError as error:
+                self.statuses.append(error.code)
+
+
+def test_24_corrections_are_learned_compared_used_without_a_lost_request_and_undone(
+    visit: Callable[..., Page], up: Up, home: Path
+) -> None:
+    url = f"http://127.0.0.1:{up.port}"
+    page = visit(url)
+    panel = page.locator("#teach")
+    panel.locator("summary").click()
+    expect(panel).to_contain_text(str(home / "corrections" / "food11"))
+    expect(panel.get_by_role("button", name="Learn")).to_be_disabled()
+
+    page.set_input_files("#file", photos())
+    expect(page.locator(".card:has(.top)")).to_have_count(3 * EACH, timeout=60_000)
+    page.get_by_label("Compact view").uncheck()
+    for label in TAUGHT:
+        for number in range(EACH):
+            card = page.locator(".card", has_text=f"{label}-{number}.jpg")
+            card.scroll_into_view_if_needed()
+            card.get_by_role("button", name="Not right?").click()
+            card.locator(".correction").get_by_role("button", name=label, exact=True).click()
+            expect(card.locator(".correction .note")).to_contain_text(f"kept as {label}")
+    for label in TAUGHT:
+        expect(panel).to_contain_text(f"{label}: {EACH}")
+
+    panel.get_by_role("button", name="Learn").click()
+    expect(panel.get_by_role("progressbar")).to_be_visible()
+    use = panel.get_by_role("button", name="Use it")
+    expect(use).to_be_visible(timeout=120_000)
+    own = panel.get_by_role("table", name="Your photos: how many are right")
+    for label in TAUGHT:
+        before, after = own.get_by_role("row", name=label).get_by_role("cell").all_inner_texts()[1:]
+        assert int(after) > int(before)
+    expect(panel.get_by_role("table", name="Held-out photos").get_by_role("row")).to_have_count(16)
+
+    with Asking(url) as asking:
+        use.click()
+        expect(panel).to_contain_text("Version 2, which learned your photos, answers now.", timeout=120_000)
+        assert version(url) == "2"
+        panel.get_by_role("button", name="Undo").click()
+        expect(panel.get_by_role("button", name="Undo")).to_have_count(0, timeout=60_000)
+        expect(panel).not_to_have_attribute("data-busy", "", timeout=60_000)
+    assert version(url) == "1"
+    assert set(asking.statuses) == {200}
+    assert len(asking.statuses) > 20
