@@ -109,6 +109,7 @@ def test_every_peer_s_package_is_pinned() -> None:
     assert {"fastapi", "litserve", "bentoml"} <= {line.split("==")[0].split("[")[0] for line in pinned}
 
 
+@pytest.mark.slow
 def test_an_arm_that_is_not_there_is_named_with_those_that_are() -> None:
     """`gourmet bench peers` runs the program beside the package, and ends as it does."""
     program = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "bench", "peers"]

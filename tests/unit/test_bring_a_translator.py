@@ -146,6 +146,7 @@ def test_a_network_that_answers_nothing_is_refused_although_all_agree(
     assert (answers.measured, answers.passed) == ("0 of 32", False)
 
 
+@pytest.mark.slow
 def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Path, tmp_path: Path) -> None:
     def types(export: Any) -> set[int]:
         opened(checkpoint, export).targets["python"].build(tmp_path / "model.zip")
@@ -186,6 +187,7 @@ def graph(file: bytes) -> Any:
     return onnx.load_model_from_string(file).graph
 
 
+@pytest.mark.slow
 def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
     """Constants apart, of which equal ones are one."""
     folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")

@@ -126,6 +126,7 @@ def test_captions_of_a_photo_in_one_row_are_scored_as_each_alone(
     assert first == len(together) == len(right)
 
 
+@pytest.mark.slow
 def test_nothing_of_what_it_sees_by_is_changed(data: Path, training: CaptionerTraining, run: Path) -> None:
     fresh = task_of(training, data).network.state_dict()
     learned, _ = load_tensors(run / BEST)
@@ -134,6 +135,7 @@ def test_nothing_of_what_it_sees_by_is_changed(data: Path, training: CaptionerTr
     assert "vision_model.project.weight" not in same
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:

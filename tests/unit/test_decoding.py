@@ -229,6 +229,7 @@ def test_what_fails_is_the_answer_of_those_at_work_and_of_nobody_else(
         assert row.finished in ("stop", "length")
 
 
+@pytest.mark.slow
 def test_one_beam_is_no_search_and_more_find_nothing_worse(
     engine: Engine, sources: list[list[int]], alone: Answers
 ) -> None:

@@ -67,7 +67,7 @@ def beside(one: int, other: int, gap: int) -> bytes:
     return contract.png(Image.fromarray(picture))
 
 
-@pytest.mark.parametrize("gap", [12, 60])
+@pytest.mark.parametrize("gap", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_two_digits_are_one_too_many(gap: int) -> None:
     for one in range(10):
         for other in range(10):
@@ -102,12 +102,14 @@ def test_a_digit_whose_strokes_do_not_meet_is_one(broken: list[drawn_digits.Stro
     assert contract.SYSTEM.pixels(drawn_digits.png(broken, brush=0.05)).max() == 255
 
 
+@pytest.mark.slow
 def test_no_digit_of_the_writers_and_of_the_strokes_is_taken_for_several() -> None:
     bundled = data.bundled()[0]
     for digit in (digit for part in data.DATA.parts(bundled) for digit in data.DATA.listing(bundled, part)):
         assert not contract.shows_several(digit.image), digit.name
 
 
+@pytest.mark.slow
 def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
     network: onnxruntime.InferenceSession,
 ) -> None:

@@ -58,6 +58,7 @@ def test_starting_weights_are_those_that_notice_names(
         Food11Network(pretrained=True)
 
 
+@pytest.mark.slow
 def test_a_torchvision_that_fits_this_torch_defines_its_operators_itself(tmp_path: Path) -> None:
     """Which of the two kinds is installed here is chance; defining an operator twice ends a process."""
     package = tmp_path / "torchvision"

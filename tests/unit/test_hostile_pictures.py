@@ -165,7 +165,9 @@ def png_with(kind: bytes, body: bytes, times: int) -> bytes:
         pytest.param(png_with(b"eXIf", SHARED + bytes(9_000_000), 1), id="png of shared entries"),
         pytest.param(jpeg_with(0xE1, b"Exif\0\0" + SHARED, 300), id="jpeg of shared entries"),
         pytest.param(jpeg_with(0xED, b"Photoshop 3.0\0" + RESOURCES, 150), id="jpeg of resources"),
-        pytest.param(jpeg_with(0xDB, (b"\0" + b"\1" * 64) * 1000, 150), id="jpeg of tables"),
+        pytest.param(
+            jpeg_with(0xDB, (b"\0" + b"\1" * 64) * 1000, 150), id="jpeg of tables", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_metadata_costs_next_to_nothing(data: bytes) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -16,6 +18,7 @@ def said(code: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_torch_s_compiler_imports_in_the_checkout_and_what_else_lies_there() -> None:
     assert said("import gourmet, torch._dynamo, scripts.audit; print('whole')", ROOT) == "whole\n"
 

@@ -96,6 +96,7 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
     assert (again.argmax(axis=1) == known.before.argmax(axis=1)).mean() > 0.999
 
 
+@pytest.mark.slow
 def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "Egg", tmp_path / "photos" / "Egg")
     (tmp_path / "photos" / "other").mkdir()
@@ -252,6 +253,7 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(
     assert "gourmet train food11 --rehearse" in done.output
 
 
+@pytest.mark.slow
 def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_path: Path) -> None:
     for part in ("train", "validation"):
         shutil.copytree(folder, tmp_path / "photos" / part)

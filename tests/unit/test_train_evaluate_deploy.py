@@ -83,6 +83,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     assert (metadata["system"], metadata["license"]) == ("digits", "Apache-2.0")
 
 
+@pytest.mark.slow
 def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def prepared(data: Path, *changes: str) -> TranslatorTask:
     return training.prepare(data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda *_: None)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_what_is_kept_can_be_loaded(data: Path, tmp_path: Path) -> None:
     task = prepared(data)
     training = TRAINING.configured(SMALL)
