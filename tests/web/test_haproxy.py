@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from support.checked_load import Clients, labels_of
+from support.accounting import ANSWERED, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
 from support.haproxy import ABSENT, HAPROXY, Haproxy
 from support.triton import some_models, triton_server
@@ -19,6 +20,7 @@ from support.web_app import StartWeb
 from gourmet.client.triton import Triton
 from gourmet.serving.processes import Child
 from gourmet.serving.triton_server import TritonServer
+from gourmet.systems.food11.contract import SYSTEM
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAPROXY, reason=ABSENT)]
 MODEL = "food_classifier"  # which is sent the photo as it is
@@ -33,7 +35,7 @@ class Fleet:
     haproxy: Haproxy
     tritons: list[TritonServer]
     processes: list[Child]
-    labels: list[str]
+    photos: list[KnownPhoto]
 
     def is_whole(self) -> bool:
         return all(self.haproxy.are_up().values())
@@ -62,8 +64,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, start: StartWeb) -> Iterator
         running.callback(haproxy.stop)
         fleet = Fleet(haproxy, tritons, processes, [])
         eventually(lambda: len(haproxy.are_up()) >= 5 and fleet.is_whole(), 60)
-        fleet.labels = labels_of(haproxy)
-        assert len(set(fleet.labels)) > 1
+        fleet.photos = learn(haproxy.url, SYSTEM.examples(12, 5, (96, 80)))
         yield fleet
 
 
@@ -110,25 +111,30 @@ FAULTS = {"killed": (kill, start_again), "paused": (pause, go_on), "without the 
 def test_of_three_tritons_one_may_be_lost_under_load_and_every_photo_is_answered(
     fleet: Fleet, fault: Callable[[Fleet], None], mend: Callable[[Fleet], None]
 ) -> None:
-    with Clients(fleet.haproxy, fleet.labels, CLIENTS) as clients:
-        eventually(lambda: clients.outcome.statuses[200] > 100, 60)
+    with PhotoLoad(fleet.haproxy.url, fleet.photos, at_once=CLIENTS) as clients:
+        a_hundred_more(clients)
         fault(fleet)
         eventually(fleet.is_down, 60)
-        since = clients.outcome.statuses[200]
-        eventually(lambda: clients.outcome.statuses[200] > since + 100, 60)
+        a_hundred_more(clients)
         mend(fleet)
         eventually(fleet.is_whole, 120)
-        since = clients.outcome.statuses[200]
-        eventually(lambda: clients.outcome.statuses[200] > since + 100, 60)
-    outcome = clients.outcome
-    assert (outcome.statuses.total() - outcome.statuses[200], outcome.wrong) == (0, 0), outcome.statuses
+        a_hundred_more(clients)
+    assert_all_answered(clients)
 
 
 def test_a_reload_of_haproxy_costs_no_answer(fleet: Fleet) -> None:
-    with Clients(fleet.haproxy, fleet.labels, CLIENTS) as clients:
-        eventually(lambda: clients.outcome.statuses[200] > 100, 60)
+    with PhotoLoad(fleet.haproxy.url, fleet.photos, at_once=CLIENTS) as clients:
+        a_hundred_more(clients)
         fleet.haproxy.reload()
-        since = clients.outcome.statuses[200]
-        eventually(lambda: clients.outcome.statuses[200] > since + 100, 60)
-    assert clients.outcome.statuses.keys() == {200}
-    assert not clients.outcome.wrong
+        a_hundred_more(clients)
+    assert_all_answered(clients)
+
+
+def a_hundred_more(clients: PhotoLoad) -> None:
+    since = clients.account().count(ANSWERED)
+    eventually(lambda: clients.account().count(ANSWERED) > since + 100, 60)
+
+
+def assert_all_answered(clients: PhotoLoad) -> None:
+    reasons = Counter(attempt.reason for attempt in clients.account().attempts)
+    assert reasons.keys() == {"200"}, reasons
