@@ -114,7 +114,7 @@ def test_a_named_repository_is_changed_and_that_server_told(
 ) -> None:
     runs(stack())
     asked("rollback", "m", "--url", "https://there", "--repository", str(two_versions(tmp_path / "theirs")))
-    assert loaded[0] == ("https://there:443", "live")
+    assert loaded[0] == ("https://there:443", "is_server_live")
     assert {address for address, _ in loaded} == {"https://there:443"}
 
 
@@ -127,7 +127,9 @@ def test_the_repository_of_another_stack_here_is_its_own(
     done = asked("rollback", "m", "--url", "127.0.0.1:9200", "--repository", str(repository.DEFAULT))
     assert "is not what the Triton at 127.0.0.1:9200 serves" in done.output
     asked("rollback", "m", "--url", "localhost:9200")
-    assert loaded[0] == ("localhost:9200", "live"), "of which its own repository alone has a model m"
+    assert loaded[0] == ("localhost:9200", "is_server_live"), (
+        "of which its own repository alone has a model m"
+    )
     assert "stacks run here" not in asked("doctor", "--url", "127.0.0.1:9200").output
 
 

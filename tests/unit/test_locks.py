@@ -75,9 +75,9 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
         with connect("http://triton:9000") as elsewhere:
             elsewhere.load("digits")
     assert sent == [
-        ("localhost:8000", "load", headers(KEY)),
-        ("localhost:8000", "live", {}),
-        ("triton:9000", "load", {}),
+        ("localhost:8000", "load_model", headers(KEY)),
+        ("localhost:8000", "is_server_live", {}),
+        ("triton:9000", "load_model", {}),
     ]
 
 

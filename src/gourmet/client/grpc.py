@@ -32,21 +32,11 @@ from gourmet.client.errors import (
 from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, SharedTensor, datatype_of
 from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
 
-# tritonclient's method for each operation.
-_METHODS: Final = {
-    "live": "is_server_live",
-    "server": "get_server_metadata",
-    "ready": "is_model_ready",
-    "metadata": "get_model_metadata",
-    "config": "get_model_config",
-    "statistics": "get_inference_statistics",
-    "index": "get_model_repository_index",
-    "load": "load_model",
-    "unload": "unload_model",
-    "register": "register_system_shared_memory",
-    "unregister": "unregister_system_shared_memory",
+# Where HTTP answers what is in a field.
+_ANSWERS: Final[dict[str, tuple[str, Any]]] = {
+    "get_model_config": ("config", {}),
+    "get_model_repository_index": ("models", []),
 }
-_ANSWERS: Final[dict[str, tuple[str, Any]]] = {"config": ("config", {}), "index": ("models", [])}
 _KEY_PREFIX: Final = "triton-grpc-protocol-"
 _STATUS: Final = {
     "StatusCode.INVALID_ARGUMENT": HTTPStatus.BAD_REQUEST,
@@ -77,19 +67,17 @@ class Grpc:
         return _client(InferenceServerClient, self._at, self._connect_timeout_s)
 
     def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
-        method = _METHODS[operation]
         names = target.split("/") if target else []
-        as_json = {"as_json": True} if method.startswith("get_") else {}
+        as_json = {"as_json": True} if operation.startswith("get_") else {}
         headers = self._token | {_KEY_PREFIX + name: key for name, key in keys.items()}
         try:
-            answer = getattr(self._client, method)(
+            answer = getattr(self._client, operation)(
                 *names, **fields, **as_json, headers=headers, client_timeout=deadline.left_s()
             )
         except InferenceServerException as exc:
             raise self._explained(exc, deadline) from exc
         if answer is False:  # neither live nor ready
             raise refusal(self.address, HTTPStatus.BAD_REQUEST, f"{target or 'the server'} is not ready")
-        # HTTP answers what is in these fields.
         return answer.get(*_ANSWERS[operation]) if operation in _ANSWERS else answer
 
     def infer(self, model: str, inputs: Inputs, deadline: Deadline, request_id: str) -> tuple[str, Outputs]:

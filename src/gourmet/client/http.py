@@ -45,20 +45,21 @@ from gourmet.client.tensors import (
 from gourmet.contracts import ModelInfo
 
 T = TypeVar("T")
+# By the names of tritonclient's methods.
 _PATHS: Final = {
-    "live": "GET /v2/health/live",
-    "server": "GET /v2",
-    "ready": "GET /v2/models/{}/ready",
-    "metadata": "GET /v2/models/{}",
-    "config": "GET /v2/models/{}/config",
-    "statistics": "GET /v2/models/{}/stats",
+    "is_server_live": "GET /v2/health/live",
+    "get_server_metadata": "GET /v2",
+    "is_model_ready": "GET /v2/models/{}/ready",
+    "get_model_metadata": "GET /v2/models/{}",
+    "get_model_config": "GET /v2/models/{}/config",
+    "get_inference_statistics": "GET /v2/models/{}/stats",
     "infer": "POST /v2/models/{}/infer",
     "stream": "POST /v2/models/{}/generate_stream",
-    "index": "POST /v2/repository/index",
-    "load": "POST /v2/repository/models/{}/load",
-    "unload": "POST /v2/repository/models/{}/unload",
-    "register": "POST /v2/systemsharedmemory/region/{}/register",
-    "unregister": "POST /v2/systemsharedmemory/region/{}/unregister",
+    "get_model_repository_index": "POST /v2/repository/index",
+    "load_model": "POST /v2/repository/models/{}/load",
+    "unload_model": "POST /v2/repository/models/{}/unload",
+    "register_system_shared_memory": "POST /v2/systemsharedmemory/region/{}/register",
+    "unregister_system_shared_memory": "POST /v2/systemsharedmemory/region/{}/unregister",
 }
 _HTTP: Final = b"HTTP/1."
 _RECEIVED_BYTES: Final = 262_144
@@ -92,7 +93,7 @@ class Http:
         self._idle: list[_Connection] = []
 
     def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
-        if operation == "load" and fields:
+        if operation == "load_model" and fields:
             files = {name: b64encode(data).decode() for name, data in fields["files"].items()}
             fields = {"parameters": {"config": fields["config"], **files}}
         parts = [json.dumps(fields).encode()] if fields else []

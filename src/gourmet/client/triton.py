@@ -23,7 +23,7 @@ from gourmet.client.errors import (
 )
 from gourmet.client.http import Http
 from gourmet.client.statistics import ModelStatistics, by_version
-from gourmet.client.tensors import Headers, Inputs, joined, raw_bytes
+from gourmet.client.tensors import Fields, Headers, Inputs, joined, raw_bytes
 from gourmet.contracts import Array, ModelInfo, System, Tensors
 from gourmet.errors import GourmetError
 
@@ -31,8 +31,6 @@ T = TypeVar("T")
 # Triton counts a request shortly after it answered.
 _COUNTED_WITHIN_S: Final = 3.0
 _POLLS: Final = "polling is enabled"
-# What changes a server may be locked, and then needs a key.
-_LOCKED: Final = ("index", "load", "unload", "register", "unregister")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Triton:
 
     def check_live(self) -> None:
         """Raise TritonError unless a server is there."""
-        self._ask("live")
+        self._ask("is_server_live")
 
     def is_live(self) -> bool:
         with contextlib.suppress(TritonError):
@@ -89,30 +87,30 @@ class Triton:
 
     def is_ready(self, model: str, deadline: Deadline | None = None) -> bool:
         with contextlib.suppress(TritonRefused):
-            self._ask("ready", model, deadline)
+            self._ask("is_model_ready", model, deadline)
             return True
         return False
 
     def version(self) -> str:
         """Name and version of the server."""
-        about = self._ask("server")
+        about = self._ask("get_server_metadata")
         return f"{about['name']} {about['version']}"
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
         """Describe the inputs of `model`, or of NAME/VERSION; raise ModelUnavailable unless it is ready."""
         deadline = deadline or Deadline(self._timeout_s)
-        metadata = self._ask_model("metadata", model, deadline)
-        config = self._ask_model("config", model, deadline)
+        metadata = self._ask_model("get_model_metadata", model, deadline)
+        config = self._ask_model("get_model_config", model, deadline)
         info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
         version = model.partition("/")[2]
         return info.at(version) if version else info
 
     def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
-        return dict(self._ask_model("config", model, deadline or Deadline(self._timeout_s)))
+        return dict(self._ask_model("get_model_config", model, deadline or Deadline(self._timeout_s)))
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
         """Return the counts of `model`, or of each ready model, version by version."""
-        answer = self._ask("statistics", model, deadline)
+        answer = self._ask("get_inference_statistics", model, deadline)
         return self._parsed(lambda: by_version(answer))
 
     def total(self, model: str, deadline: Deadline | None = None) -> ModelStatistics:
@@ -160,7 +158,7 @@ class Triton:
 
     def versions(self, deadline: Deadline | None = None) -> list[dict[str, str]]:
         """Return Triton's row for each version that it ever loaded."""
-        entries = self._ask("index", "", deadline) or []
+        entries = self._ask_locked("get_model_repository_index", "", None, deadline) or []
         return self._parsed(lambda: [{"name": entry["name"], **entry} for entry in entries])
 
     def infer(
@@ -205,36 +203,38 @@ class Triton:
     ) -> bool:
         """Have it serve what is on disk, with another `config` if one is given, or these `files` instead.
 
-        False where it polls its repository, as in NVIDIA's example, and will load the model by itself.
+        False where it polls its repository, and will load the model by itself.
         """
-        given = {f"file:{name}": data for name, data in (files or {}).items()}
-        return self._control(
-            "load", model, **{"config": json.dumps(config), "files": given} if config else {}
-        )
+        contents = {f"file:{name}": data for name, data in (files or {}).items()}
+        fields = {"config": json.dumps(config), "files": contents} if config else {}
+        return self._ask_locked("load_model", model, fields) is not False
 
     def unload(self, model: str) -> None:
-        self._control("unload", model)
+        self._ask_locked("unload_model", model)
 
     def register(self, region: str, key: str, byte_size: int) -> None:
         """Have it see memory of this machine, as tensors.py's SharedTensor names it."""
-        self._ask("register", region, key=key, offset=0, byte_size=byte_size)
+        memory = {"key": key, "offset": 0, "byte_size": byte_size}
+        self._ask_locked("register_system_shared_memory", region, memory)
 
     def unregister(self, region: str) -> None:
-        self._ask("unregister", region)
+        self._ask_locked("unregister_system_shared_memory", region)
 
-    def _control(self, operation: str, model: str, **fields: Any) -> bool:
+    def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
+        """The answer as HTTP's JSON, whatever the protocol; operations have tritonclient's names."""
+        return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
+
+    def _ask_locked(
+        self, operation: str, target: str, fields: Fields | None = None, deadline: Deadline | None = None
+    ) -> Any:
+        """The same for what may be locked; False where it polls its repository, as in NVIDIA's example."""
+        deadline = deadline or Deadline(self._timeout_s)
         try:
-            self._ask(operation, model, **fields)
+            return self._twin.ask(operation, target, deadline, self._keys, fields or {})
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
             return False
-        return True
-
-    def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None, **fields: Any) -> Any:
-        """The answer as HTTP's JSON, whatever the protocol."""
-        keys = self._keys if operation in _LOCKED else {}
-        return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), keys, fields)
 
     def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
