@@ -155,6 +155,10 @@ def test_requests_are_sent_from_the_page_under_its_content_policy(
     translate.locator(".opblock-summary-control").click()
     translate.get_by_role("button", name="Execute").click()
     expect(translate.locator(".live-responses-table")).to_contain_text("I like tea.")
+    page.locator("nav .menu summary").click()
+    expect(page.locator("nav .choices")).to_be_visible()
+    page.get_by_role("heading", name="API", exact=True).click()
+    expect(page.locator("nav .choices")).to_be_hidden()
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == page.evaluate(
         "getComputedStyle(document.body).backgroundColor"
     )

@@ -7,20 +7,10 @@ export const settings = JSON.parse(byId("settings").textContent);
 export const t = (id, values = {}) =>
   settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
-/** Show what needs a script and what is for touch screens or for a mouse and keys; menus close by themselves. */
+/** Show what needs a script and what is for touch screens or for a mouse and keys. */
 export function withScript() {
   document.documentElement.classList.add("with-script");
   document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
-  const close = (but) => {
-    for (const open of document.querySelectorAll(".menu[open]")) if (!open.contains(but)) open.open = false;
-  };
-  addEventListener("click", ({ target }) => close(target));
-  addEventListener("keydown", ({ key }) => {
-    const inside = document.activeElement.closest(".menu[open]");
-    if (key !== "Escape") return;
-    close(null);
-    inside?.querySelector("summary").focus();
-  });
 }
 
 /** A menu of buttons; what is chosen closes it. */
