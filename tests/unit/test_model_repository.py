@@ -144,3 +144,12 @@ def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path
     (tmp_path / "soup" / "config.pbtxt").write_text('name: "soup"\nmax_batchsize: 4\n')
     with pytest.raises(RepositoryError, match=r"soup/config\.pbtxt .*max_batchsize"):
         read_config(tmp_path / "soup")
+
+
+@pytest.mark.parametrize(
+    "config", sorted(DEFAULT.glob("*/configs/*.pbtxt")), ids=lambda path: str(path)[-40:]
+)
+def test_a_config_for_another_device_has_the_calibration_of_the_models_own(config: Path) -> None:
+    mark = "# Generated with each version"
+    own = (config.parents[1] / "config.pbtxt").read_text(encoding="utf-8")
+    assert config.read_text(encoding="utf-8").partition(mark)[2] == own.partition(mark)[2]
