@@ -36,7 +36,7 @@ LARGE = """() => {
 }"""
 
 
-@pytest.fixture(params=["phone", "desktop"])
+@pytest.fixture(params=["phone", pytest.param("desktop", marks=pytest.mark.slow)])
 def page(request: pytest.FixtureRequest, visit: Callable[..., Page], python_web: Any) -> Page:
     return visit(python_web.url, **(PHONE if request.param == "phone" else {}))
 
