@@ -1,4 +1,4 @@
-"""The workbench around the served models. Importing it keeps torch whole in a checkout, and does no more."""
+"""The workbench around the served models. Its import only installs the import guard for torch."""
 
 from gourmet.import_guard import install
 

@@ -1,7 +1,7 @@
-"""`gourmet`: one command, a verb for each thing one does with a served model.
+"""The command `gourmet`, with a verb for each task.
 
-Every verb lives in its own module under gourmet.commands and is imported only when it is called, so
-that `gourmet --help` and `gourmet up` do not wait for torch.
+Each verb is a module of gourmet.commands. It is imported only when it is called, so that `gourmet --help` and
+`gourmet up` do not wait for torch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gourmet.runtime.files import new_token
 from gourmet.runtime.optional import missing
 from gourmet.runtime.signals import sigterm_unwinds
 
-# verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
+# verb -> one line for --help. The module in gourmet.commands and its command have the same name.
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "Serve": {
         "up": "Run the product: Triton and the web app, until Ctrl-C.",
-        "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
+        "doctor": "Diagnose this machine and the running stack, with the next steps.",
         "list": "List systems, models and versions: which serves, since when, how large.",
         "config": "Show or change the config of a served model while it runs.",
         "load": "Load a model, or a folder of your own, into the running Triton.",
@@ -38,22 +38,22 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "learn-more": "Fine-tune what is served on your own labelled pictures.",
         "deploy": "Export trained weights into the model repository, through a gate.",
         "rollback": "Go back to the version before, of a model or of a whole system.",
-        "remove": "Take a system, a model or a version away.",
+        "remove": "Remove a system, a model or a version.",
     },
     "Use": {
-        "classify": "Classify many photos into a table that a stopped run goes on with.",
+        "classify": "Classify many photos into a table; interrupted runs resume.",
         "translate": "Translate Russian texts into English, through the running stack.",
-        "caption": "Say what photos show, in a sentence each, through the running stack.",
-        "check": "Ask a served model about many pictures: how right, how sure, how fast.",
+        "caption": "Describe photos in a sentence each, through the running stack.",
+        "check": "Measure a served model on many pictures: accuracy, certainty, speed.",
     },
     "Measure": {
-        "bench": "Measure speed against a stated baseline, answers checked.",
-        "tune": "Find the best config of a served model here, with the reason.",
-        "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
+        "bench": "Measure speed against a baseline, and check the answers.",
+        "tune": "Find the best config of a served model on this machine.",
+        "roofline": "Compare a network's operations and memory traffic, by layer, with a machine.",
         "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
     },
     "Study": {
-        "lab": "Open the notebook in JupyterLab, beside a running Triton.",
+        "lab": "Open a lab notebook in JupyterLab, next to a running Triton.",
         "deployer": "Export a network for Triton, or ask it, with the flags of NVIDIA's deployer and client.",
     },
 }
@@ -61,7 +61,7 @@ VERBS: Final = {verb: words for verbs in GROUPS.values() for verb, words in verb
 
 
 class Verbs(click.Group):
-    """A group that imports a verb when it is asked for and turns GourmetError into one sentence."""
+    """A group that imports a verb when it is called, and prints a GourmetError in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -100,10 +100,10 @@ class Verbs(click.Group):
 def main() -> None:
     """GourmetGram on Triton: train, deploy, serve, check and measure models."""
     click.get_current_context().with_resource(sigterm_unwinds())
-    # onnxruntime reports its use over the network unless this is set before it is imported.
+    # onnxruntime sends telemetry unless this is set before it is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        # torchvision's import has torch make this folder in the temporary one, where it would stay.
+        # torchvision's import makes torch create this folder in the temporary folder, where it would stay.
         folder = Path(tempfile.gettempdir(), f"gourmet-torch-{new_token()}")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,24 +1,24 @@
-"""The errors of the workbench; the command line prints their message and exits with their code."""
+"""The errors of the workbench. The command line prints their messages and exits with their codes."""
 
 from __future__ import annotations
 
 from typing import Final
 from unicodedata import category
 
-# What moves a terminal, turns the direction of words, or is no character.
+# Characters that control a terminal or the direction of text, and surrogates.
 _CONTROLS: Final = ("Cc", "Cf", "Cs")
 
 
 def printable(text: str) -> str:
-    """A text that says nothing to a terminal but its words: names out of somebody's files may be in it."""
+    """Escape control characters: a message may contain names from untrusted files."""
     return "".join(
-        each if category(each) not in _CONTROLS or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
+        char if category(char) not in _CONTROLS or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
 class GourmetError(Exception):
-    """What a user can do something about; its message names the value, what is allowed and the next step."""
+    """An error that a user can fix. Its message names the value, the allowed values and the next step."""
 
     exit_code = 1
 
@@ -28,10 +28,10 @@ class GourmetError(Exception):
 
 
 class UsageError(GourmetError):
-    """The command line asked for something that makes no sense."""
+    """The arguments of a command are wrong."""
 
     exit_code = 2
 
 
 class UnknownSystem(GourmetError):
-    """A name that is not the folder of a system, or a part that its folder lacks."""
+    """A name without a system's folder, or a part that the folder lacks."""

@@ -1,8 +1,8 @@
-"""Keeps a checkout's folder triton/ from passing for torch's compiler of that name.
+"""Keep a checkout's folder triton/ from passing for the package triton, torch's compiler.
 
-Python started in the checkout has that folder on sys.path, where any folder counts as a package: `import
-torch` survives it, and torch.compile dies with "module 'triton' has no attribute 'language'". A real triton
-that is installed is found as ever. `make setup` has every Python of the environment import this.
+If Python is started in the checkout, the checkout is on sys.path, and any folder there counts as a package:
+`import torch` works, but torch.compile fails with "module 'triton' has no attribute 'language'". An installed
+package triton is still found. After `make setup`, every Python of the environment imports this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class _Finder(PathFinder):
-    """Finds what Python finds by itself, but for a folder called triton that has no __init__.py."""
+    """Python's finder, except that it ignores a folder triton without an __init__.py."""
 
     @classmethod
     def find_spec(
@@ -25,6 +25,6 @@ class _Finder(PathFinder):
 
 
 def install() -> None:
-    """Put the finder above in the place of Python's own."""
+    """Replace Python's finder."""
     if PathFinder in sys.meta_path:
         sys.meta_path[sys.meta_path.index(PathFinder)] = _Finder

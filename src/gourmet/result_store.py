@@ -1,4 +1,4 @@
-"""Results of a long run in a folder, a line each as soon as it is there, so that a stopped run resumes."""
+"""Store the results of a long run in a folder, a line each, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ANYTHING: Final = TypeAdapter[Any](Any)
 class ResultStore(Generic[Result]):
     """The results of one run by key: `store.get(turn, "arm")`, `store.put(result, turn, "arm")`.
 
-    Results are dataclasses of type `kind`. Without a folder they are held in memory only. A line that was
-    cut off by a crash is dropped, and its result measured again.
+    Results are dataclasses of type `kind`. Without a folder, they are in memory only. A line that a crash
+    truncated is removed, and its result is measured again.
     """
 
     def __init__(self, folder: Path | None, plan: Mapping[str, Any], kind: type[Result]) -> None:
-        """`plan` is what tells this run from others; raise UsageError where the folder holds another."""
+        """`plan` identifies the run; raise UsageError if the folder has results of another one."""
         self._path = folder / _FILE if folder else None
         self._adapter = TypeAdapter(kind)
         self._results: dict[tuple[str | int, ...], Result] = {}
@@ -46,7 +46,7 @@ class ResultStore(Generic[Result]):
             )
 
     def __iter__(self) -> Iterator[Result]:
-        """All results, in the order in which they were measured."""
+        """Iterate over all results, in the order in which they were measured."""
         return iter(self._results.values())
 
     def __len__(self) -> int:
@@ -54,23 +54,24 @@ class ResultStore(Generic[Result]):
 
     def _open(self, path: Path, plan: dict[str, Any]) -> None:
         try:
-            if path.is_symlink():  # what is written here would be written elsewhere
+            if path.is_symlink():  # the results would be written elsewhere
                 raise OSError("it is a link")
             lines = _whole_lines(path)
             with malformed_as_value_error():
-                found = dict(json.loads(lines[0])["plan"]) if lines else {}
-                for line in map(json.loads, lines[1:] if found == plan else ()):
+                stored = dict(json.loads(lines[0])["plan"]) if lines else {}
+                for line in map(json.loads, lines[1:] if stored == plan else ()):
                     self._results[tuple(line["key"])] = self._adapter.validate_python(line["result"])
         except (OSError, ValueError) as exc:
             raise UsageError(
-                f"{path} does not hold results of a run ({in_short(exc)}): name another folder, or remove it"
+                f"{path} has no results of a run ({in_short(exc)}): name another folder, or remove the file"
             ) from exc
         if not lines:
             _append(path, {"plan": plan})
-        elif found != plan:
-            changed = ", ".join(sorted(name for name in plan | found if plan.get(name) != found.get(name)))
+        elif stored != plan:
+            changed = ", ".join(sorted(name for name in plan | stored if plan.get(name) != stored.get(name)))
             raise UsageError(
-                f"{path.parent} holds another run, with another {changed}: name another folder, or remove it"
+                f"{path.parent} has results of another run, with another {changed}: name another folder, or "
+                "remove it"
             )
 
 

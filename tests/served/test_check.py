@@ -333,7 +333,7 @@ def test_ctrl_c_stops_and_says_that_it_did_and_the_same_check_goes_on_from_there
     assert whole["answered"] == 44
     assert whole["triton"]["rows"] == 44 - found["answered"], "what was answered is not asked again"
     other = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--batch", 2)
-    assert "holds another run, with another batch" in other.stderr
+    assert "has results of another run, with another batch" in other.stderr
 
 
 def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:

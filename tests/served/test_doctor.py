@@ -81,9 +81,9 @@ def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> 
     (broken,) = [line for line in found if "doctor_broken" in line and line.startswith("fail")]
     assert "did not load (" in broken
     assert "its manifest says" in broken
-    assert "warn doctor_asleep is not loaded (never asked for)" in " ".join(found)
+    assert "warn doctor_asleep is not loaded (never requested)" in " ".join(found)
     assert "ok loaded when a verb asks: doctor_held_back" in found
-    assert "warn doctor_newer serves version 1, version 2 lies on disk: load it" in " ".join(found)
+    assert "warn doctor_newer serves version 1, but version 2 is on disk: load it" in " ".join(found)
 
 
 def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:

@@ -72,7 +72,7 @@ def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> Non
     ("make", "message"),
     [
         (lambda: Change(cpu=True, gpus=(0,)), "--cpu or --gpus"),
-        (lambda: Change(dynamic_batching=False, delay_us=5), "drop --no-dynamic"),
+        (lambda: Change(dynamic_batching=False, delay_us=5), "omit --no-dynamic"),
         (
             lambda: changed(config(), Change(preferred_batches=(4, 32))),
             "preferred batch 32 is above max_batch_size 16",

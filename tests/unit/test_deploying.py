@@ -345,7 +345,7 @@ def changed_below_the_line(model: Path) -> None:
     [
         (
             with_temperature,
-            "has parameter 'temperature' written by hand",
+            "sets parameter 'temperature' by hand",
         ),
         (changed_below_the_line, "was changed by hand below its line"),
     ],

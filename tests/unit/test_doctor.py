@@ -120,7 +120,7 @@ def test_a_gpu_that_the_image_has_no_kernels_for(
 ) -> None:
     program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
     line = said("gpu", subject, "fail")
-    assert "compute capability 6.0: NVIDIA's image 26.11-py3 carries kernels for 7.5 to 12.1" in line
+    assert "compute capability 6.0: NVIDIA's image 26.11-py3 has kernels for 7.5 to 12.1" in line
     assert "CUDA failure 209: no kernel image is available for execution on the device" in line
     assert "gourmet config MODEL --cpu" in line
     assert "TRITON_TAG=" in line

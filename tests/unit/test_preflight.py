@@ -129,8 +129,8 @@ def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
-        ("gone", "no model repository found at"),
-        ("", r"holds no models: each is a folder with a config\.pbtxt"),
+        ("gone", "does not exist: name a folder"),
+        ("", r"has no models: a model is a folder with a config\.pbtxt"),
     ],
 )
 def test_a_repository_without_models_is_refused(tmp_path: Path, folder: str, says: str) -> None:

@@ -44,12 +44,12 @@ def test_the_second_waits_says_so_and_finds_what_the_first_did(tmp_path: Path) -
 
     with changing(tmp_path, say):
         assert (tmp_path / "of the first").exists()
-    assert said == [f"another gourmet is at work in {tmp_path}: waiting until it has ended"]
+    assert said == [f"another gourmet changes {tmp_path}: waiting until it has ended"]
 
 
 def test_who_waits_too_long_is_told_and_a_killed_holder_keeps_nobody(tmp_path: Path) -> None:
     first = holder(tmp_path)
-    with pytest.raises(RepositoryError, match="is still at work in"), changing(tmp_path, print, 0):
+    with pytest.raises(RepositoryError, match="still changes"), changing(tmp_path, print, 0):
         pass
     first.kill()
     first.communicate()

@@ -26,7 +26,7 @@ def test_a_web_app_whose_triton_is_away_says_why(start: Any) -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     found = says("web", start(nowhere).port)
     assert found.level == "fail"
-    assert "runs and is not ready (" in found.cause
+    assert "runs but is not ready (" in found.cause
     assert nowhere in found.cause
     assert "TRITON_SERVER_URL" in found.fix
 

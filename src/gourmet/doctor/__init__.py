@@ -1,1 +1,1 @@
-"""What is wrong with this machine or the running stack, and what to do about it, a line each."""
+"""Diagnose this machine and the running stack: a line for each finding, with the next step."""

@@ -1,4 +1,4 @@
-"""What a check looks at and what it finds."""
+"""The subject and the findings of the doctor's checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gourmet.errors import GourmetError
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was found and, unless all is well, what to do about it."""
+    """One line: the cause and, unless it is ok, the fix."""
 
     level: Literal["ok", "warn", "fail"]
     cause: str
@@ -25,15 +25,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examined:
-    """What is looked at; the defaults are what `gourmet up` starts."""
+    """The stack that is checked."""
 
     repositories: tuple[Path, ...]
     host: str
-    # Each by the option of `gourmet up` that sets it.
-    ports: Mapping[str, int]
+    ports: Mapping[str, int]  # by the option of `gourmet up` that sets the port
     url: str
-    # Whether the address was given, so that finding no server there is a fault.
-    must_run: bool
+    must_run: bool  # a missing server is a fault, since the user gave its address
     environment: Mapping[str, str]
 
 
@@ -43,6 +41,6 @@ fail = partial(Finding, "fail")
 
 
 def refused(exc: GourmetError) -> Finding:
-    """The finding that an error of this house is: its sentence says the cause, a colon, the next step."""
+    """Return the finding of an error, whose message is the cause, a colon and the next step."""
     cause, _, fix = str(exc).partition(": ")
     return fail(cause, fix)

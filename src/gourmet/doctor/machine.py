@@ -1,4 +1,4 @@
-"""What the stack stands on: Python's packages, shared memory, ports and GPUs."""
+"""Check the machine: Python packages, shared memory, ports and GPUs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from gourmet.serving import preflight, wheel
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
-# A checkout has it; an image and an installed package have none, and nothing to compare.
+# Only a checkout has this file.
 _PINS: Final = shipped("requirements/constraints.txt")
-# Each instance of a Python model holds its region there, which grows with its largest batch: 16 rows of
+# Each instance of a Python model has a region here, which grows with its largest batch: 16 rows of
 # food_classifier_onnx are 10 MB in and out. Docker gives 64 MB by default (compose sets 1 GB).
 _SHARED_MEMORY: Final = Path("/dev/shm")
-_WANTED_MB: Final = 256
-_NEEDED_MB: Final = 32
-_ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
+_WARN_BELOW_MB: Final = 256
+_FAIL_BELOW_MB: Final = 32
+_PROBES: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
 # NVIDIA's bulletins 5687 and 5828 (SECURITY.md).
 _HOLES: Final = (
-    "the wheel's Triton is 2.51 (24.10), whose HTTP front and Python backend have published holes that let "
-    "a stranger end it or run code (CVE-2025-23310, 23311, 23319, …)"
+    "the wheel's Triton is 2.51 (24.10); published vulnerabilities of its HTTP server and Python backend let "
+    "attackers stop it or run code (CVE-2025-23310, 23311, 23319, …)"
 )
-# The tag of Dockerfile.triton and its compute capabilities: NVIDIA's release notes of Triton 25.08, the first
-# on CUDA 13, and later. Within a major version what is built for one minor runs on the later ones.
+# The tag of Dockerfile.triton and its compute capabilities, from NVIDIA's release notes of Triton 25.08 (the
+# first on CUDA 13) and later. Code for a minor version also runs on later ones of the same major version.
 IMAGE: Final = "26.11-py3"
 _LOWEST: Final = (7, 5)
 _HIGHEST_MAJOR: Final = 12
@@ -45,106 +45,107 @@ _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 
 
 def triton_wheel(_: Examined) -> Iterator[Finding]:
-    """What `gourmet up` asks before it starts: Python, its library, the C library, numpy, Triton's files."""
+    """Check Triton's files and libraries, as `gourmet up` does at its start."""
     wheel.find_wheel()
     yield ok(
-        f"nvidia-pytriton {version('nvidia-pytriton')} is whole, with Python {platform.python_version()}, "
+        f"nvidia-pytriton {version('nvidia-pytriton')} is complete, with Python {platform.python_version()}, "
         f"numpy {version('numpy')} and {' '.join(platform.libc_ver())}"
     )
 
 
 def packages(_: Examined) -> Iterator[Finding]:
-    """The installed packages against the versions that this was tested with."""
+    """Compare the installed packages with the tested versions."""
     pins = re.findall(r"^([\w.-]+)==(\S+)", _PINS.read_text(), re.MULTILINE) if _PINS.is_file() else []
-    abouts = (package.metadata for package in distributions())  # which is parsed again for each of its fields
-    found = {about["Name"].lower(): about["Version"] for about in abouts}
-    installed = [(name, found[name.lower()], pinned) for name, pinned in pins if name.lower() in found]
+    metadata = (package.metadata for package in distributions())  # each access of `metadata` parses it again
+    versions = {fields["Name"].lower(): fields["Version"] for fields in metadata}
+    installed = [(name, versions[name.lower()], pinned) for name, pinned in pins if name.lower() in versions]
     others = [f"{name} {has} instead of {pinned}" for name, has, pinned in installed if has != pinned]
     if others:
         yield warn(f"tested with other versions: {', '.join(others)}", "run `make setup`")
     else:
-        yield ok(f"{len(installed)} pinned packages are as tested")
+        yield ok(f"{len(installed)} pinned packages have the tested versions")
 
 
 def shared_memory(_: Examined) -> Iterator[Finding]:
-    found = os.statvfs(_SHARED_MEMORY)
-    free_mb = found.f_bavail * found.f_frsize // 2**20
-    says = f"{free_mb} MB are free in {_SHARED_MEMORY}"
-    larger = f"remove what lies there, or `mount -o remount,size=1g {_SHARED_MEMORY}` (Docker: --shm-size=1g)"
-    if free_mb < _NEEDED_MB:
-        yield fail(f"{says}, and Python models hand their tensors over there", larger)
-    elif free_mb < _WANTED_MB:
-        yield warn(f"{says}, which several Python models under load may fill", larger)
+    file_system = os.statvfs(_SHARED_MEMORY)
+    free_mb = file_system.f_bavail * file_system.f_frsize // 2**20
+    free = f"{free_mb} MB are free in {_SHARED_MEMORY}"
+    fix = f"remove files there, or `mount -o remount,size=1g {_SHARED_MEMORY}` (Docker: --shm-size=1g)"
+    if free_mb < _FAIL_BELOW_MB:
+        yield fail(f"{free}, too little for the tensors of Python models", fix)
+    elif free_mb < _WARN_BELOW_MB:
+        yield warn(f"{free}, which several Python models under load may fill", fix)
     else:
-        yield ok(says)
+        yield ok(free)
 
 
 def ports(subject: Examined) -> Iterator[Finding]:
-    """Free, or held by the stack itself, Triton's for loopback alone."""
+    """Check that each port is free or used by the stack itself, and that Triton's listen on loopback only."""
     for option, port in subject.ports.items():
-        # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
-        asked = option if option in _ASKS else "--http-port"
+        # The gRPC port has no URL to probe: it is ours if Triton's HTTP port is.
+        probed = option if option in _PROBES else "--http-port"
         try:
             preflight.check_ports(subject.host, {option: port})
             yield ok(f"{port} free")
         except preflight.NotReadyToStart as exc:
-            if not http_ok(f"http://{reachable(subject.host)}:{subject.ports[asked]}{_ASKS[asked]}"):
+            if not http_ok(f"http://{reachable(subject.host)}:{subject.ports[probed]}{_PROBES[probed]}"):
                 yield refused(exc)
             elif option != "--port" and (outside := _beyond_loopback(port)):
                 yield warn(
-                    f"{port} of Triton is open on {outside}, beyond loopback, without a key for inference; "
-                    f"{_HOLES}",
-                    "start it with --triton-host 127.0.0.1, or publish containers' ports on 127.0.0.1 alone",
+                    f"port {port} of Triton is open on {outside}, beyond loopback, without a key for "
+                    f"inference; {_HOLES}",
+                    "start it with --triton-host 127.0.0.1, or publish containers' ports on 127.0.0.1 only",
                 )
             else:
                 yield ok(f"{port} held by the running stack")
 
 
 def _beyond_loopback(port: int) -> str:
-    """The addresses of this machine, other than loopback's, on which something listens at `port`."""
+    """Return the addresses of this machine, except loopback, on which a program listens at `port`."""
     listening = {
-        each.laddr.ip
-        for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
     }
-    found = {ipaddress.ip_address(address.partition("%")[0]) for address in listening}
-    plain = {getattr(each, "ipv4_mapped", None) or each for each in found}  # ::ffff:127.0.0.1, as gRPC's
-    return ", ".join(sorted(str(each) for each in plain if not each.is_loopback))
+    addresses = {ipaddress.ip_address(address.partition("%")[0]) for address in listening}
+    # gRPC listens on ::ffff:127.0.0.1.
+    plain = {getattr(address, "ipv4_mapped", None) or address for address in addresses}
+    return ", ".join(sorted(str(address) for address in plain if not address.is_loopback))
 
 
 def find_gpus() -> list[tuple[str, ...]]:
-    """Index, name, driver and the two parts of its capability for every GPU; none without nvidia-smi."""
+    """Return index, name, driver and capability (two parts) of each GPU; empty without nvidia-smi."""
     if not shutil.which("nvidia-smi"):
         return []
     command = ["nvidia-smi", "--query-gpu=index,name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        words = " ".join((ran.stdout + ran.stderr).split())[:200]
-        found = [] if ran.returncode else _GPU.findall(ran.stdout)
+        output = " ".join((ran.stdout + ran.stderr).split())[:200]
+        rows = [] if ran.returncode else _GPU.findall(ran.stdout)
     except (OSError, subprocess.TimeoutExpired) as exc:
-        found, words = [], str(exc)
-    if not found:
+        rows, output = [], str(exc)
+    if not rows:
         raise GourmetError(
-            f"nvidia-smi is there and finds no usable GPU ({words}): load or install the driver "
+            f"nvidia-smi is installed but finds no usable GPU ({output}): load or install the driver "
             "(`sudo modprobe nvidia`), or serve on the CPU"
         )
-    return found
+    return rows
 
 
 def gpus(_: Examined) -> Iterator[Finding]:
-    """Every GPU; torch and ONNX Runtime of `gourmet up` say themselves what they cannot run on."""
-    found = find_gpus()
-    if not found:
+    """Check that NVIDIA's image supports each GPU."""
+    rows = find_gpus()
+    if not rows:
         yield ok("no NVIDIA GPU; everything runs on the CPU")
-    for index, name, driver, major, minor in found:
+    for index, name, driver, major, minor in rows:
         gpu = f"GPU {index} ({name}), compute capability {major}.{minor}"
         if (int(major), int(minor)) >= _LOWEST and int(major) <= _HIGHEST_MAJOR:
             yield ok(f"{gpu}, driver {driver}")
         else:
             yield fail(
-                f"{gpu}: NVIDIA's image {IMAGE} carries kernels for 7.5 to 12.1; it would end in "
+                f"{gpu}: NVIDIA's image {IMAGE} has kernels for 7.5 to 12.1; it would fail with "
                 '"CUDA failure 209: no kernel image is available for execution on the device"',
-                "build on another (`docker compose build --build-arg TRITON_TAG=… triton`; 24.10-py3 has 6.0 "
-                "to 9.0), or serve on the CPU (`gourmet config MODEL --cpu`; containers: "
+                "use another image (`docker compose build --build-arg TRITON_TAG=… triton`; 24.10-py3 has "
+                "6.0 to 9.0), or serve on the CPU (`gourmet config MODEL --cpu`; containers: "
                 "`docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
             )

@@ -1,4 +1,4 @@
-"""The models on disk, Triton, the models that it serves, and what the web app says of itself."""
+"""Check the models on disk, Triton, the served models and the web app."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 from gourmet.systems import registry
 
-# The app itself waits for its model before it answers.
+# The app asks its model before it answers.
 _READY_WITHIN_S: Final = 30.0
 
 
 def configs(subject: Examined) -> Iterator[Finding]:
-    """Every config can be read; whether a model is what its config says, Triton tells when it loads it."""
+    """Check that every config can be read. Triton checks models against their configs when it loads them."""
     names = preflight.check_repositories(subject.repositories)
     yield ok(f"{len(names)} models: {', '.join(names)}")
     for model in _models(subject):
@@ -40,35 +40,34 @@ def configs(subject: Examined) -> Iterator[Finding]:
         if "default_queue_policy" in config.get("dynamic_batching", {}) and instance_count(config) < 2:
             yield warn(
                 f"{model.name} has a queue policy and one instance, so some requests wait half a second",
-                "take the policy out of its config, or give it two instances (docs/measuring.md)",
+                "remove the policy from its config, or give it two instances (docs/measuring.md)",
             )
 
 
 def systems(_: Examined) -> Iterator[Finding]:
-    """Those that cannot be used, of which the pages show nothing."""
-    unusable = registry.broken()
-    for name, reason in unusable.items():
+    """Check that every system can be used: the pages do not show broken ones."""
+    for name, reason in registry.broken().items():
         yield fail(f"the system {name} is broken ({reason})", f"correct it, or `gourmet remove {name}`")
     yield ok(f"{len(registry.load_all())} systems: {', '.join(registry.load_all())}")
 
 
 def manifests(subject: Examined) -> Iterator[Finding]:
-    """The files that were deployed are the files that lie there."""
-    same: list[str] = []
+    """Check that the files of each version are the deployed ones."""
+    verified: list[str] = []
     without: list[str] = []
     for model in _models(subject):
         try:
             config = as_json(repository.read_config(model))
             for version in (model / str(number) for number in repository.versions(model)):
-                checked = manifest.check(None, config, version)
-                (same if checked else without).append(model.name)
+                has_manifest = manifest.check(None, config, version)
+                (verified if has_manifest else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
-        except repository.RepositoryError:  # which has its line above
+        except repository.RepositoryError:  # `configs` reports it
             continue
     if without:
-        yield ok(f"no manifest, and none asked for: {', '.join(dict.fromkeys(without))}")
-    yield ok(f"{', '.join(dict.fromkeys(same)) or 'no model'} as deployed")
+        yield ok(f"no manifest, and none required: {', '.join(dict.fromkeys(without))}")
+    yield ok(f"{', '.join(dict.fromkeys(verified)) or 'no model'} as deployed")
 
 
 def _models(subject: Examined) -> list[Path]:
@@ -83,13 +82,13 @@ def server(subject: Examined) -> Iterator[Finding]:
         if subject.must_run:
             raise
         cause, _, fix = str(exc).partition(": ")
-        yield warn(f"{cause}, so what it serves was not looked at", fix)
+        yield warn(f"{cause}, so the served models were not checked", fix)
     else:
         yield ok(f"client {installed('tritonclient')}, server {answered}")
 
 
 def served(subject: Examined) -> Iterator[Finding]:
-    """Every model that Triton knows of serves, and serves what lies on disk."""
+    """Check that Triton serves every model, in its newest version and with the config on disk."""
     if not _runs(subject):
         yield ok("no server to ask")
         return
@@ -99,47 +98,47 @@ def served(subject: Examined) -> Iterator[Finding]:
     for entry in index:
         if entry.get("state") == "READY":
             ready[entry["name"]] = max(int(entry["version"]), ready.get(entry["name"], 0))
-    on_disk, asleep = preflight.check_repositories(subject.repositories), list[str]()
+    on_disk, held_back = preflight.check_repositories(subject.repositories), list[str]()
     for entry in index:
         name, state, reason = entry["name"], entry.get("state", ""), entry.get("reason", "")
         if state == "UNAVAILABLE" and reason != "unloaded":
-            words = next(iter(reason.splitlines()), "no reason given")  # below it, a Python model's own lines
-            yield fail(f"{name} did not load ({words})", f"correct it, then {_load(subject, name)}")
+            first_line = next(iter(reason.splitlines()), "no reason given")  # a traceback may follow
+            yield fail(f"{name} did not load ({first_line})", f"correct it, then {_load(subject, name)}")
         elif name not in ready and not state and preflight.waits_until_asked(on_disk.get(name, {})):
-            asleep.append(name)
+            held_back.append(name)
         elif name not in ready:
-            yield warn(f"{name} is not loaded ({reason or state or 'never asked for'})", _load(subject, name))
+            yield warn(f"{name} is not loaded ({reason or state or 'never requested'})", _load(subject, name))
     for name, version in ready.items():
         folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
         newest = max((number for folder in folders for number in repository.versions(folder)), default=0)
         if newest > version:
             yield warn(
-                f"{name} serves version {version}, version {newest} lies on disk", _load(subject, name)
+                f"{name} serves version {version}, but version {newest} is on disk", _load(subject, name)
             )
     yield from strayed(subject, sorted(ready))
-    if asleep:
-        yield ok(f"loaded when a verb asks: {', '.join(sorted(asleep))}")
+    if held_back:
+        yield ok(f"loaded when a verb asks: {', '.join(sorted(held_back))}")
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
 def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
-    """Models that serve another config than their files say, as a lab that was killed may leave them."""
+    """Check that each model serves the config of its files. A killed lab may leave another one."""
     with connect(subject.url) as triton:
         for folder in (path / name for name in models for path in subject.repositories):
             try:
                 on_disk = as_json(repository.read_config(folder)) if folder.is_dir() else None
-            except repository.RepositoryError:  # which has its line above
+            except repository.RepositoryError:  # `configs` reports it
                 continue
             if on_disk and config_change.strayed(running := triton.config(folder.name), on_disk):
                 yield warn(
                     f"{folder.name} serves another config than its files ({summary(running)})",
-                    f"where that is not meant, take theirs (`gourmet config {folder.name} --reset"
-                    f"{_there(subject)}`)",
+                    f"if that is not intended, reset it (`gourmet config {folder.name} --reset"
+                    f"{_url_option(subject)}`)",
                 )
 
 
 def answers(subject: Examined) -> Iterator[Finding]:
-    """Every configured model really answers its sample, beyond being ready."""
+    """Check that every configured model answers its sample."""
     if not _runs(subject):
         yield ok("no server to ask")
         return
@@ -155,7 +154,7 @@ def answers(subject: Examined) -> Iterator[Finding]:
 
 
 def web(subject: Examined) -> Iterator[Finding]:
-    """What the web app says of itself, which may ask another Triton than this one."""
+    """Check that the web app is ready. It may ask another Triton than this one."""
     url = f"http://{reachable(subject.host)}:{subject.ports.get('--port')}"
     if "--port" not in subject.ports or not http_ok(f"{url}/healthz"):
         yield ok("no web app to ask")
@@ -164,18 +163,20 @@ def web(subject: Examined) -> Iterator[Finding]:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_READY_WITHIN_S):
             yield ok(f"{url} is ready")
     except OSError as exc:
-        says = exc.read().decode(errors="replace").strip() if isinstance(exc, urllib.error.HTTPError) else exc
+        reason = (
+            exc.read().decode(errors="replace").strip() if isinstance(exc, urllib.error.HTTPError) else exc
+        )
         yield fail(
-            f"the web app at {url} runs and is not ready ({says})",
+            f"the web app at {url} runs but is not ready ({reason})",
             "see the lines above; it asks the Triton of its TRITON_SERVER_URL",
         )
 
 
 def _load(subject: Examined, name: str) -> str:
-    return f"load it (`gourmet config {name} --reset{_there(subject)}`)"
+    return f"load it (`gourmet config {name} --reset{_url_option(subject)}`)"
 
 
-def _there(subject: Examined) -> str:
+def _url_option(subject: Examined) -> str:
     return f" --url {subject.url}" if subject.must_run else ""
 
 

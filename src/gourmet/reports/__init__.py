@@ -1,1 +1,1 @@
-"""Reports: one style of page, its tables, and the charts on it."""
+"""Reports: pages in one style, with tables and charts."""

@@ -1,6 +1,6 @@
-"""The charts that several reports draw, as SVGs: bars with intervals, lines, dots and columns.
+"""Draw charts as SVGs: bars with intervals, lines, dots and histograms.
 
-Where everything stands is computed here; the shapes are in the templates.
+This module computes the positions; the templates draw the shapes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from gourmet.reports.page import render
 
-# Distinct for the colour-blind too (after Okabe and Ito), and dark enough for thin lines.
+# Distinct for colour-blind readers too (after Okabe and Ito), and dark enough for thin lines.
 COLOURS: Final = ("#1b5e9b", "#d55e00", "#00795a", "#8c4a86", "#b8860b", "#3a9ad9", "#b3261e", "#5f6368")
 INK: Final = "#222"
 FAINT: Final = "#666"
-# Two of them stand side by side on a page.
+# Two charts fit side by side on a page.
 WIDTH: Final = 570.0
 _ROW: Final = 36.0
 _LEFT: Final = 56.0
@@ -26,31 +26,31 @@ Range = tuple[float, float]
 
 
 class Drawing(str):
-    """A whole SVG, which knows its size so that several can stand below one another."""
+    """A complete SVG with its size, so that several can be stacked."""
 
     __slots__ = ("height", "width")
     width: float
     height: float
 
 
-def _drawn(template: str, width: float, height: float, title: str, **given: Any) -> Drawing:
-    drawing = Drawing(render(f"reports/{template}", width=width, height=height, title=title, **given))
+def _drawn(template: str, width: float, height: float, title: str, **variables: Any) -> Drawing:
+    drawing = Drawing(render(f"reports/{template}", width=width, height=height, title=title, **variables))
     drawing.width, drawing.height = width, height
     return drawing
 
 
 def stacked(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
-    """Drawings below one another, each under its heading."""
+    """Stack drawings below one another, each under its heading."""
     tops = [26 + _GAP]
     for _, drawing in drawings:
         tops.append(tops[-1] + 8 + drawing.height + _GAP)
     width = max(drawing.width for _, drawing in drawings)
-    shown = [(top, *each) for top, each in zip(tops, drawings, strict=False)]
+    shown = [(top, *drawing) for top, drawing in zip(tops, drawings, strict=False)]
     return _drawn("stacked.svg", width, tops[-1] - _GAP, title, shown=shown)
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """About five round numbers from at or below `low` to at or above `high`."""
+    """Return about five round numbers that span `low` to `high`."""
     span = (high - low) or abs(high) or 1.0
     step = 10 ** math.floor(math.log10(span / 5))
     for factor in (1, 2, 2.5, 5, 10):
@@ -63,14 +63,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """The powers of ten from at or below `low` to at or above `high`."""
+    """Return the powers of ten that span `low` to `high`."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels along one axis, that has `marks`; on a logarithmic one decades are as wide."""
+    """Map values to pixels on an axis from the first to the last of its `marks`."""
 
     marks: Sequence[float]
     start: float
@@ -85,7 +85,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar, of one colour or made of `parts` (length, colour, hint), with its interval."""
+    """A horizontal bar with its interval, in one colour or made of `parts` (length, colour, hint)."""
 
     name: str
     value: float
@@ -106,15 +106,15 @@ def bars(
     around: float | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Drawing:
-    """A bar a row under its name, from 0, or a dot beside a line `around`; `colours` is the legend above."""
-    named, deep = _legend(list((colours or {}).items()), 14, WIDTH)
+    """Draw a bar from 0 in each row, or with `around` a dot beside a line; `colours` is the legend."""
+    named, legend_height = _legend(list((colours or {}).items()), 14, WIDTH)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
     low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
     x = Scale(ticks(low, end or high), 14, WIDTH - 60)
-    top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
-    rows = [(top + _ROW * place, bar) for place, bar in enumerate(shown)]
-    given = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
-    return _drawn("bars.svg", WIDTH, bottom + 44, title, around=around, rows=rows, **given)
+    top, bottom = 10 + legend_height, 10 + legend_height + _ROW * len(shown)
+    rows = [(top + _ROW * row, bar) for row, bar in enumerate(shown)]
+    axis = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
+    return _drawn("bars.svg", WIDTH, bottom + 44, title, around=around, rows=rows, **axis)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Series:
     points: Sequence[tuple[float, float]]
     colour: str = COLOURS[0]
     joined: bool = True
-    # Each empty, or of every point; without radii there are no dots.
+    # Either empty or one for each point. Without radii, no dots are drawn.
     radii: Sequence[float] = ()
     hints: Sequence[str] = ()
     says: Sequence[str] = ()
@@ -142,9 +142,9 @@ def lines(
     marks: Sequence[tuple[float, str]] = (),
     log: bool = False,
 ) -> Drawing:
-    """Lines and dots with words beside them over two axes; `counts` says what each counts, across and up.
+    """Draw lines and dots with words beside them; `counts` are the titles of the x and y axis.
 
-    `marks` are places across where something begins, with its name; `log` is of both axes.
+    `marks` are positions on the x axis with their names; `log` makes both axes logarithmic.
     """
     width, height = size
     numbers = _decades if log else ticks
@@ -152,11 +152,11 @@ def lines(
     at_x = numbers(*(x_range or (min(across), max(across))))
     at_y = numbers(*(y_range or (min(up), max(up))))
     entries = [(series.name, series.colour) for series in shown if series.name]
-    named, deep = _legend(entries if len(entries) > 1 else [], _LEFT, width)
+    named, legend_height = _legend(entries if len(entries) > 1 else [], _LEFT, width)
     x = Scale(at_x, _LEFT, width - 24, log)
-    y = Scale(at_y, height - 46, 34 + deep, log)
-    given = {"x": x, "y": y, "named": named, "counts": counts, "marks": marks}
-    return _drawn("lines.svg", width, height, title, shown=shown, **given)
+    y = Scale(at_y, height - 46, 34 + legend_height, log)
+    axes = {"x": x, "y": y, "named": named, "counts": counts, "marks": marks}
+    return _drawn("lines.svg", width, height, title, shown=shown, **axes)
 
 
 def columns(
@@ -168,8 +168,10 @@ def columns(
     step: float = 1.0,
     mark: float | None = None,
 ) -> Drawing:
-    """A histogram: the outline of columns of width `step` from `begins` on, and a dashed line at `mark`."""
-    steps = [(begins + step * at, count) for place, count in enumerate(counts) for at in (place, place + 1)]
+    """Draw a histogram's outline, with columns of width `step` from `begins`, and a dashed line at `mark`."""
+    steps = [
+        (begins + step * edge, count) for index, count in enumerate(counts) for edge in (index, index + 1)
+    ]
     outline = [(begins, 0.0), *steps, (steps[-1][0], 0.0)]
     marks = [] if mark is None else [(mark, "")]
     return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=(360, 260), marks=marks)
@@ -178,22 +180,22 @@ def columns(
 def matrix(
     rows: Mapping[str, Sequence[float]], columns: Sequence[str], title: str, says: tuple[str, str]
 ) -> Drawing:
-    """Shares from 0 to 1 in a row for each name, the darker the more, in percent."""
+    """Draw shares from 0 to 1 in percent, a row for each name; higher shares are darker."""
     cell, left, top = 36.0, 130.0, 130.0
     width, height = left + cell * len(columns) + 60, top + cell * len(rows) + 12
-    given = {"cell": cell, "left": left, "top": top, "rows": rows, "columns": columns, "says": says}
-    return _drawn("matrix.svg", width, height, title, colour=COLOURS[0], **given)
+    layout = {"cell": cell, "left": left, "top": top, "rows": rows, "columns": columns, "says": says}
+    return _drawn("matrix.svg", width, height, title, colour=COLOURS[0], **layout)
 
 
 def _legend(
     entries: Sequence[tuple[str, str]], left: float, right: float
 ) -> tuple[list[tuple[float, float, str, str]], float]:
-    """Where each name stands with its colour, in as many lines as they need, and the height of them."""
+    """Return the position and colour of each name, in as many lines as needed, and the legend's height."""
     placed, x, y = [], left, 14.0
     for name, colour in entries:
-        wide = 24 + 6.6 * len(name)
-        if x + wide > right and x > left:
+        width = 24 + 6.6 * len(name)
+        if x + width > right and x > left:
             x, y = left, y + 18
         placed.append((x, y, name, colour))
-        x += wide
+        x += width
     return placed, y + 4 if placed else 0.0

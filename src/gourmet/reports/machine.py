@@ -16,22 +16,22 @@ _PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "torch", "
 
 
 def about() -> dict[str, str]:
-    """What a reader needs to know to compare a figure with one of their own."""
+    """Return the facts that a reader needs to compare a figure with one of their own."""
     versions = {package.name.lower(): package.version for package in distributions()}
     return {
         "processor": _processor(),
         "cpus": f"{available_cpus()} of {os.cpu_count()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        # Where only a client runs, there is no torch.
+        # A client's machine may have no torch.
         "versions": ", ".join(f"{name} {versions[name]}" for name in _PACKAGES if name in versions),
         "commit": _commit(),
     }
 
 
 def _processor() -> str:
-    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1] if found else platform.machine()
+    match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return match[1] if match else platform.machine()
 
 
 def _commit() -> str:

@@ -1,6 +1,6 @@
-"""One HTML page with everything in it, out of a template.
+"""Render a self-contained HTML page from a template.
 
-A room's templates lie beside its modules; they extend `reports/report.html` and import what they need of
+A package's templates lie beside its modules. They extend `reports/report.html` and import macros from
 `reports/pieces.html`.
 """
 
@@ -18,13 +18,13 @@ _ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
-# What not every page says.
+# Defaults of variables that not every page sets.
 _ENVIRONMENT.globals.update(when="", command="", style="", says="")
 
 
-def render(template: str, **given: Any) -> str:
-    """A template of the package filled in, named by its path there, like `measure/bench.html`.
+def render(template: str, **variables: Any) -> str:
+    """Render a template, named by its path in the package `gourmet`, such as `measure/bench.html`.
 
-    In names of files, bytes that are not UTF-8 become a mark.
+    Bytes of file names that are not UTF-8 become a question mark.
     """
-    return _ENVIRONMENT.get_template(template).render(given).encode(errors="replace").decode()
+    return _ENVIRONMENT.get_template(template).render(variables).encode(errors="replace").decode()

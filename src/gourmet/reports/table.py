@@ -1,4 +1,4 @@
-"""Rows and columns as Markdown and for a terminal, and the part of a page of docs/ that a command writes."""
+"""Format tables as Markdown and for a terminal, and write the generated section of a page in docs/."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gourmet.errors import GourmetError
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose figures stand to the right."""
+    """Format a Markdown table; all columns but the first are aligned right."""
     ruled = ("---", *("---:" for _ in headings[1:]))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, ruled, *rows))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """A table for a terminal: words to the left, numbers to the right."""
+    """Format a table for a terminal: words are aligned left, numbers right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -31,15 +31,15 @@ def _is_number(text: str) -> bool:
 
 
 def spreadsheet_cell(text: str) -> str:
-    """As no spreadsheet takes for a formula."""
+    """Quote a text that a spreadsheet would take for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
 def write_section(page: Path, begin: str, end: str, words: str, heading: str) -> None:
-    """Put `words` between the lines `begin` and `end`; a page that is not there yet begins with `heading`."""
+    """Write `words` between the lines `begin` and `end`; create a missing page with `heading`."""
     text = page.read_text() if page.exists() else f"# {heading}\n\n{begin}\n{end}\n"
     before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not begun or not ended:
-        raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both, empty, where it belongs")
+        raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both where the section belongs")
     page.write_text(f"{before}{begin}\n{words}{end}{after}")

@@ -1,4 +1,4 @@
-"""A model repository on disk: which models it holds, and their configs as Triton itself reads them."""
+"""Read a model repository: its models, their versions, and their configs as Triton parses them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gourmet.runtime.decoding import package
 from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
 from gourmet.runtime.reading import in_short, read_text
 
-# The models that came with this project. Those of an installed package are put into the user's own.
+# The models of this project. The models of an installed package are copied into the user's repository.
 DEFAULT: Final = own_models() if IS_INSTALLED else shipped("triton/models")
 CONFIG: Final = "config.pbtxt"
 
 
 class RepositoryError(GourmetError):
-    """A model repository, or a model in it, that cannot be used."""
+    """A model repository that cannot be used, or a model in it."""
 
 
 def with_shipped_models() -> Path:
-    """Return DEFAULT; the models of an installed package are put there once, as hard links or copies."""
-    placed, release = home() / "shipped-models.txt", version("gourmetgram-triton")
-    if IS_INSTALLED and not (placed.is_file() and placed.read_text() == release):
+    """Return DEFAULT. Copy or link the models of an installed package there first, once for each release."""
+    marker, release = home() / "shipped-models.txt", version("gourmetgram-triton")
+    if IS_INSTALLED and not (marker.is_file() and marker.read_text() == release):
         for model in shipped("triton/models").iterdir():
             if not (DEFAULT / model.name).exists():
                 shutil.copytree(model, DEFAULT / model.name, copy_function=_link)
-        write_whole(placed, release)
+        write_whole(marker, release)
     return DEFAULT
 
 
@@ -42,29 +42,31 @@ def _link(source: str, target: str) -> None:
 
 
 def model_names(repository: Path) -> tuple[str, ...]:
-    """The models of `repository`: each folder with a config or a version; the user's own may hold none."""
+    """Return the models of `repository`: the folders with a config or a version."""
     if not repository.is_dir():
-        raise RepositoryError(f"no model repository found at {repository}: name one with --model-repository")
+        raise RepositoryError(f"{repository} does not exist: name a folder with --model-repository")
     names = sorted(folder.name for folder in repository.iterdir() if folder.is_dir() and _is_model(folder))
-    if not names and repository.resolve() != own_models().resolve():
+    if not names and repository.resolve() != own_models().resolve():  # the user's own may be empty
         raise RepositoryError(
-            f"{repository} holds no models: each is a folder with a config.pbtxt and a version folder like 1/"
+            f"{repository} has no models: a model is a folder with a config.pbtxt and a folder like 1/"
         )
     return tuple(names)
 
 
 def repository_text(path: Path) -> str:
-    """A config or labels of a model."""
+    """Read a text file of a model: its config or its labels."""
     try:
         return read_text(path)
     except OSError as exc:
-        raise RepositoryError(f"the model {path.parent.name} has no {path} to read: {exc.strerror}") from exc
+        raise RepositoryError(
+            f"{path} of the model {path.parent.name} cannot be read: {exc.strerror}"
+        ) from exc
     except ValueError as exc:
-        raise RepositoryError(f"{path} is not a text: {exc}") from exc
+        raise RepositoryError(f"{path} is not a UTF-8 text: {exc}") from exc
 
 
 def read_config(model: Path) -> Any:
-    """The parsed config.pbtxt of the model folder `model`."""
+    """Return the parsed config.pbtxt of the folder `model`."""
     path = model / CONFIG
     try:
         return parse(repository_text(path))
@@ -73,7 +75,7 @@ def read_config(model: Path) -> Any:
 
 
 def versions(model: Path) -> tuple[int, ...]:
-    """The version folders of a model, ascending."""
+    """Return the versions of a model, ascending."""
     return tuple(sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit()))
 
 

@@ -1,6 +1,6 @@
-"""A change to a model's config, as a value: what to turn, and the config that results.
+"""A change to a model's config, as a value.
 
-Configs are handled as Triton's own JSON, the form in which the running server gives and takes them.
+Configs are Triton's JSON, as the running server returns and accepts them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gourmet.runtime.instances import (
 
 @dataclass(frozen=True)
 class Change:
-    """What to turn; None leaves a thing as it is."""
+    """The settings to change; None leaves a setting unchanged."""
 
     instances: int | None = None
     threads: int | None = None
@@ -34,26 +34,26 @@ class Change:
     gpus: tuple[int, ...] | None = None
     cpu: bool | None = None
     response_cache: bool | None = None
-    versions: tuple[int, ...] | None = None  # none of them: all that there are
+    versions: tuple[int, ...] | None = None  # empty: all versions
     engine: str | None = None
     precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
-            raise UsageError("an instance group is on the CPU or on GPUs: give --cpu or --gpus")
+            raise UsageError("an instance group runs on the CPU or on GPUs: give either --cpu or --gpus")
         if self.dynamic_batching is False and (self.delay_us is not None or self.preferred_batches):
-            raise UsageError("--delay and --preferred are settings of dynamic batching: drop --no-dynamic")
+            raise UsageError("--delay and --preferred are settings of dynamic batching: omit --no-dynamic")
 
     def __bool__(self) -> bool:
         return self != Change()
 
     def over(self, other: Change) -> Change:
-        """This change on top of `other`: where both turn a thing, this one wins."""
-        mine = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(other, **mine)
+        """Combine this change with `other`. If both change a setting, this one wins."""
+        settings = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(other, **settings)
 
 
-# A photo model as the known labs have it, for comparisons with them.
+# The settings of the known labs, for comparisons with them.
 AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
 # The exercises of the food lab, by name.
 VARIANTS: Final[dict[str, Change]] = {
@@ -66,7 +66,7 @@ VARIANTS: Final[dict[str, Change]] = {
 
 
 def changed(config: Config, change: Change) -> Config:
-    """A copy of `config` with `change` made."""
+    """Return a changed copy of `config`."""
     config = copy.deepcopy(config)
     if change.max_batch is not None:
         config["max_batch_size"] = change.max_batch
@@ -76,15 +76,15 @@ def changed(config: Config, change: Change) -> Config:
         _set_parameter(config, THREADS_PARAMETER, str(change.threads))
     _change_batching(config, change)
     if change.versions is not None:
-        named = {"specific": {"versions": list(change.versions)}}
-        config["version_policy"] = named if change.versions else {"all": {}}
+        specific = {"specific": {"versions": list(change.versions)}}
+        config["version_policy"] = specific if change.versions else {"all": {}}
     if change.response_cache is not None:
         config["response_cache"] = {"enable": change.response_cache}
     return config
 
 
 def _change_engine(config: Config, change: Change) -> None:
-    """Only a model whose config names an engine or a precision has a choice of it."""
+    """Set engine and precision; only a model whose config names them has a choice."""
     for flag, name, value in (
         ("--engine", ENGINE_PARAMETER, change.engine),
         ("--precision", PRECISION_PARAMETER, change.precision),
@@ -92,7 +92,7 @@ def _change_engine(config: Config, change: Change) -> None:
         if value is None:
             continue
         if not parameter(config, name) or config.get("backend") == "onnxruntime":
-            raise UsageError(f"{config['name']} has no choice of that: {flag} does not apply")
+            raise UsageError(f"{config['name']} has only one engine and precision: omit {flag}")
         _set_parameter(config, name, value)
 
 
@@ -104,7 +104,7 @@ def _change_instances(config: Config, change: Change) -> None:
     if change.instances is None and not change.cpu and change.gpus is None:
         return
     groups = config.get("instance_group") or [{"kind": "KIND_AUTO"}]
-    # One group that says it all; a server's answer carries a name and defaults that belong to the old one.
+    # A new group, since the server's group has a name and defaults that belong to the old settings.
     group = {"kind": groups[0].get("kind", "KIND_AUTO"), "gpus": groups[0].get("gpus", [])}
     group["count"] = change.instances or groups[0].get("count", 1)
     if change.cpu:
@@ -113,11 +113,11 @@ def _change_instances(config: Config, change: Change) -> None:
         group.update(kind="KIND_GPU", gpus=list(change.gpus))
     config["instance_group"] = [group]
     if group["count"] == 1:
-        # With any queue policy Triton takes a request from the queue only when an instance is free, and its
-        # batcher may sleep through that moment for half a second (docs/measuring.md).
+        # With a queue policy, Triton takes a request from the queue only when an instance is free, and its
+        # batcher may notice that half a second late (docs/measuring.md).
         config.get("dynamic_batching", {}).pop("default_queue_policy", None)
-    # Where nothing but instance_group differs, Triton keeps the running instances as they are and starts
-    # new ones with the old config, so that all hold the wrong share of the CPU's threads.
+    # If only instance_group differs, Triton keeps the running instances and starts new ones with the old
+    # config, so that all have the wrong share of the CPU's threads.
     layout = " ".join(str(part) for part in (group["count"], group["kind"], *group["gpus"]))
     _set_parameter(config, "instance_layout", layout)
 
@@ -132,7 +132,7 @@ def _change_batching(config: Config, change: Change) -> None:
     if largest < 1:
         raise UsageError(
             f"{config['name']} has max_batch_size {largest}: its network takes one input at "
-            "a time and there is nothing to batch; export it with a batch dimension first"
+            "a time, so there is nothing to batch. Export it with a batch dimension first"
         )
     batching = config.setdefault("dynamic_batching", {})
     if not merges(batching):
@@ -141,20 +141,22 @@ def _change_batching(config: Config, change: Change) -> None:
         batching["max_queue_delay_microseconds"] = change.delay_us
     if change.preferred_batches is not None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
-            raise UsageError(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
+            raise UsageError(
+                f"preferred batch {too_large[0]} is above max_batch_size {largest}: choose a smaller one"
+            )
         batching["preferred_batch_size"] = list(change.preferred_batches)
 
 
 def strayed(running: Config, on_disk: Config) -> bool:
-    """Whether what serves is not what the files say, in what this module changes."""
-    groups, said = running.get("instance_group") or [{}], copy.deepcopy(on_disk)
-    # What a config leaves to Triton, a server's answer says.
-    said["instance_group"] = [
-        {**groups[0], **{name: value for name, value in each.items() if value != "KIND_AUTO"}}
-        for each in on_disk.get("instance_group") or groups
+    """Return whether the running config differs from the files in a setting that this module changes."""
+    groups, expected = running.get("instance_group") or [{}], copy.deepcopy(on_disk)
+    # Fill in Triton's defaults, which the running config has.
+    expected["instance_group"] = [
+        {**groups[0], **{name: value for name, value in group.items() if value != "KIND_AUTO"}}
+        for group in on_disk.get("instance_group") or groups
     ]
-    if (batching := said.get("dynamic_batching")) is not None:
-        said["dynamic_batching"] = {**(running.get("dynamic_batching") or {}), **batching}
+    if (batching := expected.get("dynamic_batching")) is not None:
+        expected["dynamic_batching"] = {**(running.get("dynamic_batching") or {}), **batching}
         if "max_queue_delay_microseconds" not in batching:
-            said["dynamic_batching"]["max_queue_delay_microseconds"] = 0
-    return summary(running) != summary(said)
+            expected["dynamic_batching"]["max_queue_delay_microseconds"] = 0
+    return summary(running) != summary(expected)

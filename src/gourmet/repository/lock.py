@@ -1,4 +1,4 @@
-"""One verb at a time changes a model repository: the next one waits until it has ended."""
+"""A lock of a model repository: one verb at a time changes it, and the next one waits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Final
 from gourmet.repository import RepositoryError
 
 LOCK_FILE: Final = ".gourmet.lock"
-_WAITS_S: Final = 900.0
+_MAX_WAIT_S: Final = 900.0
 
 
 @contextlib.contextmanager
-def changing(repository: Path, say: Callable[[str], object], waits_s: float = _WAITS_S) -> Iterator[None]:
+def changing(
+    repository: Path, say: Callable[[str], object], max_wait_s: float = _MAX_WAIT_S
+) -> Iterator[None]:
     """Hold the lock of `repository`; `say` reports a wait for another verb.
 
-    A folder that did not exist is made, and removed if nothing was put into it. The lock ends with its
-    process, and keeps programs of one machine apart.
+    A missing folder is created, and removed if it stays empty. The lock ends with its process, and works
+    between programs of one machine.
     """
     from filelock import FileLock, Timeout
 
@@ -28,8 +30,8 @@ def changing(repository: Path, say: Callable[[str], object], waits_s: float = _W
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            say(f"another gourmet is at work in {repository}: waiting until it has ended")
-            lock.acquire(timeout=waits_s)
+            say(f"another gourmet changes {repository}: waiting until it has ended")
+            lock.acquire(timeout=max_wait_s)
         try:
             yield
         finally:
@@ -39,9 +41,9 @@ def changing(repository: Path, say: Callable[[str], object], waits_s: float = _W
                 repository.rmdir()
     except Timeout as exc:
         raise RepositoryError(
-            f"another gourmet is still at work in {repository}: repeat this after it"
+            f"another gourmet still changes {repository}: try again when it has ended"
         ) from exc
     except OSError as exc:
         raise RepositoryError(
-            f"{repository} cannot be written ({exc.strerror or exc}): make room there, or name another"
+            f"{repository} cannot be written ({exc.strerror or exc}): free disk space, or name another folder"
         ) from exc
