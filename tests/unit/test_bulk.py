@@ -108,7 +108,7 @@ def test_what_cannot_be_read_here_is_refused_with_the_next_step(given: str, says
 
 def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"a.jpg\n" + b"x" * 5_000)
-    with pytest.raises(UsageError, match=r"line 2 of .* is not the name of a file"):
+    with pytest.raises(UsageError, match=r"line 2 of .* is not a file name"):
         list(Inputs((str(tmp_path / "list"),), {".jpg"}))
 
 
@@ -148,14 +148,14 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
     path = tmp_path / "out.part"
     with closing(Journal(path, PLAN)) as journal:
         journal.add([row("a.jpg")])
-        with pytest.raises(UsageError, match="written by another run"):
+        with pytest.raises(UsageError, match="another run writes"):
             Journal(path, PLAN)
     with pytest.raises(UsageError, match="of another model"):
         Journal(path, {"model": "other"})
     (tmp_path / "list").write_text("z.jpg\nb.jpg")
     with (
         closing(Journal(path, PLAN)) as journal,
-        pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, and the input is z\.jpg"),
+        pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, but the input is z\.jpg"),
     ):
         run(inputs, journal, Asked(), HowMany(1, 1), none)
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(
     most: int, tmp_path: Path, full_disk: Callable[[int], object]
 ) -> None:
     full_disk(most)
-    with pytest.raises(GourmetError, match="make room there"), made(tmp_path):
+    with pytest.raises(GourmetError, match="free disk space"), made(tmp_path):
         pass
     assert not (tmp_path / "out.csv").exists()
     full_disk(1 << 30)
@@ -239,8 +239,8 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("out.xlsx", "ends in none of .jsonl, .csv, .parquet"),
-        ("there.csv", "is there already"),
+        ("out.xlsx", "must end in one of .jsonl, .csv, .parquet"),
+        ("there.csv", "exists already"),
         ("no/o.csv", "no folder"),
     ],
 )
@@ -272,7 +272,7 @@ def test_the_summary_counts_and_shows_what_to_look_at(tmp_path: Path) -> None:
     rows = [
         row("a.jpg"),
         row(str(photo), "Soup", 0.25),
-        row("<b>c.jpg", error="it cannot be read: Permission denied"),
+        row("<b>c.jpg", error="the file cannot be read: Permission denied"),
         row("d.jpg", error="a picture of 60 million pixels [too_many_pixels]"),
     ]
     summary = Summary.of(rows)
@@ -285,5 +285,5 @@ def test_the_summary_counts_and_shows_what_to_look_at(tmp_path: Path) -> None:
     assert page.count("<img") == 1
     assert "Soup (0.25)" in page
     nothing = dict.fromkeys(COLUMNS)  # of a journal that somebody wrote
-    assert "1 without an answer: it has none" in Summary.of([row("a.jpg"), nothing]).text()
+    assert "1 without an answer: no answer" in Summary.of([row("a.jpg"), nothing]).text()
     assert Summary.of([]).text() == "0 of 0 photos have an answer, 0 of them sure"

@@ -32,7 +32,9 @@ def test_a_stopped_run_resumes_with_what_it_had(tmp_path: Path) -> None:
 
 def test_a_folder_with_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
     ResultStore(tmp_path, PLAN, StoredRates)
-    with pytest.raises(UsageError, match="has results of another run, with another turns: name another folder"):
+    with pytest.raises(
+        UsageError, match="has results of another run, with another turns: name another folder"
+    ):
         ResultStore(tmp_path, PLAN | {"turns": 3}, StoredRates)
 
 

@@ -1,1 +1,1 @@
-"""Many inputs through a served model: a row for each, in a table that a stopped run goes on with."""
+"""Send many inputs to a served model and write the answers into a table; interrupted runs resume."""

@@ -1,4 +1,4 @@
-"""Which files are meant: named ones, those in folders, and those that a list or stdin names."""
+"""The inputs of a run: named files, the files in folders, and files named by a list or stdin."""
 
 from __future__ import annotations
 
@@ -13,87 +13,87 @@ from typing import BinaryIO, Final, Protocol, TypeVar
 from gourmet.errors import UsageError
 
 STDIN: Final = "-"
-_LONGEST_NAME: Final = 4_096
+_MAX_NAME_BYTES: Final = 4_096
 T = TypeVar("T")
 
 
 class NamedInputs(Protocol):
-    """Inputs by their names or texts, in the same order each time."""
+    """Inputs as names or texts, in the same order each time."""
 
     @property
     def column(self) -> str:
-        """The column of a row that has the name of its input."""
+        """The column with the name of the input."""
 
     def __iter__(self) -> Iterator[str]: ...
 
     def count(self) -> int | None:
-        """Return how many there are; None if only reading stdin would tell."""
+        """Return the number of inputs; None if it is unknown before stdin is read."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Names of files, never all in memory. Stdin is read once."""
+    """Names of files, never all in memory at a time. Stdin is read once."""
 
-    given: Sequence[str]
+    sources: Sequence[str]
     suffixes: Collection[str]
     column: str = "path"
 
     def __post_init__(self) -> None:
-        for name in self.given:
-            if "://" in name:
+        for source in self.sources:
+            if "://" in source:
                 raise UsageError(
-                    f"{name} is not a file here: copy what is there to a folder (`rclone copy`, "
-                    "`aws s3 sync`), and name that"
+                    f"{source} is not a local file: copy the files to a folder (`rclone copy`, "
+                    "`aws s3 sync`), and name the folder"
                 )
-            if name != STDIN and not Path(name).exists():
-                raise UsageError(f"{name} does not exist: name a photo, a folder, or a list of them")
+            if source != STDIN and not Path(source).exists():
+                raise UsageError(f"{source} does not exist: name a photo, a folder, or a list of them")
 
     def __iter__(self) -> Iterator[str]:
-        for name in self.given:
-            yield from self._of(name)
+        for source in self.sources:
+            yield from self._of(source)
 
     def count(self) -> int | None:
-        return None if STDIN in self.given else sum(1 for _ in self)
+        return None if STDIN in self.sources else sum(1 for _ in self)
 
-    def _of(self, given: str) -> Iterator[str]:
-        if given == STDIN:
-            yield from _lines(given, sys.stdin.buffer)
-        elif Path(given).is_dir():
-            yield from self._below(given)
-        elif self._is_meant(given):
-            yield given
+    def _of(self, source: str) -> Iterator[str]:
+        if source == STDIN:
+            yield from _lines(source, sys.stdin.buffer)
+        elif Path(source).is_dir():
+            yield from self._below(source)
+        elif self._has_suffix(source):
+            yield source
         else:
             try:
-                with Path(given).open("rb") as file:
-                    yield from _lines(given, file)
+                with Path(source).open("rb") as file:
+                    yield from _lines(source, file)
             except OSError as exc:
-                raise UsageError(f"the list {given} cannot be read: {exc.strerror}") from exc
+                raise UsageError(f"the list {source} cannot be read: {exc.strerror}") from exc
 
     def _below(self, folder: str) -> Iterator[str]:
-        for where, folders, names in os.walk(folder):
+        for parent, folders, names in os.walk(folder):
             folders.sort()
-            yield from (f"{where}/{name}" for name in sorted(names) if self._is_meant(name))
+            yield from (f"{parent}/{name}" for name in sorted(names) if self._has_suffix(name))
 
-    def _is_meant(self, name: str) -> bool:
+    def _has_suffix(self, name: str) -> bool:
         return Path(name).suffix.lower() in self.suffixes
 
 
-def _lines(given: str, file: BinaryIO) -> Iterator[str]:
-    """The names in a list, a line each; empty lines are skipped."""
+def _lines(source: str, file: BinaryIO) -> Iterator[str]:
+    """Yield the names in a list, one per line; empty lines are skipped."""
     number = 0
-    while line := file.readline(_LONGEST_NAME + 1):
+    while line := file.readline(_MAX_NAME_BYTES + 1):
         number += 1
-        if len(line) > _LONGEST_NAME or b"\0" in line:
-            what = "stdin" if given == STDIN else given
+        if len(line) > _MAX_NAME_BYTES or b"\0" in line:
+            where = "stdin" if source == STDIN else source
             raise UsageError(
-                f"line {number} of {what} is not the name of a file: a list has one in each line"
+                f"line {number} of {where} is not a file name: a list must have one file name per line"
             )
         if name := os.fsdecode(line.strip()):
             yield name
 
 
 def as_text(name: str) -> str:
-    """A file's name for a table, which is UTF-8; other bytes become a mark."""
+    """Return a file's name as UTF-8 text for a table; other bytes become a question mark."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Rows of what a served model answers about photos or texts: read, decoded if it takes pixels, and asked."""
+"""Compute table rows: read photos or texts, decode them if the model takes pixels, and ask the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONLY_ROW: Final = re.compile(r"^\w+ row 0 of 1: ")
 
 @dataclass(frozen=True)
 class Example:
-    """An input as the model takes it, or why it cannot be asked about."""
+    """An input as the model's tensors, or the error that it has."""
 
     name: str
     inputs: Tensors | None = None
@@ -40,8 +40,6 @@ class Example:
 
 @dataclass(frozen=True)
 class _Answer(Ranked):
-    """What a photo shows."""
-
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     threshold: float
@@ -50,9 +48,9 @@ class _Answer(Ranked):
 
 
 class ModelRows:
-    """A model behind Triton, which any number of threads ask."""
+    """A served model that returns rows. Several threads may call it."""
 
-    named: str  # the column of the inputs
+    named: str  # the column with the names of the inputs
     within_s: float
 
     def __init__(self, url: str, model: str) -> None:
@@ -68,12 +66,12 @@ class ModelRows:
         raise NotImplementedError
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        """One for each; an input that cannot be used has a reason, and any other failure is raised."""
-        read = [self._read(name) for name in names]
-        answers = iter(self._answers([example for example in read if example.inputs is not None]))
+        """Return a row for each input. A bad input gets an error in its row; other failures are raised."""
+        examples = [self._read(name) for name in names]
+        answers = iter(self._answers([example for example in examples if example.inputs is not None]))
         return [
             self._row(example, {"error": example.error} if example.inputs is None else next(answers))
-            for example in read
+            for example in examples
         ]
 
     def close(self) -> None:
@@ -82,24 +80,27 @@ class ModelRows:
     def _read(self, name: str) -> Example:
         raise NotImplementedError
 
-    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+    def _answer_rows(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
         raise NotImplementedError
 
     def _answers(self, examples: Sequence[Example]) -> list[Row]:
         if not examples:
             return []
         tensors = [example.inputs or {} for example in examples]
-        together = {name: np.concatenate([each[name] for each in tensors]) for name in tensors[0]}
+        batch = {name: np.concatenate([inputs[name] for inputs in tensors]) for name in tensors[0]}
         try:
-            answer = self._triton.infer(self.model.target, together, Deadline(self.within_s))
+            answer = self._triton.infer(self.model.target, batch, Deadline(self.within_s))
         except InvalidRequest as exc:
-            if len(examples) > 1:  # which of them is it?
-                return [found for example in examples for found in self._answers([example])]
+            if len(examples) > 1:  # find the bad one
+                return [row for example in examples for row in self._answers([example])]
             return [{"error": printable(_ONLY_ROW.sub("", str(exc)))}]
-        return [{**found, "version": answer.model_version} for found in self._found(examples, answer.outputs)]
+        return [
+            {**row, "version": answer.model_version} for row in self._answer_rows(examples, answer.outputs)
+        ]
 
-    def _row(self, example: Example, found: Row) -> Row:
-        row = {self.named: as_text(example.name), "sha256": example.sha256, "model": self.model.name, **found}
+    def _row(self, example: Example, answer: Row) -> Row:
+        known = {"sha256": example.sha256, "model": self.model.name}
+        row = {self.named: as_text(example.name), **known, **answer}
         return {column: row.get(column) for column in self.columns}
 
 
@@ -146,7 +147,7 @@ class PhotoRows(ModelRows):
         try:
             data = Path(name).read_bytes()
         except OSError as exc:
-            return Example(name, error=printable(f"it cannot be read: {exc.strerror or exc}"))
+            return Example(name, error=printable(f"the file cannot be read: {exc.strerror or exc}"))
         digest = hashlib.sha256(data).hexdigest()
         tensor = self.model.inputs[0]
         try:
@@ -154,19 +155,19 @@ class PhotoRows(ModelRows):
         except PictureError as exc:
             return Example(name, error=printable(f"{exc} [{exc.code}]"), sha256=digest)
 
-    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+    def _answer_rows(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
         rows = self.contract.probabilities(outputs, self.model)
         if rows.shape != (len(examples), len(self.labels)) or not self.contract.are_probabilities(rows):
             raise GourmetError(
                 f"{self.model.name} answered {len(examples)} photos with probabilities of shape "
-                f"{list(rows.shape)}"
+                f"{list(rows.shape)}: `gourmet doctor` checks the model"
             )
         relevance = self.contract.relevance(outputs, self.model)
         shown = [None] * len(rows) if relevance is None else relevance.tolist()
         return [self._answer(*row) for row in zip(rows.tolist(), shown, strict=True)]
 
     def _answer(self, probabilities: Sequence[float], relevance: float | None) -> Row:
-        found = _Answer(
+        answer = _Answer(
             self.labels,
             tuple(probabilities),
             self.model.threshold,
@@ -174,26 +175,25 @@ class PhotoRows(ModelRows):
             self.model.subject_threshold,
         )
         return {
-            "answer": found.label if found.relevant else f"not {self.contract.subject}",
-            "candidates": " or ".join(label for label, _ in found.candidates) or None,
-            "probability": round(found.probability if found.relevant else 1 - (relevance or 0), 6),
-            "sure": found.sure,
-            self._shows: None if relevance is None else found.relevant,
+            "answer": answer.label if answer.relevant else f"not {self.contract.subject}",
+            "candidates": " or ".join(label for label, _ in answer.candidates) or None,
+            "probability": round(answer.probability if answer.relevant else 1 - (relevance or 0), 6),
+            "sure": answer.sure,
+            self._shows: None if relevance is None else answer.relevant,
             "probabilities": {
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
         }
 
     def in_words(self, row: Row) -> str:
-        """An answered row for a terminal."""
-        said = f"{row['candidates'] or row['answer']}, {row['probability']:.0%}"
-        if row["sure"] or row.get(self._shows) is False:
-            return said
-        return f"{said}  (not sure)"
+        """Return an answered row for a terminal."""
+        words = f"{row['candidates'] or row['answer']}, {row['probability']:.0%}"
+        is_sure = row["sure"] or row.get(self._shows) is False
+        return words if is_sure else f"{words}  (not sure)"
 
 
 class GeneratedRows(ModelRows):
-    """What a model makes of texts or of photos: translations, captions."""
+    """Texts that a model generates from texts or photos: translations, captions."""
 
     within_s = 600.0
 
@@ -223,32 +223,32 @@ class GeneratedRows(ModelRows):
             return Example(name, error=printable(str(exc)))
         return Example(name, inputs, text=example)
 
-    def _found(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
-        found = []
+    def _answer_rows(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
+        rows = []
         for number, example in enumerate(examples):
-            one_row = {name: rows[number : number + 1] for name, rows in outputs.items()}
+            one_row = {name: output[number : number + 1] for name, output in outputs.items()}
             answer = self.system.generated(one_row, self.model)
             if isinstance(self.system, WarnsOfAnswers):
                 answer = self.system.with_warning(example.text, answer)
             row: dict[str, Any] = {self.made: answer.text, "score": answer.score}
-            found.append({**row, "warning": answer.warning or None, "sure": self.model.is_sure(answer)})
-        return found
+            rows.append({**row, "warning": answer.warning or None, "sure": self.model.is_sure(answer)})
+        return rows
 
 
 def read_photo(path: str) -> bytes:
-    """Raise ValueError if it cannot be read, or is certainly not a picture."""
+    """Read a photo; raise ValueError if it cannot be read or is not a picture."""
     try:
         data = Path(path).read_bytes()
     except OSError as exc:
-        raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
+        raise ValueError(f"the file cannot be read: {exc.strerror or exc}") from exc
     look(data)
     return data
 
 
 def _classifier(model: str, system: str) -> PictureClassifier:
     if not system:
-        raise UsageError(f"the config of {model!r} does not say which system it belongs to: name another")
-    found = registry.load(system)
-    if not isinstance(found, PictureClassifier):
-        raise UsageError(f"{model!r} does not classify pictures: name another with --model")
-    return found
+        raise UsageError(f"the config of {model!r} names no system: name another model with --model")
+    contract = registry.load(system)
+    if not isinstance(contract, PictureClassifier):
+        raise UsageError(f"{model!r} does not classify pictures: name another model with --model")
+    return contract

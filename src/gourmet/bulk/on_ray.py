@@ -1,7 +1,7 @@
-"""The same rows by Ray Data on a cluster that exists: `map_batches` over the names, and Ray's own writers.
+"""Compute the rows with Ray Data on an existing cluster: `map_batches` over the names, and Ray's writers.
 
-It promises what Ray promises: tasks of workers and nodes that die are done again, rows are in no order, and
-a run that was stopped starts again from the beginning.
+Ray's guarantees apply: it repeats the tasks of workers and nodes that die, rows have no order, and an
+interrupted run starts from the beginning.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class _Rows:
     """A worker's connection to Triton, and the rows of a batch of names."""
 
     def __init__(self, opened: Callable[[], AskedModel], how: HowMany) -> None:
-        self._asked, self._how = opened(), how
-        self._schema = arrow_schema(self._asked.columns)
+        self._model, self._how = opened(), how
+        self._schema = arrow_schema(self._model.columns)
 
     def __call__(self, batch: dict[str, Any]) -> Any:
-        # In bytes, since names need not be UTF-8.
+        # Bytes, since names need not be UTF-8.
         names = [os.fsdecode(name) for name in batch[_NAME].tolist()]
-        rows = [row for part in answered(self._asked, names, self._how) for row in part]
+        rows = [row for part in answered(self._model, names, self._how) for row in part]
         return pyarrow().Table.from_pylist(rows, schema=self._schema)
 
 
 def check_for_ray(out: Path | None) -> None:
-    """Raise UsageError unless Ray can write this table on a cluster that exists."""
+    """Raise UsageError unless Ray can write this table, and RAY_ADDRESS names a cluster."""
     if not out or out.suffix not in _WRITERS:
         raise UsageError(f"Ray writes {' and '.join(_WRITERS)}: name such a table with --out")
     if not os.environ.get("RAY_ADDRESS"):
@@ -43,12 +43,13 @@ def check_for_ray(out: Path | None) -> None:
 
 
 def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: HowMany, out: Path) -> None:
-    """Ask the model that `opened` opens about the names, on the cluster at RAY_ADDRESS; `out` is a folder."""
+    """Write the model's answers about `names` into the folder `out`, on the cluster at RAY_ADDRESS."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = optional("ray", "--engine ray", "ray", ", or use --engine local")
     data = optional("ray.data", "--engine ray", "ray", ", or use --engine local")
     try:
-        # Workers import modules from the folder in which the driver joins: here, a PIL.py beside the photos.
+        # Workers import modules from the folder of the driver, where a file like PIL.py may lie with the
+        # photos.
         with contextlib.chdir("/"):
             ray.init(log_to_driver=False, logging_level="error")
     except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
@@ -61,7 +62,7 @@ def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: 
             fn_constructor_args=(opened, how),
             batch_size=how.together * how.in_flight,
             concurrency=(1, workers),
-            num_cpus=0,  # they wait for Triton; the writers need the processors
+            num_cpus=0,  # workers wait for Triton; the writers need the CPUs
         )
         getattr(rows, _WRITERS[out.suffix])(str(out.absolute()))
     except ray.exceptions.RayError as exc:

@@ -1,7 +1,7 @@
-"""A table of many answers: rows are kept as they come, so that a stopped run resumes, and written at the end.
+"""Write a table of many answers. Each row is stored at once, so that an interrupted run resumes.
 
-Rows of an unfinished run are lines of JSON in FILE.part, in the order of the inputs. The table is JSON lines,
-CSV or Parquet, by how its name ends. Neither is ever in memory as a whole.
+Rows of an unfinished run are JSON lines in FILE.part, in the order of the inputs. At the end they become a
+table: JSON lines, CSV or Parquet, by its suffix. Neither file is ever in memory as a whole.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from gourmet.tasks.checking import in_threads
 from gourmet.training.task import Tick
 
 Row = dict[str, Any]
-# What a column holds: a type, or the names of several numbers.
+# The type of each column, or the names of its numbers.
 Columns = Mapping[str, "type | Sequence[str]"]
 SUFFIX: Final = ".part"
 _HEADER: Final = b'{"plan": '
-# Rows in memory at a time while a Parquet file is written.
-_ROWS: Final = 10_000
+_PARQUET_ROWS: Final = 10_000  # in memory at a time
 
 
 class AskedModel(Protocol):
-    """Makes rows of inputs, in any number of threads."""
+    """A served model that answers inputs with rows. Several threads may call it."""
 
     @property
     def columns(self) -> Columns: ...
@@ -50,16 +49,16 @@ class HowMany:
     in_flight: int  # requests at a time
 
 
-def answered(asked: AskedModel, names: Iterable[str], how: HowMany) -> Iterator[list[Row]]:
-    """The rows in the order of the inputs, some at a time."""
-    yield from in_threads(asked.rows, in_parts(names, how.together), how.in_flight)
+def answered(model: AskedModel, names: Iterable[str], how: HowMany) -> Iterator[list[Row]]:
+    """Yield the rows in the order of the inputs, request by request."""
+    yield from in_threads(model.rows, in_parts(names, how.together), how.in_flight)
 
 
 class Journal:
     """The rows of an unfinished run."""
 
     def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
-        """`plan` tells this run from others; raise UsageError if `path` has rows of another one."""
+        """`plan` identifies the run; raise UsageError if `path` has rows of another one."""
         self.path = path
         self._plan = json.loads(json.dumps(plan))
         try:
@@ -72,7 +71,7 @@ class Journal:
             self.rows = self._count()
         except BlockingIOError:
             self._file.close()
-            raise UsageError(f"{path} is written by another run: wait for it, or end it") from None
+            raise UsageError(f"another run writes {path}: wait for it, or end it") from None
         except OSError as exc:
             self.close()
             raise self._unwritten(exc) from exc
@@ -83,7 +82,7 @@ class Journal:
     def _count(self) -> int:
         header = self._file.readline()
         if not header.endswith(b"\n") and _HEADER.startswith(header[: len(_HEADER)]):
-            self._file.truncate(0)  # new, or cut off by a full disk
+            self._file.truncate(0)  # the file is new, or a full disk truncated it
             self._file.write(json.dumps({"plan": self._plan}).encode() + b"\n")
             self._file.flush()
         else:
@@ -96,7 +95,7 @@ class Journal:
             if not line.endswith(b"\n"):
                 break
             rows, end = rows + 1, end + len(line)
-        self._file.truncate(end)  # a line that a crash cut off
+        self._file.truncate(end)  # removes a line that a crash truncated
         return rows
 
     def __iter__(self) -> Iterator[Row]:
@@ -119,22 +118,22 @@ class Journal:
         self.rows += len(rows)
 
     def without_row(self, inputs: NamedInputs) -> Iterator[str]:
-        """The inputs after those of the kept rows, which have to be the same as then."""
+        """Yield the inputs without a row; raise UsageError if the other inputs differ from the rows."""
         names = iter(inputs)
         for number, row in enumerate(islice(self, self.rows), 1):
             name = next(names, None)
             if name is None or as_text(name) != row.get(inputs.column):
-                kept, given = str(row.get(inputs.column)), name or "missing"
+                stored, current = str(row.get(inputs.column)), name or "missing"
                 raise UsageError(
-                    f"row {number:,} of {self.path} is about {printable(kept)}, and the input is "
-                    f"{printable(given)}: give the inputs of that run, or remove the file"
+                    f"row {number:,} of {self.path} is about {printable(stored)}, but the input is "
+                    f"{printable(current)}: name the inputs of that run, or remove the file"
                 )
         yield from names
 
     def close(self) -> None:
         try:
             self._file.close()
-        except OSError:  # of a full disk, which was reported
+        except OSError:  # a full disk, which was reported
             return
 
     def remove(self) -> None:
@@ -142,13 +141,13 @@ class Journal:
         self.close()
 
     def _unwritten(self, error: OSError) -> GourmetError:
-        return GourmetError(f"{self.path} cannot be written ({error.strerror}): make room there")
+        return GourmetError(f"{self.path} cannot be written ({error.strerror}): free disk space")
 
 
-def run(inputs: NamedInputs, journal: Journal, asked: AskedModel, how: HowMany, tick: Tick) -> None:
-    """Add a row for each input that has none. If anything is raised, the rows until then are kept."""
+def run(inputs: NamedInputs, journal: Journal, model: AskedModel, how: HowMany, tick: Tick) -> None:
+    """Add a row for each input that has none. After an error, the rows so far stay in the journal."""
     total, began, before = inputs.count(), time.monotonic(), journal.rows
-    for rows in answered(asked, journal.without_row(inputs), how):
+    for rows in answered(model, journal.without_row(inputs), how):
         journal.add(rows)
         rate = (journal.rows - before) / max(1e-9, time.monotonic() - began)
         of_all = f"/{total:,}" if total is not None else ""
@@ -179,7 +178,7 @@ def _cell(value: Any) -> str:
 def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
     arrow, parquet, schema = pyarrow(), pyarrow("pyarrow.parquet"), arrow_schema(columns)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for part in in_parts(rows, _ROWS):
+        for part in in_parts(rows, _PARQUET_ROWS):
             writer.write_batch(arrow.RecordBatch.from_pylist(part, schema=schema))
 
 
@@ -207,19 +206,19 @@ _FORMATS: Final[Mapping[str, Callable[[Iterable[Row], Path, Columns], None]]] = 
 
 
 def check_table(path: Path) -> None:
-    """Raise UsageError unless a new table can be written there."""
+    """Raise UsageError unless a new table can be written to `path`."""
     if path.suffix not in _FORMATS:
-        raise UsageError(f"{path} ends in none of {', '.join(_FORMATS)}, by which its format is chosen")
+        raise UsageError(f"{path} must end in one of {', '.join(_FORMATS)}, which choose its format")
     for written in (path, path.with_suffix(".html")):
         if written.exists():
-            raise UsageError(f"{written} is there already: name another file, or remove it")
+            raise UsageError(f"{written} exists already: name another file, or remove it")
     if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}: make it, or name another file")
+        raise UsageError(f"the folder {path.parent} does not exist: create it, or name another file")
     if path.suffix == ".parquet":
         pyarrow()
 
 
 def write_table(rows: Iterable[Row], path: Path, columns: Columns) -> None:
-    """The table is there whole or not at all."""
+    """Write a table atomically."""
     with written_aside(path) as aside:
         _FORMATS[path.suffix](rows, aside, columns)

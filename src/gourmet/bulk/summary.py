@@ -1,4 +1,4 @@
-"""What a finished table says at a glance: how many of each class, what to look at first, and what failed."""
+"""Summarise a finished table: counts of each class, the least sure answers, copies and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gourmet.reports.chart import Bar, bars
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 
-# So many of the least sure, of failures and of photos that are there more than once are shown.
+# How many of the least sure answers, of the failures and of the photos with copies are shown.
 _SHOWN: Final = 24
 _THUMBNAIL: Final = 112
 
@@ -41,28 +41,28 @@ class Summary:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Summary:
-        """`rows` is gone through twice, and what is kept of each is eight bytes."""
-        found, digests = cls(), array("Q")
-        found.least_sure = heapq.nsmallest(
-            _SHOWN, found._counted(rows, digests), key=lambda row: float(row["probability"])
+        """Summarise `rows`, which is read twice; eight bytes of each row are in memory."""
+        summary, digests = cls(), array("Q")
+        summary.least_sure = heapq.nsmallest(
+            _SHOWN, summary._counted(rows, digests), key=lambda row: float(row["probability"])
         )
-        values, times = np.unique(np.frombuffer(digests, np.uint64), return_counts=True)
-        found.copied = int((times[times > 1] - 1).sum())
-        some = {int(value): list[str]() for value in values[times > 1][:_SHOWN]}
-        for row in rows if some else ():
-            if row["sha256"] and (names := some.get(_number(row["sha256"]))) is not None:
+        values, counts = np.unique(np.frombuffer(digests, np.uint64), return_counts=True)
+        summary.copied = int((counts[counts > 1] - 1).sum())
+        shown = {int(value): list[str]() for value in values[counts > 1][:_SHOWN]}
+        for row in rows if shown else ():
+            if row["sha256"] and (names := shown.get(_number(row["sha256"]))) is not None:
                 names.append(str(row["path"]))
-        found.copies = list(some.values())
-        return found
+        summary.copies = list(shown.values())
+        return summary
 
     def _counted(self, rows: Iterable[Row], digests: array[int]) -> Iterator[Row]:
-        """Those that were answered."""
+        """Count the rows, and yield those that have an answer."""
         for row in rows:
             self.total += 1
             if row["sha256"]:
                 digests.append(_number(row["sha256"]))
             if row["error"] or None in (row["answer"], row["probability"]):
-                self.failures[_reason(row["error"] or "it has none")] += 1
+                self.failures[_reason(row["error"] or "no answer")] += 1
                 if len(self.failed) < _SHOWN:
                     self.failed.append(row)
                 continue
@@ -71,18 +71,18 @@ class Summary:
             yield row
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the summary for a terminal."""
         answered = self.counts.total()
-        said = [f"{answered:,} of {self.total:,} photos have an answer, {self.sure:,} of them sure"]
+        parts = [f"{answered:,} of {self.total:,} photos have an answer, {self.sure:,} of them sure"]
         if answered:
             rows = [
                 (label, f"{count}", f"{count / answered:.0%}") for label, count in self.counts.most_common()
             ]
-            said.append(columns([("class", "photos", "share"), *rows]))
-        said += [f"{count:,} without an answer: {reason}" for reason, count in self.failures.most_common(5)]
+            parts.append(columns([("class", "photos", "share"), *rows]))
+        parts += [f"{count:,} without an answer: {reason}" for reason, count in self.failures.most_common(5)]
         if self.copied:
-            said.append(f"{self.copies_said()}, byte by byte")
-        return "\n".join(said)
+            parts.append(f"{self.copies_said()}, byte by byte")
+        return "\n".join(parts)
 
     def copies_said(self) -> str:
         return "1 is a copy of another" if self.copied == 1 else f"{self.copied:,} are copies of others"
@@ -113,12 +113,12 @@ def _number(sha256: str) -> int:
 
 
 def _reason(error: str) -> str:
-    """Without what is of one photo alone: the code in brackets where there is one."""
+    """Return the error's code in brackets if it has one, else the error: it groups errors of many photos."""
     return error.rpartition("[")[2].rstrip("]") if error.endswith("]") else error
 
 
 def _thumbnail(contract: PictureClassifier, path: str) -> str:
-    """As base64 of a JPEG; empty where the photo is not there any more."""
+    """Return a JPEG in base64; empty if the photo is gone."""
     try:
         pixels = contract.pixels(Path(path).read_bytes())
     except (OSError, PictureError):

@@ -81,7 +81,7 @@ def caption(
         return
     with generating("picture", "caption", options, model=model, url=url, together=_PHOTOS) as by:
         if out:
-            plan = {"options": options, "inputs": inputs.given}
+            plan = {"options": options, "inputs": inputs.sources}
             generated_table(inputs, by, out, engine, plan=plan, doing="describing")
         else:
             _whole(by, _there(inputs), as_csv=as_csv)

@@ -113,7 +113,7 @@ def _to_terminal(inputs: Inputs, asked: PhotoRows, how: HowMany) -> None:
 def _to_table(inputs: Inputs, asked: PhotoRows, how: HowMany, out: Path) -> None:
     from gourmet.runtime.files import write_whole
 
-    plan = {"model": asked.model.name, "inputs": inputs.given}
+    plan = {"model": asked.model.name, "inputs": inputs.sources}
     table = table_of(inputs, asked, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
     with table as rows:
         summary, page = Summary.of(rows), out.with_suffix(".html")
