@@ -96,7 +96,7 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("gs://bucket/photos", "copy what is there to a folder"),
+        ("gs://bucket/photos", "copy the files to a folder"),
         ("s3://bucket/photos", "`aws s3 sync`"),
         ("nowhere", "nowhere does not exist"),
     ],
@@ -241,7 +241,7 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     [
         ("out.xlsx", "must end in one of .jsonl, .csv, .parquet"),
         ("there.csv", "exists already"),
-        ("no/o.csv", "no folder"),
+        ("no/o.csv", "does not exist: create it"),
     ],
 )
 def test_where_no_table_can_be_written_it_is_said_before_anything_is_asked(

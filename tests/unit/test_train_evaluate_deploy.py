@@ -49,7 +49,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     process.send_signal(signal.SIGTERM)
     _, words = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "--resume goes on from there" in words
+    assert "go on with --resume" in words
     position = torch.load(run / "checkpoint.pt", weights_only=True)["position"]
     assert position["epoch"] == 1
     assert position["seen"] > 0

@@ -80,7 +80,7 @@ class _StopAt:
 def test_a_run_stopped_by_a_signal_and_resumed_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
     whole = fit(Blobs(), RECIPE, tmp_path / "whole")
 
-    with pytest.raises(GourmetError, match="--resume goes on from there"):
+    with pytest.raises(GourmetError, match="go on with --resume"):
         fit(Blobs(), RECIPE, tmp_path / "halves", tick=_StopAt(steps))
     resumed = fit(Blobs(), RECIPE, tmp_path / "halves", resume=True)
 

@@ -1,1 +1,1 @@
-"""The training engine: it knows no system, no picture and no label."""
+"""The training engine. It is independent of systems, pictures and labels."""

@@ -1,7 +1,7 @@
-"""Files of weights: ours, which say what they are, and anybody's. Tensors only: no code in them runs.
+"""Read and write files of weights, ours and those of other programs. Only tensors are read: no code runs.
 
-TorchScript is a program, which runs when it is opened, before anyone can look at its tensors. It is opened
-only where `gourmet deploy` wrote it: its sha256 stands in a manifest of the checkout's model repository.
+TorchScript is a program that runs when it is opened. It is opened only if `gourmet deploy` wrote it: its
+sha256 is in a manifest of the checkout's model repository.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gourmet.runtime.reading import ZIP_ERRORS, check_weights, read_table
 
 Tensors = dict[str, torch.Tensor]
 
-# What training itself changes besides the parameters; any other buffer says what the network is.
+# Buffers that training changes. All other buffers identify the network.
 _STATISTICS: Final = re.compile(r"running_(mean|var)$|num_batches_tracked$")
 
 
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
-    """Write `tensors` with `about` (anything JSON can say) in the header; what parts share, once."""
+    """Write `tensors`, with `about` as JSON in the header. Shared tensors are written once."""
     once = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
     plain = {name: tensors[name].detach().cpu().contiguous() for name in reversed(once.values())}
     with written_aside(path) as aside:
@@ -44,20 +44,21 @@ def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors in a .safetensors, plain .pth or served model.pt, and what `gourmet train` wrote of them.
+    """Return the tensors of a .safetensors, .pth or served model.pt, and the facts that `gourmet train`
+    wrote.
 
-    What training scripts wrap round their tensors is taken off: a dictionary with other things beside
-    them, and the `module.` that DataParallel puts before every name.
+    Wrappers of training scripts are removed: a dictionary around the tensors, and the prefix `module.` of
+    DataParallel.
     """
     check_weights(path)
     about: dict[str, Any] = {}
     try:
         if path.suffix == ".safetensors":
-            found, about = _plain_tensors(path)
+            tensors, about = _plain_tensors(path)
         elif _is_torchscript(path):
-            found = deployed_tensors(path, repository.DEFAULT)
+            tensors = deployed_tensors(path, repository.DEFAULT)
         else:
-            found = _pickled_tensors(path)
+            tensors = _pickled_tensors(path)
     except (
         safetensors.SafetensorError,
         *ZIP_ERRORS,
@@ -65,35 +66,35 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     ) as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(f"{path} cannot be read as a file of weights: {reason}") from exc
-    if not all(name.isprintable() for name in found):
-        raise GourmetError(f"{path} has names of tensors with control characters in them: save it again")
-    return {name.removeprefix("module."): tensor for name, tensor in found.items()}, about
+    if not all(name.isprintable() for name in tensors):
+        raise GourmetError(f"{path} has tensor names with control characters: save it again with other names")
+    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}, about
 
 
 def _plain_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Those of a .safetensors, whose size and places are checked as it is opened; nothing in it is code."""
+    """Read a .safetensors: opening it checks sizes and offsets, and it has no code."""
     with safetensors.safe_open(path, framework="pt") as opened:
         about = json.loads((opened.metadata() or {}).get("about", "{}"))
         return {name: opened.get_tensor(name) for name in opened.keys()}, dict(about)  # noqa: SIM118
 
 
 def _pickled_tensors(path: Path) -> Tensors:
-    """Those of a .pth: torch reads tensors and plain values, and refuses what would run code."""
+    """Read a .pth: torch reads tensors and plain values, and refuses code."""
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, LookupError, EOFError) as exc:  # whose own words advise to run what is in it
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, LookupError, EOFError) as exc:  # torch's message advises to run the code
         if "GLOBAL" in str(exc):
             raise ValueError(
-                "it holds more than tensors, and loading it would run code out of it: save the weights "
+                "it holds more than tensors, and loading it would run code from the file: save the weights "
                 "alone, with torch.save(network.state_dict(), …)"
             ) from exc
         raise ValueError("it is not a file of weights that torch can read") from exc
-    for wrapping in ("state_dict", "model_state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(wrapping), Mapping):
-            found = found[wrapping]
-    if not isinstance(found, Mapping) or not found or not all(map(torch.is_tensor, found.values())):
-        raise ValueError("it holds no dictionary of tensors by name, as network.state_dict() is one")
-    return {str(name): tensor.detach().contiguous() for name, tensor in found.items()}
+    for wrapper in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping) or not content or not all(map(torch.is_tensor, content.values())):
+        raise ValueError("it holds no dictionary of tensors by name, such as network.state_dict()")
+    return {str(name): tensor.detach().contiguous() for name, tensor in content.items()}
 
 
 def _is_torchscript(path: Path) -> bool:
@@ -104,57 +105,59 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def deployed_tensors(path: Path, models: Path) -> Tensors:
-    """The tensors of a TorchScript file that was deployed into `models`; any other is refused unopened."""
-    script = path.read_bytes()  # once: what is hashed is what is opened
+    """Return the tensors of a TorchScript file deployed into `models`; do not open any other."""
+    script = path.read_bytes()  # read once, so that the hashed bytes are opened
     digest = hashlib.sha256(script).hexdigest()
     if digest not in _deployed(models):
         raise GourmetError(
             f"{path} is TorchScript, a program that would run when it is opened, and it was not deployed "
-            "here: where you trust it, save its weights alone, with torch.save(network.state_dict(), …)"
+            "here: if you trust it, save its weights alone, with torch.save(network.state_dict(), …)"
         )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # it is what is served
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
         network = torch.jit.load(io.BytesIO(script), map_location="cpu")  # type: ignore[no-untyped-call]
     return dict(network.state_dict())
 
 
 def _deployed(models: Path) -> set[str]:
-    """The sha256 of each file that a manifest of the repository speaks of."""
-    found = set()
+    """Return the sha256 of each model file in the repository's manifests."""
+    digests = set()
     for path in models.glob(f"*/*/{MANIFEST}"):
-        with contextlib.suppress(OSError, ValueError):  # what is served says itself what is wrong with one
-            found.add(str(read_table(path).get("sha256")))
-    return found
+        with contextlib.suppress(OSError, ValueError):  # Triton and the doctor report a bad manifest
+            digests.add(str(read_table(path).get("sha256")))
+    return digests
 
 
 def check_about(path: Path, about: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Refuse `path` unless what it says `about` itself is what is expected."""
+    """Raise GourmetError unless the facts `about` the weights in `path` are the expected ones."""
     if not about:
-        raise GourmetError(f"{path} was not written by `gourmet train`: it says nothing about the network")
+        raise GourmetError(f"{path} was not written by `gourmet train`: it does not name its network")
     for key, value in expected.items():
         if about.get(key) != value:
             raise GourmetError(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
 
 
-def _differences(own: Tensors, given: Tensors) -> list[str]:
-    """What is wrong with each tensor that is `given` for a network's own."""
+def _differences(expected: Tensors, loaded: Tensors) -> list[str]:
+    """Return how the loaded tensors differ from a network's own, in words."""
     return [
         *(
-            f"{name} of {list(given[name].shape)} instead of {list(each.shape)}"
-            for name, each in own.items()
-            if name in given and given[name].shape != each.shape
+            f"{name} of {list(loaded[name].shape)} instead of {list(tensor.shape)}"
+            for name, tensor in expected.items()
+            if name in loaded and loaded[name].shape != tensor.shape
         ),
-        *(f"no {name}" for name in own if name not in given and not _STATISTICS.search(name)),
-        *(f"{name}, which it has not" for name in given if name not in own),
+        *(f"no {name}" for name in expected if name not in loaded and not _STATISTICS.search(name)),
+        *(f"an unexpected {name}" for name in loaded if name not in expected),
     ]
 
 
 def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
-    """Load `tensors`, read from `path`, into `module`, or say how they do not fit."""
+    """Load `tensors`, read from `path`, into `module`; raise GourmetError if they do not fit."""
     own = module.state_dict().items()
-    shared = {each.data_ptr(): tensors[name] for name, each in own if name in tensors}
-    tensors = tensors | {name: shared[each.data_ptr()] for name, each in own if each.data_ptr() in shared}
-    fixed = {name: want.clone() for name, want in module.named_buffers() if not _STATISTICS.search(name)}
+    shared = {tensor.data_ptr(): tensors[name] for name, tensor in own if name in tensors}
+    tensors = tensors | {
+        name: shared[tensor.data_ptr()] for name, tensor in own if tensor.data_ptr() in shared
+    }
+    fixed = {name: buffer.clone() for name, buffer in module.named_buffers() if not _STATISTICS.search(name)}
     try:
         module.load_state_dict(tensors)
     except RuntimeError as exc:
@@ -163,8 +166,8 @@ def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
             f"{path} is of another network, or of one with other labels: {len(differences)} of its tensors "
             f"differ, such as {shorten(' and '.join(differences[:2]), 300)}"
         ) from exc
-    for name, want in fixed.items():
-        if not torch.allclose(module.get_buffer(name).double(), want.double()):
+    for name, buffer in fixed.items():
+        if not torch.allclose(module.get_buffer(name).double(), buffer.double()):
             raise GourmetError(
                 f"{path} was trained for something else: its {name}, which training does not change, "
                 "differs. Name weights of a run on data divided in the same way, or none"

@@ -1,4 +1,4 @@
-"""The loop: epochs of steps, an average that follows, a checkpoint at any moment."""
+"""The training loop: epochs of steps, an average of the weights, and a checkpoint at any moment."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LAST: Final = "last.safetensors"
 
 @dataclass
 class Position:
-    """Where a run is. Every step draws its random numbers from its own position, so there is no more."""
+    """The position of a run. It also seeds the random numbers of each step, so no other state is needed."""
 
     epoch: int = 0
-    seen: int = 0  # examples of this epoch that are behind us
+    seen: int = 0  # examples of this epoch so far
     steps: int = 0
     loss_sum: float = 0.0  # over the examples of this epoch
     seconds: float = 0.0
@@ -50,23 +50,23 @@ def fit(
     checkpoint_every_s: float = 60.0,
     on_epoch: Callable[[Mapping[str, Any]], None] = lambda epoch: None,
 ) -> list[dict[str, Any]]:
-    """Run `recipe` into the folder `out`, from its beginning or from where the last run was stopped.
+    """Train with `recipe` into the folder `out`, from the beginning or from the last checkpoint.
 
-    Returns the log, a dictionary an epoch; `on_epoch` is told each as it ends.
+    Return the log, a dictionary for each epoch; `on_epoch` is called with each at its end.
     """
     run = _Run(task, recipe, out, tick)
     if resume:
         run.restore()
     malloc.use(malloc.TRAINING)
     saved_at = time.monotonic()
-    with first_stop() as asked_to_stop:
+    with first_stop() as stop:
         while run.position.epoch < recipe.epochs:
             order = task.order(run.generator(-1))
             while run.position.seen < len(order):
                 run.step(order)
-                if asked_to_stop.is_set():
+                if stop.is_set():
                     run.save()
-                    raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
+                    raise GourmetError(f"stopped; the checkpoint is in {out}: go on with --resume")
                 if time.monotonic() - saved_at > checkpoint_every_s:
                     run.save()
                     saved_at = time.monotonic()
@@ -80,7 +80,7 @@ class _Run:
         self.task, self.recipe, self.out, self.tick = task, recipe, out, tick
         self.position = Position()
         self.optimizers = optimizers(task.network, recipe.momentum, recipe.weight_decay)
-        # Statistics of batch normalisation are copied, not averaged: a task's `measure` takes them again.
+        # Statistics of batch normalisation are copied, not averaged: a task's `measure` computes them again.
         follow = get_ema_multi_avg_fn(recipe.ema_decay)  # type: ignore[no-untyped-call]
         self.average = AveragedModel(task.network, multi_avg_fn=follow).eval()
         self.log: list[dict[str, Any]] = []
@@ -88,7 +88,7 @@ class _Run:
         self.identity = {**task.about, "seed": recipe.seed}
 
     def step(self, order: torch.Tensor) -> None:
-        """Learn from the next examples of an epoch."""
+        """Train on the next examples of an epoch."""
         started = time.monotonic()
         position, recipe = self.position, self.recipe
         progress = self._progress(len(order))
@@ -123,10 +123,9 @@ class _Run:
         )
 
     def close_epoch(self, examples: int) -> None:
-        """Measure, keep the better weights, log."""
+        """Measure, keep the better weights, and log."""
         position = self.position
-        # While the rate is high the average is ahead of the steps that jump around it; in a short run it is
-        # behind where they end.
+        # The average is better while the rate is high and steps jump; the last step is better in short runs.
         both = {"average": self.average.module, "last step": copy.deepcopy(self.task.network).eval()}
         networks = {name: self.task.kept(network) for name, network in both.items()}
         measured = {name: self.task.measure(network) for name, network in networks.items()}
@@ -156,13 +155,13 @@ class _Run:
         return (self.position.epoch + self.position.seen / examples) / self.recipe.epochs
 
     def generator(self, seen: int) -> torch.Generator:
-        """Random numbers that depend on nothing but the seed and the position in the run."""
+        """Return random numbers that depend only on the seed and the position in the run."""
         return torch.Generator().manual_seed(
             hash((self.recipe.seed, self.position.epoch, seen)) & (2**63 - 1)
         )
 
     def save(self) -> None:
-        """Write everything that the next step depends on."""
+        """Write the checkpoint: all state of the next step."""
         state = {
             "identity": self.identity,
             "position": vars(self.position),
@@ -175,7 +174,7 @@ class _Run:
             torch.save(state, aside)
 
     def restore(self) -> None:
-        """Go back to what was saved, after checking that it is a run of the same network."""
+        """Load the checkpoint, if it is of a run with the same network."""
         path = self.out / CHECKPOINT
         if not path.is_file():
             raise UsageError(f"{path} does not exist: train without --resume, or name another --out")
@@ -183,9 +182,11 @@ class _Run:
             self._go_back_to(torch.load(path, map_location="cpu", weights_only=True), path)
         except GourmetError:
             raise
-        except UnpicklingError as exc:  # whose own words advise to run what is in it
-            raise UsageError(f"{path} holds more than a checkpoint of ours, and none of it is run") from exc
-        except Exception as exc:  # torch raises anything for other bytes
+        except UnpicklingError as exc:  # torch's message advises to run the code
+            raise UsageError(
+                f"{path} is not a checkpoint of ours, and its code is not run: train without --resume"
+            ) from exc
+        except Exception as exc:  # torch raises many types for bad files
             raise UsageError(
                 f"{path} cannot be read as the checkpoint of a run ({in_short(exc)}): train without --resume"
             ) from exc

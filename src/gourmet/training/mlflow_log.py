@@ -1,6 +1,6 @@
-"""A run told to MLflow as well: parameters, curves, commit and files, in a folder of this machine.
+"""Log a run to MLflow too: parameters, curves, commit and files, in a local folder.
 
-The package is optional (requirements/mlflow.txt); nothing is sent anywhere.
+The package is optional (requirements/mlflow.txt). Nothing is sent over the network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gourmet.reports import machine
 from gourmet.runtime.optional import optional
 
 STORE: Final = Path("runs") / "mlruns"
-# Beside the weights, what says more of a run than they do is small; a checkpoint is neither.
+# Files that are not logged: checkpoints, and unfinished ones.
 _NOT_FILES: Final = (".pt", ".aside")
 
 OnEpoch = Callable[[Mapping[str, Any]], None]
@@ -25,9 +25,10 @@ OnEpoch = Callable[[Mapping[str, Any]], None]
 def logged(
     folder: Path, experiment: str, parameters: Mapping[str, Any], begun: str = "", store: Path = STORE
 ) -> Iterator[tuple[str, OnEpoch]]:
-    """Yield the number of MLflow's run, and what to tell each epoch; the folder's files go in at the end.
+    """Yield the id of MLflow's run, and the function to call for each epoch. Log the folder's files at the
+    end.
 
-    `begun` is the number of a run that goes on.
+    `begun` is the id of a run that is resumed.
     """
     client = _client(store)
     if begun:
@@ -58,9 +59,9 @@ def logged(
 
 
 def _client(store: Path) -> Any:
-    # Its folder of files is what a lab of one needs; since 3.13 it wants to be asked for.
+    # A local folder is enough here; MLflow 3.13 and later need this variable for it.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    otherwise = ", or train without --mlflow; curves and log lie in the run's folder either way"
+    otherwise = ", or train without --mlflow; curves and log are in the run's folder either way"
     return optional("mlflow", "--mlflow", "mlflow", otherwise).MlflowClient(
         tracking_uri=store.absolute().as_uri()
     )

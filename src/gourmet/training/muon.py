@@ -1,9 +1,9 @@
 """Muon for matrices, Adam for everything else.
 
-Muon (Jordan et al., 2024) replaces the gradient's momentum by the nearest matrix whose singular
-values are all about 1, so that no direction of a layer is starved. Of MobileNetV2, nine tenths of
-whose weights are pointwise convolutions and thereby matrices, it makes more out of a photo than SGD.
-torch.optim.Muon takes no convolutions, and iterates in bfloat16 on CPUs where that is slow.
+Muon (Jordan et al., 2024) replaces the gradient's momentum by the nearest matrix whose singular values are
+all about 1, so that all directions of a layer learn. Nine tenths of MobileNetV2's weights are pointwise
+convolutions, which are matrices: it learns more from the same photos than with SGD. torch.optim.Muon does not
+support convolutions, and uses bfloat16 on CPUs where that is slow.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final
 import torch
 from torch import nn
 
-# Newton-Schulz coefficients and iterations of the method's authors: quick rather than exact.
+# Newton-Schulz coefficients and iterations of the method's authors: fast rather than exact.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS: Final = 5
-# Matrices as big as this are iterated in bfloat16, which is several times as fast and exact enough.
+# From this size on, matrices use bfloat16: it is several times as fast and exact enough.
 _HALF_FROM: Final = 128
 _ADAM_BETAS: Final = (0.9, 0.98)
 _ADAM_SHARE: Final = 0.2
 
 
 def optimizers(network: nn.Module, momentum: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """One for the matrices between the layers of `network`, if it has any, and one for its other weights.
+    """Return Muon for the matrices of `network`, if it has any, and Adam for its other weights.
 
-    Those are its pointwise convolutions and linear layers, without the last linear one, which answers. The
-    rate of each group is the run's times the group's "share".
+    Matrices are pointwise convolutions and linear layers, except the last linear layer. The rate of each
+    group is the run's rate times the group's "share".
     """
     linear = [part for part in network.modules() if isinstance(part, nn.Linear)]
     matrices = [
@@ -36,14 +36,14 @@ def optimizers(network: nn.Module, momentum: float, weight_decay: float) -> list
         if (isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1)
         or (isinstance(part, nn.Linear) and part is not linear[-1])
     ]
-    known = set(map(id, matrices))
-    others = [weights for weights in network.parameters() if id(weights) not in known]
+    matrix_ids = set(map(id, matrices))
+    others = [weights for weights in network.parameters() if id(weights) not in matrix_ids]
     adam = torch.optim.Adam([{"params": others, "share": _ADAM_SHARE}], betas=_ADAM_BETAS)
     return [Muon(matrices, momentum, weight_decay), adam] if matrices else [adam]
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps of the same size in every direction of a matrix."""
+    """An optimizer with steps of the same size in every direction of a matrix."""
 
     def __init__(self, matrices: list[torch.Tensor], momentum: float, weight_decay: float) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """`matrix` with its singular values brought near 1, by five steps of Newton and Schulz."""
+    """Return `matrix` with its singular values near 1, by five Newton-Schulz iterations."""
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     wide = wide / (wide.norm() + 1e-7)
     if min(wide.shape) >= _HALF_FROM and half_is_fast(matrix.device):
@@ -81,5 +81,5 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def half_is_fast(device: torch.device) -> bool:
-    """Whether `device` multiplies matrices of bfloat16 faster than of float32."""
+    """Return whether `device` multiplies matrices faster in bfloat16 than in float32."""
     return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()

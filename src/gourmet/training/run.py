@@ -1,4 +1,4 @@
-"""What a run's folder says besides its weights: how it was started, and its log as lines and as a picture."""
+"""The files of a run beside its weights: how it was started, and its log as JSON lines and as a chart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_CURVES: Final = ("epoch", "rate", "seconds")
 
 
 class _RunFacts(BaseModel, extra="allow"):
-    """What a run's folder has to say; somebody else may have written it."""
+    """The required content of run.json. It is untrusted: another program may have written it."""
 
     data: str
     recipe: dict[str, Any] = {}
@@ -36,28 +36,28 @@ def read_run(folder: Path) -> dict[str, Any]:
         return _RunFacts.model_validate(read_table(folder / RUN)).model_dump()
     except (OSError, ValueError) as exc:
         raise UsageError(
-            f"{folder} is not the folder of a run ({in_short(exc)}): name another; where data lie apart from "
-            "a run, name them with --data"
+            f"{folder} is not the folder of a run ({in_short(exc)}): name another one, or name the data with "
+            "--data"
         ) from exc
 
 
 def data_of(weights: Path) -> Path:
-    """Where the examples lie that `weights` were trained on."""
+    """Return the path of the data that `weights` were trained on."""
     return Path(read_run(weights.parent)["data"])
 
 
 def write_log(folder: Path, epochs: Sequence[dict[str, Any]]) -> None:
-    """A line of JSON an epoch, and their curves; rewritten whole, so that no line is ever cut short."""
+    """Write a JSON line for each epoch, and their curves. Both files are replaced as a whole."""
     write_whole(folder / "log.jsonl", "".join(json.dumps(epoch) + "\n" for epoch in epochs))
     write_whole(folder / "log.svg", curves(epochs))
 
 
 def curves(epochs: Sequence[dict[str, Any]]) -> Drawing:
-    """Draw `epochs`. Shares have the axis 0 to 1, a loss its own range; where a phase begins is marked."""
+    """Draw `epochs`: shares from 0 to 1, a loss over its own range, and a mark where a phase begins."""
     names = [key for key, value in epochs[-1].items() if key not in _NOT_CURVES and isinstance(value, float)]
     phases = [str(epoch["phase"]) for epoch in epochs]
     return lines(
-        [_series(name, epochs, COLOURS[place % len(COLOURS)]) for place, name in enumerate(names)],
+        [_series(name, epochs, COLOURS[index % len(COLOURS)]) for index, name in enumerate(names)],
         "training curves",
         ("epoch", "share; a loss over its own range"),
         y_range=(0, 1),

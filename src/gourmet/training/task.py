@@ -1,4 +1,4 @@
-"""What the engine asks of a system: a recipe, and a network with its examples, its loss and its measures."""
+"""The protocols between engine and system: a recipe, and a network with its examples, loss and measures."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 from gourmet.errors import UsageError
 from gourmet.runtime.reading import in_short
 
-if TYPE_CHECKING:  # a system's folder can be looked over without torch
+if TYPE_CHECKING:  # so that systems can be listed without torch
     import torch
     from torch import nn
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run shows from `start`, a share of the whole of it, on; the first starts at 0."""
+    """A phase of a run. `start` is a share of the run; the first phase starts at 0."""
 
     start: Annotated[float, Field(ge=0, lt=1)]
     batch: PositiveInt
-    work: Annotated[FiniteFloat, Field(gt=0)] = (
-        1.0  # that an example costs, in any unit that is the same for all phases
-    )
-    size: int = 0  # of an example, as its task counts: pixels of width, or tokens
+    # The cost of an example, in any unit that is the same for all phases.
+    work: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    size: int = 0  # the size of an example: pixels of width, or tokens
     name: str = ""  # for logs and curves
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run besides the data and the network."""
+    """All settings of a run except the data and the network."""
 
     epochs: PositiveInt
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
@@ -45,15 +44,15 @@ class Recipe:
     seed: int = 0
 
     def phase_at(self, progress: float) -> Phase:
-        """The phase a run is in that has `progress` (0 to 1) behind it."""
+        """Return the phase of a run at `progress` (0 to 1)."""
         return [phase for phase in self.phases if phase.start <= progress][-1]
 
     def rate_at(self, progress: float) -> float:
-        """One cycle: the learning rate rises over the warm-up and falls in a line to nothing.
+        """Return the learning rate: it rises during the warm-up and then falls linearly to 0.
 
-        It falls with the work that is left and not with the examples: a last phase of few and costly
-        examples could not adapt to them with a rate of next to nothing. A small batch takes smaller
-        steps, by the root, as its gradient's noise goes.
+        It falls with the remaining work, not with the examples, so that a last phase of few and expensive
+        examples still has a useful rate. It is proportional to the root of the batch size, as the gradient's
+        noise is.
         """
         left = self.work(progress) / self.work(self.warmup)
         rise = max(progress / self.warmup, 0.02)
@@ -61,76 +60,74 @@ class Recipe:
         return math.sqrt(share) * self.peak_rate * min(rise, left, 1.0)
 
     def work(self, since: float) -> float:
-        """Work from `since` to the end of the run, in epochs of examples that cost 1."""
+        """Return the work from `since` to the end of the run, in epochs of examples that cost 1."""
         ends = [phase.start for phase in self.phases[1:]] + [1.0]
         left = [max(0.0, end - max(since, phase.start)) for phase, end in zip(self.phases, ends, strict=True)]
         return self.epochs * sum(phase.work * share for phase, share in zip(self.phases, left, strict=True))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:
-        """Back from `dataclasses.asdict`, with other epochs and another rate if they are given."""
-        given = {"epochs": epochs, "peak_rate": peak_rate}
+        """Create a recipe from the result of `dataclasses.asdict`, with other epochs and rate unless None."""
+        changes = {"epochs": epochs, "peak_rate": peak_rate}
         try:
             return TypeAdapter(cls).validate_python(
-                fields | {key: value for key, value in given.items() if value}
+                fields | {key: value for key, value in changes.items() if value}
             )
         except ValueError as exc:
-            raise UsageError(
-                f"the run to go on with has no recipe that can be used: {in_short(exc)}"
-            ) from exc
+            raise UsageError(f"the run to resume has no recipe that can be used: {in_short(exc)}") from exc
 
 
 class Tick(Protocol):
-    """Is told how far a stage is, from 0 to 1."""
+    """A callback for the progress of a stage, from 0 to 1."""
 
     def __call__(self, share: float, words: str = "", /) -> None: ...
 
 
 class TrainingTask(Protocol):
-    """A network that learns, and what it learns from."""
+    """A network and its training examples."""
 
     network: nn.Module
-    about: dict[str, Any]  # says which network this is; written into every file of weights
-    files: dict[str, bytes]  # what else lies beside its weights, by name
+    about: dict[str, Any]  # identifies the network; written into every file of weights
+    files: dict[str, bytes]  # other files to write beside the weights, by name
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """The numbers of one epoch's examples, in the order in which they are shown."""
+        """Return the indices of an epoch's examples, in their order."""
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        """The network's mean loss on these examples, shown as `phase` says."""
+        """Return the network's mean loss on these examples, with the settings of `phase`."""
 
     def kept(self, network: nn.Module) -> nn.Module:
-        """What is measured and saved of `network`: in most tasks itself."""
+        """Return the module to measure and save: in most tasks `network` itself."""
 
     def measure(self, network: nn.Module) -> dict[str, float]:
-        """Measures of `network` on examples held out; of two networks the one with more `score` is kept.
+        """Measure `network` on held-out examples. Of two networks, the one with the higher `score` is kept.
 
-        May adapt the statistics (not the weights) of `network` to the conditions of serving.
+        The call may adapt the statistics (not the weights) of `network` to the conditions of serving.
         """
 
 
 @runtime_checkable
 class Configurable(Protocol):
-    """A TRAINING some of whose choices can be changed by name."""
+    """A TRAINING with settings that a user may change."""
 
     def configured(self, overrides: Sequence[str]) -> Training:
-        """With these `name=value`; raise UsageError for what there is not."""
+        """Return it with settings from `name=value`; raise UsageError for an unknown one."""
 
 
 @runtime_checkable
 class Solving(Protocol):
-    """A TRAINING without epochs, which finds its network's weights at once."""
+    """A TRAINING without epochs, which computes its network's weights directly."""
 
     def solve(self, data: Path, out: Path, *, limit: int | None, seed: int, tick: Tick) -> str:
-        """Write the weights, what was measured of them and a log to `out`; returns lines for a terminal."""
+        """Write the weights, their measures and a log to `out`; return lines for a terminal."""
 
 
 @runtime_checkable
 class Rehearsing(Protocol):
-    """A TRAINING of networks that may go on learning without the examples that they were trained on."""
+    """A TRAINING of networks that can learn more later without their original examples."""
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
-        """Keep beside `weights`, which are those of `network`, what that takes; returns where."""
+        """Write the file that `gourmet learn-more` needs beside the network's `weights`; return its path."""
 
 
 @runtime_checkable
@@ -140,12 +137,12 @@ class Training(Protocol):
     def recipe(
         self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
     ) -> Recipe:
-        """How its runs go; None leaves a choice to the system."""
+        """Return the recipe of a run; None leaves a setting to the system."""
 
     def prepare(
         self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
     ) -> TrainingTask:
-        """Read the examples and build the network for them, its first weights drawn with `seed`."""
+        """Read the examples and build the network, with its first weights drawn from `seed`."""
 
     def bundled_data(self) -> tuple[Path, str] | None:
-        """Examples that need no download, and what they are; None where there are none."""
+        """Return the path of examples that need no download, and their description; None without any."""

@@ -1,4 +1,4 @@
-"""torchvision where it was built for CUDA and torch was not, as PyPI has them."""
+"""Import a torchvision built for CUDA beside a CPU-only torch, as from PyPI."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 def torchvision() -> ModuleType:
-    """The package, which refuses to be imported beside a CPU-only torch for want of two operators."""
+    """Import torchvision; declare the two operators that it misses beside a CPU-only torch."""
     try:
-        import torchvision as found
+        import torchvision as imported
     except RuntimeError:
-        # Not before: one that has operators of its own ends the process if they are declared already.
+        # Only after the failure: a torchvision that has the operators ends the process if they are declared.
         for operator in ("nms", "qnms"):
             schema = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
             torch.library.define(f"torchvision::{operator}", schema)
-        import torchvision as found
-    module: ModuleType = found
+        import torchvision as imported
+    module: ModuleType = imported
     return module
