@@ -1,8 +1,8 @@
-"""What every system says about itself, and what its task adds. numpy only.
+"""The protocols of systems: the members of every system, and those that its task adds. numpy only.
 
-`gourmet up`, doctor, the health checks of the containers, bench, check, the lab and the app know these
-protocols and no system by name. A system's folder has a `contract.py` whose `SYSTEM` fulfils one of them;
-`gourmet.systems.registry` finds it.
+`gourmet up`, doctor, the health checks of the containers, bench, check, the lab and the app use these
+protocols and know no system by name. A system's folder has a `contract.py` whose `SYSTEM` implements one of
+them; `gourmet.systems.registry` finds it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 Task = Literal["classification", "generation"]
 ExampleKind = Literal["text", "picture"]
-# What a client may ask for beside its example, by the name of an input in lower case.
+# Optional inputs of a request beside its example, by their names in lower case.
 Options = Mapping[str, int | str]
 NO_OPTIONS: Final[Options] = MappingProxyType({})
 
-# Parameters of a model's config.pbtxt that tell whose model it is and how to read it.
+# Parameters of a model's config.pbtxt: its system, and how to read its answers.
 SYSTEM_PARAMETER: Final = "system"
-# The parameter of a request to Triton in which our app names the client that it asks for.
+# A parameter of requests to Triton: the client for whom the web app asks.
 CLIENT_PARAMETER: Final = "client"
-# In the config of a model that serves an older version: the newest one, which does not load.
+# In the config of a model that serves an older version: the newest version, which does not load.
 INSTEAD_OF: Final = "instead_of"
-# Where it says anything, the web app answers by the model only where its settings name it.
+# With any value, the web app uses the model only if its settings name it.
 WEB_PARAMETER: Final = "web"
 LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
-# What evaluating a network finds, and a config says with a version.
+# Results of evaluating a network, which belong to a version's part of the config.
 CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
 
 
 def client_of_request(parameters: str) -> str:
-    """The client in a request's parameters, as Triton's Python backend has them; empty if none is named."""
+    """Return the client in the JSON of a request's parameters; empty if none is named."""
     return str(json.loads(parameters or "{}").get(CLIENT_PARAMETER, ""))
 
 
@@ -54,11 +54,11 @@ class BadModel(GourmetError):
 
 
 class TooMuch(ValueError):
-    """An example that makes more work than one may; the message says how much is allowed."""
+    """An example that is too large; the message names the limit."""
 
 
 class BadAnswer(GourmetError):
-    """A served model answered, and not as models of its system do."""
+    """A served model answered, but not like models of its system."""
 
 
 def finite(value: Any) -> float:
@@ -69,7 +69,7 @@ def finite(value: Any) -> float:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output as Triton tells it; −1 is a dimension of any size."""
+    """An input or output as Triton describes it; −1 is a dimension of any size."""
 
     name: str
     datatype: str
@@ -78,28 +78,28 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a served model takes and gives, as Triton tells."""
+    """A served model's inputs, outputs and config, as Triton describes them."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, str] = field(default_factory=dict)
-    version: str = ""  # the newest of those that are ready, which is the one that answers
-    max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
+    version: str = ""  # the newest one that is ready: it answers
+    max_batch_size: int = 0  # 0: the shapes have no batch dimension
     decoupled: bool = False  # it may answer a request in several pieces
-    pinned: bool = False  # this version is meant, also where a newer one serves
+    pinned: bool = False  # requests name this version, even if a newer one serves
 
     @classmethod
     def from_triton(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ModelInfo:
-        """Out of the server's own answers about a model; KeyError or TypeError where they are not that."""
+        """Read the server's answers about a model; raise KeyError or TypeError for anything else."""
 
         def specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
             return tuple(
                 TensorSpec(t["name"], t["datatype"], tuple(int(size) for size in t["shape"])) for t in tensors
             )
 
-        given: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
-        parameters = {key: value.get("string_value", "").strip() for key, value in given.items()}
+        values: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
+        parameters = {key: value.get("string_value", "").strip() for key, value in values.items()}
         versions = list(map(str, metadata.get("versions") or [""]))
         return cls(
             name=str(metadata["name"]),
@@ -112,34 +112,34 @@ class ModelInfo:
         )
 
     def at(self, version: str) -> ModelInfo:
-        """The same where this version is meant."""
+        """Return the model pinned to this version."""
         return replace(self, version=version, pinned=True)
 
     @cached_property
     def target(self) -> str:
-        """What Triton is asked for: NAME, which is the newest version, or NAME/VERSION."""
+        """The model in requests to Triton: NAME for the newest version, or NAME/VERSION."""
         return f"{self.name}/{self.version}" if self.pinned else self.name
 
     @cached_property
     def system(self) -> str:
-        """The name of the system that it belongs to; empty where its config names none."""
+        """The name of the model's system; empty if its config names none."""
         return self.parameters.get(SYSTEM_PARAMETER, "")
 
     @cached_property
     def is_open_to_web(self) -> bool:
-        """Whether visitors of the web app may choose it, beside those that its settings name."""
+        """Whether visitors of the web app may choose the model, even if the settings do not name it."""
         return not self.parameters.get(WEB_PARAMETER)
 
     def number(self, parameter: str, default: float) -> float:
-        """A parameter of the config that is a number."""
+        """Return a parameter of the config as a number."""
         text = self.parameters.get(parameter, "")
         above = " above 0" if parameter == TEMPERATURE_PARAMETER else ""
         with suppress(ValueError):
-            found = finite(text or default)
-            if found > 0 or not above:
-                return found
+            value = finite(text or default)
+            if value > 0 or not above:
+                return value
         raise BadModel(
-            f"the config of {self.name!r} says {parameter} = {text[:80]!r}, which is not a number{above}"
+            f"the config of {self.name!r} has {parameter} = {text[:80]!r}; it must be a number{above}"
         )
 
     @cached_property
@@ -148,71 +148,71 @@ class ModelInfo:
 
     @cached_property
     def threshold(self) -> float:
-        """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
+        """The probability from which on an answer is sure; 0 by default."""
         return self.number(THRESHOLD_PARAMETER, 0.0)
 
     def reaches(self, score: float | None) -> bool | None:
-        """Whether a generated text of this score may be relied on; None where nothing is said."""
+        """Return whether a generated text of this score is sure; None without a score or a threshold."""
         if score is None or not self.parameters.get(THRESHOLD_PARAMETER):
             return None
         return score >= self.threshold
 
     def is_sure(self, answer: GeneratedText) -> bool | None:
-        """Whether a whole answer may be: each of its sentences, and nothing about it is doubtful."""
+        """Return whether a whole answer is sure: each of its sentences is, and it has no warning."""
         reached = self.reaches(answer.worst)
         return reached and not answer.warning
 
     @cached_property
     def subject_threshold(self) -> float:
-        """Below it, a picture does not show the system's subject; 0 where the model does not tell that."""
+        """The relevance below which a picture does not show the system's subject; 0 by default."""
         return self.number(SUBJECT_THRESHOLD_PARAMETER, 0.0)
 
 
 @runtime_checkable
 class System(Protocol):
-    """What a system of any task says about itself."""
+    """The members of every system."""
 
     @property
     def name(self) -> str:
-        """The folder's name, and what the parameter `system` of its models' configs says."""
+        """The folder's name, and the value of the parameter `system` in its models' configs."""
 
     @property
     def task(self) -> Task: ...
 
     @property
     def title(self) -> str:
-        """What people call it, for headings and navigation."""
+        """The name for headings and navigation."""
 
     @property
     def model_variable(self) -> str:
-        """The variable of the environment that chooses which served model answers."""
+        """The environment variable that chooses the served model."""
 
     @property
     def default_model(self) -> str:
-        """The model that answers where the variable is not set."""
+        """The served model if the variable is not set."""
 
     @property
     def metrics_prefix(self) -> str:
-        """What the names of its metrics begin with."""
+        """The prefix of its metrics' names."""
 
     def sample(self) -> bytes:
-        """What a served model is asked first, in the form in which examples are."""
+        """Return the example that every served model is asked first."""
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
-        """Different inputs to benchmark and test with, the same ones for the same arguments.
+        """Return different inputs for benchmarks and tests: the same ones for the same arguments.
 
-        Each is what a client would send: the bytes of a picture file, or a text as UTF-8.
+        Each is a client's input: the bytes of a picture file, or a text as UTF-8.
         """
 
     def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
-        """One row for `model`; raise BadModel if it is not one of this system's models."""
+        """Return the input tensors of one row; raise BadModel if `model` is of another system."""
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
-        """One sentence on the answer to the sample; raise BadAnswer, saying what is wrong with it."""
+        """Describe the answer to the sample in one sentence; raise BadAnswer if it is invalid."""
 
 
 class ScoredSentence(NamedTuple):
-    """Where a sentence of an answer begins and ends in its text, and the score that it has by itself."""
+    """The position of a sentence in the text of an answer, and its score."""
 
     begin: int
     end: int
@@ -221,39 +221,39 @@ class ScoredSentence(NamedTuple):
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """An answer, or a piece of one; `tokens` and `score`, where they are told, are of the answer so far."""
+    """An answer, or a piece of one. `tokens` and `score` are those of the answer so far, if known."""
 
     text: str
     tokens: int | None = None
     score: float | None = None
-    others: Sequence[str] = ()  # what a search found beside it, the better first
-    warning: str = ""  # what is doubtful about it
-    # Of a whole answer, and of the last piece of one; None where the model does not tell them.
+    others: Sequence[str] = ()  # the other answers of a beam search, the best first
+    warning: str = ""  # why the answer may be wrong
+    # The sentences of a whole answer, on its last piece; None if the model does not return them.
     sentences: Sequence[ScoredSentence] | None = None
 
     @property
     def worst(self) -> float | None:
-        """The score of its least likely sentence, or its own where none is told."""
-        return min((each.score for each in self.sentences or ()), default=self.score)
+        """The score of the least likely sentence, or the answer's own without sentences."""
+        return min((sentence.score for sentence in self.sentences or ()), default=self.score)
 
 
 @runtime_checkable
 class Generation(System, Protocol):
-    """A system whose models answer an example, a text or a picture, with a text."""
+    """A system whose models answer a text or a picture with a text."""
 
     @property
     def example_kind(self) -> ExampleKind: ...
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        """One row; raise ValueError for an example or an option that `model` does not take."""
+        """Return the input tensors of one row; raise ValueError for a bad example or option."""
 
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
-        """The whole answer, or one piece of a streamed one; raise BadAnswer."""
+        """Return the whole answer, or one piece of a streamed one; raise BadAnswer."""
 
 
 @runtime_checkable
 class WarnsOfAnswers(Protocol):
-    """A system that can tell from an answer what is doubtful about it."""
+    """A system that warns of doubtful answers."""
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
-        """A whole answer, and what is doubtful about it in a sentence; the same where nothing is."""
+        """Return the answer with a warning if it is doubtful, otherwise unchanged."""

@@ -222,7 +222,7 @@ def test_a_threshold_that_is_not_a_number_is_the_fault_of_the_model(
     browser = create_app(Settings(triton_url=listen(_scored(threshold, "Yes.", "[]")).url)).test_client()
     reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator", "stream": stream})
     assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
-    assert "which is not a number" in reply.json["error"]["message"]
+    assert "it must be a number" in reply.json["error"]["message"]
 
 
 def test_the_page_says_what_its_network_is_and_what_its_examples_mean(browser: FlaskClient) -> None:
