@@ -224,6 +224,7 @@ def answer_of(
         "label": prediction.label,
         "probability": prediction.probability,
         "sure": prediction.sure,
+        "calibrated": None if prediction.calibrated else False,
         "relevant": None if prediction.relevance is None else prediction.relevant,
         "doubtful": None if prediction.relevance is None else prediction.doubtful,
         "candidates": _guesses(prediction.candidates) or None,

@@ -62,6 +62,7 @@ class Predicted(Schema):
     label: str
     probability: float
     sure: bool
+    calibrated: bool | None = None
     relevant: bool | None = None
     doubtful: bool | None = None
     candidates: list[Guess] | None = None

@@ -67,7 +67,7 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in (*VERBS, "calibrate"):  # of `check --calibrate`; the old verb stays for one version
+        if name not in VERBS:
             return None
         module = name.replace("-", "_")
         file = "load" if name == "unload" else module

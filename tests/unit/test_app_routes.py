@@ -91,6 +91,15 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
     assert "Not sure" not in text
 
 
+def test_a_model_that_nobody_calibrated_is_never_sure_and_says_so() -> None:
+    browser = client(replace(EGG, threshold=0.0))
+    answer = browser.post("/predict", data=form(), headers={"Accept": "application/json"}).get_json()
+    assert (answer["sure"], answer["calibrated"]) == (False, False)
+    assert "Not calibrated" in browser.post("/predict", data=form(), headers={"Accept": "text/html"}).text
+    answer = client().post("/predict", data=form(), headers={"Accept": "application/json"}).get_json()
+    assert "calibrated" not in answer
+
+
 def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
     doubtful = replace(EGG, threshold=0.9)
     assert "Not sure" in post(client(doubtful), **SCRIPT).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
+from support.onnx_network import network
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.stopping import files
 from torch import nn
@@ -21,6 +23,7 @@ from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import registry
@@ -78,6 +81,44 @@ def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: P
     assert files(tmp_path / "systems") == {
         f"flowers/{name}" for name in ("system.toml", "sample.jpg", "MODEL_CARD.md")
     }, "data, and no code"
+
+
+def threshold_of(models: Path) -> float:
+    return float(read_config(models / "flowers_onnx").parameters["threshold"].string_value)
+
+
+@pytest.mark.parametrize("form", ["pth", "onnx"])
+def test_with_labelled_pictures_it_knows_how_sure_it_may_be_and_without_them_it_is_never_sure(
+    new: New, weights: Path, tmp_path: Path, form: str
+) -> None:
+    brought: tuple[object, ...] = ("--weights", weights, "--architecture", ARCHITECTURE)
+    labels = LABELS
+    if form == "onnx":
+        onnx.save(network(), tmp_path / "theirs.onnx")
+        brought, labels = ("--weights", tmp_path / "theirs.onnx"), LABELS[:3]
+    photos, models = tmp_path / "photos", tmp_path / "models"
+    for number, label in enumerate(labels):
+        (photos / label).mkdir(parents=True)
+        for seed in range(10):
+            (photos / label / f"{seed}.png").write_bytes(made_up(seed=10 * number + seed))
+    done = new(*brought, labels=",".join(labels))
+    assert done.exit_code == 0, done.output
+    assert "not calibrated: no answer is called sure" in done.output
+    assert threshold_of(models) == 0
+    later = ["check", "flowers", "--calibrate", "--data", str(photos), "--model-repository", str(models)]
+    done = CliRunner().invoke(main, later)
+    assert done.exit_code == 0, done.output
+    assert "written to flowers_onnx" in done.output
+    chosen = threshold_of(models)
+    assert chosen > 0
+    shutil.rmtree(tmp_path / "systems" / "flowers")
+    shutil.rmtree(models)
+    done = new(*brought, "--data", photos, labels=",".join(labels))
+    assert done.exit_code == 0, done.output
+    assert "not calibrated" not in done.output
+    assert threshold_of(models) == pytest.approx(chosen, abs=1e-3)
+    manifest = json.loads((models / "flowers_onnx/1/manifest.json").read_text())
+    assert manifest["accuracy"]["given"]["photos"] == 10 * len(labels)
 
 
 def test_without_weights_it_says_how_to_train(new: New, tmp_path: Path) -> None:

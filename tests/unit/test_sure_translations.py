@@ -153,10 +153,7 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
     lines = [f"{split}\tm\t{pair}" for split in ("dev", "test") for pair in pairs]
     data.write_text("\n".join(lines))
     before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
-    asked = ["calibrate", "translator", "--data", str(data), "--to", str(models)]
-    tried = CliRunner().invoke(main, [*asked, "--dry-run"])
-    assert tried.exit_code == 0, tried.output
-    assert all(path.read_bytes() == content for path, content in before.items())
+    asked = ["check", "translator", "--calibrate", "--data", str(data), "--model-repository", str(models)]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     assert "written to translator, translator_stream" in done.output
@@ -171,11 +168,11 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
         config = ConfigFile.read(folder)
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
-    again = CliRunner().invoke(main, [*asked, "--json"])
+    again = CliRunner().invoke(main, [*asked, "--json", "-"])
     assert json.loads(again.stdout)["certainty"] == about["certainty"]
 
 
 def test_what_is_calibrated_before_it_is_deployed_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["calibrate", "food11", "--data", str(tmp_path), "--to", str(tmp_path)])
+    done = CliRunner().invoke(main, ["check", "food11", "--calibrate", "--data", str(tmp_path)])
     assert done.exit_code == 2
     assert "gourmet evaluate food11" in done.output

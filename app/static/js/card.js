@@ -123,6 +123,7 @@ export class Card {
     if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
     if (answer.doubtful) return t("doubtful_hint", { label: answer.label });
     if (answer.candidates) return t("either_hint");
+    if (answer.calibrated === false) return t("uncalibrated", { model: answer.model.name });
     const closer = settings.subject ? ` ${t("unsure_closer")}` : "";
     return t("unsure", { threshold: percent(answer.threshold) }) + closer;
   }

@@ -27,7 +27,7 @@ function answered(row) {
       h("p", { class: "says" }, icon(row.label), h("b", {}, ...soft(row.label)),
         h("span", { class: "share" }, percent(row.probability, 1))),
       meter(row.probability),
-      h("p", { class: "note" }, row.sure ? t("sure") : t("unsure_short", { threshold: percent(row.threshold) }))]),
+      h("p", { class: "note" }, row.sure ? t("sure") : row.threshold ? t("unsure_short", { threshold: percent(row.threshold) }) : t("uncalibrated_short"))]),
     h("dl", { class: "figures" },
       fact("fact_time", `${ms(row.timings_ms.total)} (${row.spread_ms.map((each) => each.toFixed(0)).join("–")})`),
       fact("fact_triton", ms(row.timings_ms.triton)),

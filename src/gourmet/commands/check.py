@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gourmet.commands.options import given_url, url_option
+from gourmet.commands.options import alone_in, given_url, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped, give, page_path, report_options
-from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of, system_of
+from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
 from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
 from gourmet.runtime.files import own_models
@@ -95,21 +96,11 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
     if calibrate:
         if not how["data"]:
             raise UsageError("--calibrate chooses on labelled examples: name them with --data")
-        from gourmet.commands.calibrate import calibrate as choose
+        from gourmet.serving.overview import owner_of
 
-        context = click.get_current_context()
-        system = system_of(context, context.command.params[0], model)
-        models = next((at for at in (how["repository"], own_models()) if (at / model).is_dir()), own_models())
-        context.invoke(
-            choose,
-            system=system,
-            data=how["data"],
-            dry_run=False,
-            models=models,
-            as_json=bool(json_to),
-            url=given_url(),
-            send=False,
-        )
+        folders = how["repository"], own_models()
+        models = next((folder for folder in folders if (folder / model).is_dir()), own_models())
+        _calibrate(owner_of(models / model)[0], how["data"], models, json_to)
         return
     page = page_path(out, model)
     options = checking.CheckOptions(model, **how)
@@ -126,3 +117,36 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     give(report, json_to, page)
+
+
+def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
+    """Set the threshold of a system's deployed models, by their own answers to labelled examples."""
+    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
+    from gourmet.deploying.target import Calibrating
+    from gourmet.tasks.system_parts import SystemParts
+
+    parts = SystemParts(system, registry.piece)
+    export = parts.export
+    if not isinstance(export, Calibrating):
+        raise UsageError(f"{system} is calibrated by `gourmet evaluate {system}`, before it is deployed")
+    default = models / parts.contract.default_model
+    triton = given_url() or serving_url(models)
+    with alone_in(models):
+        chosen = of_same_weights(default)
+        with bar("answering") as tick:
+            found = export.calibrated(newest(default), data, tick)
+
+        def served(model: Path) -> None:
+            if triton:
+                load_and_ask(triton, model)
+
+        with served_as_before(triton, chosen):
+            recalibrate(chosen, found.calibration, found.facts, served)
+    if json_to:
+        text = json.dumps(dict(found.facts), indent=2)
+        click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+    if json_to == "-":
+        return
+    click.echo("\n".join(found.lines))
+    click.echo(f"written to {', '.join(model.name for model in chosen)} in {models}")

@@ -159,6 +159,11 @@ def new(
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models, served=trusted)
             click.echo(f"{version}\n{table(checks)}")
+            if not deployment.calibration["threshold"]:
+                click.echo(
+                    f"not calibrated: no answer is called sure. `gourmet check {model.name} --data FOLDER "
+                    "--calibrate` measures it, with a folder of pictures for each label"
+                )
         put_in_place()
         if weights:
             stack = _load(system, models, url, send)

@@ -99,8 +99,14 @@ class Ranked:
         )
 
     @property
+    def calibrated(self) -> bool:
+        """Whether it was measured from which probability on answers are right."""
+        return self.threshold > 0
+
+    @property
     def sure(self) -> bool:
-        return self.relevant and not self.doubtful and self.probability >= self.threshold
+        reached = self.calibrated and self.probability >= self.threshold
+        return self.relevant and not self.doubtful and reached
 
     @property
     def candidates(self) -> list[tuple[str, float]]:

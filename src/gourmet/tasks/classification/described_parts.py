@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gourmet.deploying.target import Deployment, Export
+from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
+from gourmet.deploying.target import Calibrated, Deployment, Export
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
@@ -53,6 +54,17 @@ class _DescribedExport:
 
     def find(self, checkpoint: str) -> Path:
         return self._trained.find(checkpoint)
+
+    def calibrated(self, version: Path, labelled: Path, tick: Tick) -> Calibrated:
+        from gourmet.tasks.classification.given_onnx import GivenOnnx
+        from gourmet.tasks.classification.new_system import measured_on
+
+        system = _of_one_label(self.system)
+        found = measured_on(system, labelled, GivenOnnx(version / "model.onnx", system.layout), tick)
+        chosen = dict(vars(found.calibration))
+        if not system.subject:
+            chosen.pop(SUBJECT_THRESHOLD_PARAMETER)
+        return Calibrated(chosen, {"accuracy": found.as_dict()}, found.lines())
 
     @property
     def _trained(self) -> ClassifierExport:

@@ -38,8 +38,8 @@ from gourmet.tasks.classification.accuracy import (
     reliability,
 )
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.labelled_pictures import origin_of
-from gourmet.tasks.system_parts import Data, Load, Stage
+from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode, origin_of
+from gourmet.tasks.system_parts import BadData, Data, Load, Stage, evenly
 from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ _ROWS: Final = 64
 _MADE_UP: Final = 240
 # The share of the pictures of the subject that may be taken for something else.
 _REFUSED: Final = 0.01
+# Of networks from elsewhere: the data that were given, the share of sure answers that should be right.
+GIVEN: Final = "given"
+_GOAL: Final = 0.9
+_CALIBRATED_ON: Final = 1000
+MIN_CALIBRATED: Final = 20
+_MIN_THRESHOLD: Final = 1e-4  # as configs write it; 0 means that nobody measured it
 
 
 @dataclass(frozen=True)
@@ -275,13 +281,51 @@ def evaluate(
     return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
 
 
-def calibrate(parts: Mapping[str, Answered], accuracy_goals: Mapping[str, float]) -> Calibration:
+def calibrated(
+    system: PictureClassifier,
+    data: LabelledPictures,
+    folder: Path,
+    answers: Callable[[npt.NDArray[Any]], Scores],
+    tick: Tick,
+) -> EvaluatedClassifier:
+    """Temperature and threshold of a network from elsewhere, by its answers to labelled pictures.
+
+    What gives probabilities has no temperature.
+    """
+    photos = evenly(data.listing(folder, ALL), _CALIBRATED_ON)
+    if len(photos) < MIN_CALIBRATED:
+        raise BadData(
+            f"{folder} has {len(photos)} pictures: {MIN_CALIBRATED} or more tell how sure it may be"
+        )
+    (pixels,) = decode((photos,), system.input_size, tick)
+    rows = np.concatenate([answers(pixels.images[at : at + 16]) for at in range(0, len(photos), 16)])
+    is_logits = bool(system.logit_outputs)
+    if not is_logits:
+        rows = np.log(np.maximum(rows, 1e-12))
+    part = Answered(
+        rows,
+        pixels.classes,
+        [photo.name for photo in photos],
+        lambda row: next(data.read(photos[row : row + 1])),
+    )
+    goals = {GIVEN: _GOAL}
+    chosen = calibrate({GIVEN: part}, goals, 0.0 if is_logits else 1.0)
+    chosen = replace(chosen, threshold=max(chosen.threshold, _MIN_THRESHOLD))
+    return EvaluatedClassifier(
+        chosen, goals, {GIVEN: measure(part, system.labels, chosen)}, {}, system.labels
+    )
+
+
+def calibrate(
+    parts: Mapping[str, Answered], accuracy_goals: Mapping[str, float], temperature: float = 0.0
+) -> Calibration:
     """Choose temperature and thresholds.
 
     The threshold is the lowest at which each part reaches its share of right answers among those given.
-    The threshold of the subject denies one in a hundred of these pictures.
+    The threshold of the subject denies one in a hundred of these pictures. A `temperature` that is given
+    is not chosen.
     """
-    temperature = fit_temperature(*((part.logits, part.classes) for part in parts.values()))
+    temperature = temperature or fit_temperature(*((part.logits, part.classes) for part in parts.values()))
     shown = [part.relevance for part in parts.values() if part.relevance is not None]
     subject = min(0.5, float(np.quantile(np.concatenate(shown), _REFUSED, method="lower"))) if shown else 0.0
     calibration = Calibration(temperature, 0.0, math.floor(1e4 * subject) / 1e4)

@@ -26,8 +26,10 @@ from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.comparison import Candidate
+from gourmet.tasks.classification.evaluation import calibrated
 from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.last_layer import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.onnx_metadata import described
@@ -167,6 +169,12 @@ class ClassifierExport:
             if not foreign:
                 raise
             calibration, accuracy = Calibration(), {}
+            if data and isinstance(self.data, LabelledPictures) and not self.system.multi_label:
+                answers = eager(network)
+                measured = calibrated(
+                    self.system, self.data, data, lambda rows: answers(self.system.normalise(rows)), tick
+                )
+                calibration, accuracy = measured.calibration, measured.as_dict()
         if data is None and not foreign:
             raise BadData("no labelled pictures to verify with: name them with --data")
         source = Source(self.system, network, calibration, *self._pictures(data, tick), weights)

@@ -22,6 +22,7 @@ from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import check_weights
 from gourmet.tasks.classification import described_parts, gate
 from gourmet.tasks.classification.calibration import Calibration
+from gourmet.tasks.classification.evaluation import EvaluatedClassifier, calibrated
 from gourmet.tasks.classification.export import onnx_config
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.given_onnx import GivenOnnx
@@ -100,13 +101,24 @@ def deployment_of(
     if not given:
         trained = described_parts.export(system).open(weights, data, tick)
         return replace(trained, calibration={**trained.calibration, **threshold})
+    calibration, accuracy = Calibration(**threshold), {}
+    if data and not system.multi_label:
+        measured = measured_on(system, data, given, tick)
+        calibration, accuracy = measured.calibration, measured.as_dict()
     tick(1.0)
     facts = {
         "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
         "training": {"weights_sha256": sha256(weights)},
+        "accuracy": accuracy,
         "verified_on": "made-up pictures",
     }
-    return Deployment({"onnx": given_onnx(system, weights, given)}, facts, vars(Calibration(**threshold)))
+    return Deployment({"onnx": given_onnx(system, weights, given)}, facts, vars(calibration))
+
+
+def measured_on(system: PictureClassifier, data: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
+    """How sure the network of an ONNX file may be, by labelled pictures."""
+    answers = network.answers(system, batched=network.rows != 1)
+    return calibrated(system, described_parts.data(system), data, answers, tick)
 
 
 def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
