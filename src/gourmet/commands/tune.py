@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,6 +16,8 @@ from gourmet.measure.inputs import DataSource
 from gourmet.measure.report import figures
 from gourmet.tuning import report, results
 from gourmet.tuning.search import tune as search
+
+_COLUMNS: Final = 100
 
 
 @click.command()
@@ -95,11 +98,11 @@ def tune(
         table(*figures(report.tried(found)))
         refused = [f"{trial.name}: {trial.refused}" for trial in found.trials if trial.refused]
         for words in (*found.searched, *refused):
-            click.echo(f"· {words}")
+            click.echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
         if found.sides:
             click.echo("In turns against the present config:")
             table(*figures(found.sides))
-        click.echo(report.served(found))
+        click.echo(textwrap.fill(report.served(found), _COLUMNS))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if found.verdict in ("out of reach", "undecided"):
         raise GourmetError(found.sentence)
