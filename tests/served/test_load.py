@@ -15,6 +15,7 @@ from support.up import Up
 from gourmet.cli import main
 from gourmet.runtime.files import own_models
 from gourmet.serving.connect import connect
+from gourmet.serving.preflight import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +116,40 @@ def test_what_cannot_be_loaded_or_is_unknown_is_refused_in_a_sentence(
     status, output = gourmet(f"127.0.0.1:{stack.http}", *(folders.get(word, word) for word in words))
     assert status in (1, 2)
     assert refusal in output
+
+
+@pytest.mark.parametrize(
+    ("model", "refusal"),
+    [
+        ("food_typo", "FOOD11_MODEL_NAME is 'food_typo', which is not a served model: choose one of digits"),
+        (
+            "digits",
+            "FOOD11_MODEL_NAME is 'digits', which is a model of the system 'digits': choose one of food11",
+        ),
+    ],
+)
+def test_a_page_with_a_model_that_cannot_answer_is_refused_at_the_start(
+    stack: Up, monkeypatch: pytest.MonkeyPatch, model: str, refusal: str
+) -> None:
+    monkeypatch.setenv("FOOD11_MODEL_NAME", model)
+    port = free_ports(1)[0]
+    status, output = gourmet(f"127.0.0.1:{stack.http}", "up", "--web-only", f"--port={port}")
+    assert status == 2
+    assert output.startswith(f"Error: {refusal}")
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("--max-batch", "0"), "0 is not in the range x>=1"),
+        (("--variant", "two-gpus"), "does not see all of these GPUs: choose others with --gpus, or --cpu"),
+    ],
+)
+def test_a_config_that_the_machine_cannot_run_is_refused_in_a_sentence(
+    stack: Up, words: tuple[str, ...], refusal: str
+) -> None:
+    assert gourmet(f"127.0.0.1:{stack.http}", "load", "food_first")[0] == 0
+    status, output = gourmet(f"127.0.0.1:{stack.http}", "config", "food_first", *words)
+    assert status == 2
+    assert refusal in output
+    assert gourmet(f"127.0.0.1:{stack.http}", "unload", "food_first")[0] == 0

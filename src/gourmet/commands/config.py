@@ -32,7 +32,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option("--threads", type=click.IntRange(0), help="CPU threads per copy; 0 shares the CPUs.")
 @click.option(
     "--max-batch",
-    type=click.IntRange(0),
+    type=POSITIVE,
     help="Largest batch, in rows.",
 )
 @click.option(
@@ -123,6 +123,10 @@ def config(
             try:
                 triton.load(model, chosen)
             except TritonRefused as exc:
+                if "unsupported gpu id" in exc.reason:
+                    raise UsageError(
+                        f"Triton at {url} does not see all of these GPUs: choose others with --gpus, or --cpu"
+                    ) from exc
                 raise GourmetError(
                     f"Triton refuses this config and goes on with the one before: {exc.reason}"
                 ) from exc

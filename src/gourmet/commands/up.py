@@ -13,12 +13,14 @@ import click
 from click.core import ParameterSource
 
 from gourmet.client.address import LOOPBACK
+from gourmet.client.errors import ModelUnavailable, TritonUnreachable
 from gourmet.client.model_config import Config
 from gourmet.commands.options import as_options, port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.runtime.files import home
 from gourmet.serving import api_keys, preflight, run_file
+from gourmet.serving.connect import connect
 from gourmet.serving.readable_logs import LogPrinter, wants_json
 from gourmet.serving.supervisor import CORRECTIONS, Supervisor, WebOptions
 from gourmet.serving.teaching import Teaching, listening, teachable
@@ -144,6 +146,8 @@ def up(
     web = None
     if not triton_only:
         url = (url or run_file.found_url()) if web_only else options.http_url
+        if web_only:
+            _check_chosen_models(url)
         web = WebOptions(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url),
             preflight.models_of_web({name: served[name] for name in loaded}),
@@ -199,6 +203,26 @@ def _corrections(env: Mapping[str, str], host: str) -> Path | None:
     if configured is None and host in LOOPBACK:
         return home() / "corrections"
     return Path(configured.strip()).resolve() if configured and configured.strip() else None
+
+
+def _check_chosen_models(url: str) -> None:
+    """Raise UsageError if a variable names a model that this Triton lacks, or one of another system."""
+    for system, contract in registry.load_all().items():
+        if not (name := os.environ.get(contract.model_variable)):
+            continue
+        refused = f"{contract.model_variable} is {name!r}, which is"
+        try:
+            with connect(url) as triton:
+                info = triton.describe(name)
+        except ModelUnavailable as exc:
+            if exc.state:  # it may still be loading
+                continue
+            ready = ", ".join(exc.ready) or "none"
+            raise UsageError(f"{refused} not a served model: choose one of {ready}") from exc
+        except TritonUnreachable:
+            return
+        if info.system not in ("", system):
+            raise UsageError(f"{refused} a model of the system {info.system!r}: choose one of {system}")
 
 
 def _traces_to(env: Mapping[str, str]) -> str:
