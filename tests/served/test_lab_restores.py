@@ -23,7 +23,7 @@ KERNEL = """
 import os, sys, time
 from click.testing import CliRunner
 from gourmet.cli import main
-from gourmet.lab import begin
+from gourmet.lab.exercises import begin
 url, os.environ["GOURMET_LAB"] = sys.argv[1:]
 os.environ["TRITON_SERVER_URL"] = url
 begin(8, "food_classifier_onnx")

@@ -124,8 +124,9 @@ def config(
                 triton.load(model, chosen)
             except TritonRefused as exc:
                 if "unsupported gpu id" in exc.reason:
-                    raise UsageError(
-                        f"Triton at {url} does not see all of these GPUs: choose others with --gpus, or --cpu"
+                    raise GourmetError(
+                        f"Triton at {url} does not see all of these GPUs, and goes on with the one before: "
+                        "choose others with --gpus, or --cpu"
                     ) from exc
                 raise GourmetError(
                     f"Triton refuses this config and goes on with the one before: {exc.reason}"

@@ -7,12 +7,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
-from gourmet import repository
 from gourmet.contracts import GeneratedText
 from gourmet.lab import exercises
-from gourmet.runtime.decoding import package
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
@@ -43,12 +40,6 @@ def pieces(model: str, example: Example) -> list[tuple[float, str]]:
             for outputs in triton.stream(info, system.request_inputs(_sent(example), info))
             if outputs
         ]
-
-
-def served_package(model: str) -> Any:
-    """The package of a generating model: its tokenizer and its constants."""
-    folder = repository.DEFAULT / model
-    return package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
 
 
 @contextmanager
