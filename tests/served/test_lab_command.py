@@ -120,6 +120,22 @@ def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: p
     assert "no Triton answers at 127.0.0.1:9" in result.output
 
 
+def test_fresh_puts_the_work_so_far_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "triton.ipynb").write_text("my work")
+    monkeypatch.setenv("GOURMET_LAB", str(tmp_path / "lab"))
+    CliRunner().invoke(main, ["lab", "--fresh", "--url", "127.0.0.1:9"])
+    (aside,) = tmp_path.glob("lab-*")
+    assert (aside / "triton.ipynb").read_text() == "my work"
+
+
+def test_hand_in_needs_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GOURMET_LAB", str(tmp_path))
+    result = CliRunner().invoke(main, ["lab", "hand-in"])
+    assert result.exit_code == 2
+    assert "has no answer yet: work on an exercise first" in result.output
+
+
 def test_without_jupyterlab_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["lab"])

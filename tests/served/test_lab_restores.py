@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from gourmet.cli import main
 from gourmet.commands.lab import _strayed
+from gourmet.lab.restoring import restore_models
 from gourmet.serving.connect import connect
 from gourmet.serving.waiting import wait_until
 
@@ -76,3 +77,12 @@ def test_doctor_and_the_next_lab_name_what_was_left_changed_and_the_command(
     assert said.count("serves another config") == 1, said
     monkeypatch.setattr("gourmet.commands.lab.DEFAULT", Path(triton.repository))
     assert [MODEL in str(finding) for finding in _strayed(triton.http_url, named=True)] == [True]
+
+
+def test_a_fresh_lab_restores_configs_and_unloads_what_is_for_study(triton: Any, changed: None) -> None:
+    assert CliRunner().invoke(main, ["load", "food_first", "--url", triton.http_url]).exit_code == 0
+    restore_models(triton.http_url)
+    assert instances(triton.http_url) == 2
+    with connect(triton.http_url) as server:
+        assert "food_first" not in server.ready_models()
+        assert "food_classifier" in server.ready_models()

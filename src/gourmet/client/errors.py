@@ -82,7 +82,9 @@ class ModelUnavailable(TritonRefused):
         self.model, self.ready, self.state = model, tuple(ready), state
         details = ", ".join(filter(None, (state or "unknown to Triton", reason.partition("\n")[0])))
         message = f"the model {model!r} is not ready ({details}); ready are {', '.join(ready) or 'none'}"
-        message += "" if state else f"; `gourmet load {model.partition('/')[0]}` loads one"
+        message += (
+            "" if state and reason != "unloaded" else f"; `gourmet load {model.partition('/')[0]}` loads one"
+        )
         super().__init__(reason, status, message)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +20,12 @@ import psutil
 from gourmet.client.model_config import summary
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
-from gourmet.measure import stats, sweep, validity
+from gourmet.measure import report, stats, sweep, validity
 from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.report import PHASES, latency_against_throughput, split_bar
 from gourmet.measure.results import Estimate, LoadSpec, Point, Through
 from gourmet.measure.server_probe import cpu_s, listener, spent_s, tree
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.reports import chart
-from gourmet.reports.chart import Bar
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
@@ -81,7 +79,7 @@ class Run:
     def point(self) -> Point:
         if not self.points:
             raise GourmetError(f"{self.name} was not measured: {self.disturbed}")
-        return stats.merge(self.points)
+        return replace(stats.merge(self.points), rows_per_s=stats.interval(self.rates))
 
     def row(self) -> tuple[str, ...]:
         if not self.points:
@@ -90,7 +88,7 @@ class Run:
         server = f"{point.usage.server_cores:.1f}" if point.usage.server_cores is not None else "?"
         others = f"{self.others:.1f}" if self.others is not None else "?"
         return (
-            *(self.name, f"{stats.interval(self.rates):.0f}", f"{point.latency_ms.p50:.1f}"),
+            *(self.name, f"{point.rows_per_s:.0f}", f"{point.latency_ms.p50:.1f}"),
             *(f"{point.latency_ms.p99:.1f}", f"{point.split_ms.queue:.1f}", f"{point.split_ms.infer:.1f}"),
             *(server, f"{point.usage.client_cores:.1f}", others),
         )
@@ -116,20 +114,15 @@ class Runs(dict[str, Run]):
         )
 
     def drawing(self) -> chart.Drawing | None:
-        runs = [run for run in self.values() if run.points]
-        if not runs:
+        points = [run.point for run in self.values() if run.points]
+        if not points:
             return None
-        rates = [(run.name, stats.interval(run.rates)) for run in runs]
-        end = 1.3 * max(rate.value for _, rate in rates)
-        bars = [Bar(name, rate.value, rate.low, rate.high, says=f"{rate.value:.3g}") for name, rate in rates]
-        splits = [split_bar(run.name, run.point.split_ms, f"{run.point.latency_ms.mean:.3g}") for run in runs]
         drawings = {
-            "throughput": chart.bars(bars, "throughput", "rows per second, with 95 % interval", end=end),
-            "where a request's time goes": chart.bars(splits, "latency", "mean latency, ms", colours=PHASES),
+            "throughput": report.throughput(points),
+            "where a request's time goes": report.stacked_latency(points),
         }
-        points = [run.point for run in runs]
         if len({point.load.level for point in points}) > 2:
-            drawings["latency against throughput"] = latency_against_throughput(points)
+            drawings["latency against throughput"] = report.latency_against_throughput(points)
         return chart.stacked("measured", list(drawings.items()))
 
     def _repr_html_(self) -> str:
