@@ -259,7 +259,7 @@ def _guess_and_interval(guess: tuple[float, float], measured: Estimate, unit: st
         return ""
     rows = [
         Bar("your prediction", sum(guess) / 2, *guess, chart.COLOURS[1], f"{guess[0]:g} to {guess[1]:g}"),
-        Bar("measured", measured.value, measured.low, measured.high, says=f"{measured:.3g}"),
+        Bar("measured", measured.value, measured.low, measured.high, says=f"{measured.value:.3g}"),
     ]
     end = 1.3 * max(measured.value, min(guess[1], 3 * measured.value))
     return chart.bars(rows, "prediction and measurement", unit, end=end)
