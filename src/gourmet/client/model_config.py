@@ -83,8 +83,10 @@ def _batches(config: Mapping[str, Any]) -> list[str]:
     if not (rows := config.get("max_batch_size", 0)):
         return ["no batches"]
     parts, batching = [f"batches of up to {_counted(rows, 'row')}"], config.get("dynamic_batching")
-    if batching is None or not merges(batching):
+    if batching is None:
         return [*parts, "no dynamic batching"]
+    if not merges(batching):
+        return [*parts, "requests not merged (preferred batch 1)"]
     delay_us = int(batching.get("max_queue_delay_microseconds", 0))
     waiting = f", waiting up to {delay_us} µs" if delay_us else " without waiting"
     sizes = " or ".join(map(str, batching.get("preferred_batch_size", [])))
