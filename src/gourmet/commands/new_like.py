@@ -83,6 +83,7 @@ def new_like(
             architecture="",
             url=url,
             send=send,
+            as_json=False,
         )
     tell_web(name)
     stack = asked_stack()
