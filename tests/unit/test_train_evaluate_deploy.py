@@ -139,7 +139,7 @@ def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is
             ["deploy", "food11", "--format", "floppy"],
             "--format floppy is not a format of food11; there are torchscript, onnx, int8, all",
         ),
-        (["deploy", "food11", "--format", "onnx"], "name them with --data"),
+        (["deploy", "food11", "--format", "onnx"], "name the data with --data"),
     ],
 )
 def test_what_is_missing_is_named_in_one_sentence(
