@@ -60,7 +60,7 @@ def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_we
             ]
         ],
     )
-    expect(page.locator("#label")).to_have_text("This does not look like a digit")
+    expect(page.locator("#label")).to_have_text("Not a digit")
     expect(page.locator("#doubt")).to_contain_text("is the closest")
 
 

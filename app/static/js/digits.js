@@ -86,7 +86,8 @@ function show(answer) {
   byId("doubt").hidden = answer.sure;
   byId("doubt").textContent = none ? t("no_digit_hint", { label: answer.label })
     : t("digit_unsure", { threshold: percent(answer.threshold) });
-  bars(answer.probabilities, best);
+  if (none) bars();
+  else bars(answer.probabilities, best);
   const all = answer.phases.reduce((sum, [, value]) => sum + value, 0);
   byId("facts").replaceChildren(
     h("span", {}, t("by"), " ", h("code", {}, answer.model.name), " ", t("version", { version: answer.model.version })),
