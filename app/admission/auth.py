@@ -61,7 +61,7 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def has_key(settings: Settings) -> bool:
-    """Whether the request brings one of the API's keys."""
+    """Return True if the request brings one of the API's keys."""
     digest = _digest(_sent_key() or "")
     # All are compared, so that the time tells nothing about which.
     return sum(hmac.compare_digest(digest, _digest(key)) for key in settings.api_keys) > 0

@@ -39,7 +39,7 @@ _TOGETHER: Final = 4
 
 
 class Step(NamedTuple):
-    """For each cell of a grid, a cover of several cells a side with that cell in the middle."""
+    """Covers of several cells a side, one around each cell of a grid."""
 
     grid: int
     cells: int

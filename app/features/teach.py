@@ -1,4 +1,4 @@
-"""The page's panel "Teach": corrections are learned, compared, used and taken back.
+"""The page's panel "Teach": learn the corrections, compare, use the result, and undo it.
 
 `gourmet up` does all of it (gourmet.serving.teaching) where it runs this app. Here its state is shown and its
 jobs are asked for, from this machine alone or with an API key. Elsewhere the panel names the verbs.
@@ -74,7 +74,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
-    """The state of teaching after `job`; None where nobody teaches here, or not for this client."""
+    """Return the state of teaching after `job`; None if nothing teaches here, or not for this client."""
     if not settings.teach_socket or not _may_teach(settings):
         return None
     folder = os.open(settings.teach_socket.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -93,7 +93,7 @@ def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
 
 
 def _may_teach(settings: Settings) -> bool:
-    """Whether the request has a key or is from this machine, and not from a proxy for somebody else."""
+    """Return True for a request with a key, or from this machine without a proxy in between."""
     if has_key(settings):
         return True
     is_forwarded = (
@@ -106,7 +106,7 @@ def _may_teach(settings: Settings) -> bool:
 
 
 def _counts(folder: Path, system: PictureClassifier) -> dict[str, int]:
-    """By label, how many photos were corrected to it."""
+    """Count the corrected photos by label."""
     none = f"no {system.subject}"
     counts = dict.fromkeys((*system.labels, none), 0)
     for path in folder.glob("*/*.jpg"):

@@ -127,7 +127,7 @@ class ModelInfo:
 
     @cached_property
     def is_open_to_web(self) -> bool:
-        """Whether visitors of the web app may choose the model, even if the settings do not name it."""
+        """True if visitors of the web app may choose the model, even if the settings do not name it."""
         return not self.parameters.get(WEB_PARAMETER)
 
     def number(self, parameter: str, default: float) -> float:

@@ -23,7 +23,7 @@ class GourmetError(Exception):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """In a notebook it is a sentence, as on the command line."""
+        """Show one sentence in a notebook, as on the command line."""
         return [f"Error: {printable(str(self))}"]
 
 

@@ -198,7 +198,7 @@ def up(
 
 
 def _corrections(env: Mapping[str, str], host: str) -> Path | None:
-    """Where corrected photos are kept: where somebody says, else on loopback alone, in the user's folder."""
+    """Return the folder of corrected photos: the configured one, else the user's own on loopback alone."""
     configured = env.get(CORRECTIONS)
     if configured is None and host in LOOPBACK:
         return home() / "corrections"

@@ -1,1 +1,1 @@
-"""From trained weights to a version folder that Triton serves: built aside, verified, moved into place."""
+"""Turn trained weights into a version folder that Triton serves: built aside, verified, moved into place."""

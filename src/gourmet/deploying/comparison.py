@@ -34,7 +34,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of a candidate with a served version; without measures, `note` says why nothing was compared."""
+    """A candidate compared with a served version; without measures, `note` says why nothing was compared."""
 
     model: str
     version: str
@@ -68,7 +68,7 @@ class Comparison:
         return "\n".join([columns([head, *rows]), *([self.note] if self.note else [])])
 
     def losses(self) -> str:
-        """What would be lost, in one line."""
+        """Describe in one line what would be lost."""
         return ", ".join(f"{row.what} {row.served:.1f} → {row.candidate:.1f}" for row in self.lost)
 
 

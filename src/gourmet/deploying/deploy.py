@@ -126,7 +126,7 @@ def deploy(
 
 
 def compared(target: Target, model: Path) -> Comparison | None:
-    """What is made for `model` beside the version that serves; None where none does."""
+    """Compare the candidate for `model` with the version that serves; return None if none serves."""
     version = serving(model) if model.is_dir() else None
     if not version:
         return None
@@ -156,7 +156,7 @@ def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
 
 
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
-    """What the model's config.pbtxt is with the version that is to come."""
+    """Return the model's config.pbtxt as it will be with the new version."""
     there = (model / CONFIG).exists()
     made = {name: value for name, value in (target.config or {}).items() if name in _OF_VERSION}
     if target.config and target.replaces:
@@ -246,7 +246,7 @@ def load(url: str, model: str, sent: Path | None = None) -> bool:
 
 
 def deployed_together(repository: Path, name: str) -> list[Path]:
-    """What the last deployment of the system `name` made versions of; else the model of that name."""
+    """Return the models that the last deployment of the system `name` made; else the model of that name."""
     names, when = model_names(repository), {}
     for model in (repository / each for each in names):
         numbers = versions(model)

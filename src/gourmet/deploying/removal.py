@@ -1,4 +1,4 @@
-"""What was made of a system, a model or a version is taken away, and nothing that lies beside it."""
+"""Remove what was made of a system, a model or a version, and nothing beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gourmet.systems import described, folders, registry
 
 @dataclass(frozen=True)
 class Removal:
-    """What goes."""
+    """The files and folders to remove."""
 
     system: str  # the one that goes whole, if any
     of_system: Sequence[Path]  # known by the last
@@ -27,7 +27,7 @@ class Removal:
 
 
 def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
-    """What NAME or NAME/VERSION is; raise where there is none, or where it was not made here."""
+    """Return the removal of NAME or NAME/VERSION; raise if it does not exist, or was not made here."""
     name, slash, number = named.partition("/")
     its = models_of(name, repositories)
     system = name if its or name in {*registry.names(), *registry.broken()} else ""
@@ -95,7 +95,7 @@ def _version(models: Sequence[Path], number: str) -> Path:
 
 
 def _made(model: Path) -> list[Path]:
-    """What deploying wrote into a model's folder."""
+    """Return what deploying wrote into a model's folder."""
     found = [model / str(number) for number in versions(model)]
     if strange := [str(path) for path in found if not (path / MANIFEST).is_file()]:
         raise RepositoryError(

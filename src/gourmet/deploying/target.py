@@ -1,4 +1,4 @@
-"""What the engine asks of a task: models that build and verify themselves, and what is known of them."""
+"""Protocols between the engine of deployment and a task: models that build and verify themselves."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Export(Protocol):
 
 @dataclass(frozen=True)
 class Calibrated:
-    """How sure a model has to be for its answers to be relied on, and what was measured with that."""
+    """A threshold for relying on a model's answers, and the measurements at it."""
 
     calibration: Mapping[str, float]
     facts: Mapping[str, Any]  # what the manifest says of it
@@ -92,7 +92,7 @@ class Calibrating(Export, Protocol):
     """One that can calibrate what is deployed already."""
 
     def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
-        """By the answers of a version of the default model to the examples of `data`."""
+        """Calibrate on a version of the default model, by its answers to the examples of `data`."""
 
 
 @runtime_checkable

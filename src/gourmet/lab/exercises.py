@@ -43,20 +43,22 @@ _KEY: Final = re.compile(r"(L?\d+)([a-z])")
 
 
 def folder() -> Path:
-    """Where everything of a student's lab lies."""
+    """Return the folder of a student's lab."""
     usual = home() / "lab" if IS_INSTALLED else Path("runs") / "lab"
     return Path(os.environ.get(FOLDER_ENV) or usual).absolute()
 
 
 @cache
 def explanations() -> Mapping[str, dict[str, str]]:
-    """By question: its unit, and texts in order, each for figures below its number, the last for the rest."""
+    """Read the explanations: by question its unit, and texts for figures below a number, the last for the
+    rest.
+    """
     return tomllib.loads(Path(__file__).with_name("explanations.toml").read_text())
 
 
 @dataclass
 class Exercise:
-    """What is going on in this notebook."""
+    """The state of the exercise that runs in this notebook."""
 
     url: str
     name: str = ""
@@ -199,7 +201,7 @@ class Verdict:
 
 
 def judged(guess: tuple[float, float], figure: Figure, texts: Mapping[str, str]) -> Verdict:
-    """How a guess compares with a figure; undecided where that was disturbed, or its interval allows both."""
+    """Compare a guess with a figure; undecided if it was disturbed, or if its interval allows both."""
     if figure.disturbed:
         again = "Close what else runs here and run the measuring cell again."
         return Verdict("undecided here", f"The measurement was disturbed: {figure.disturbed}. {again}")

@@ -1,4 +1,4 @@
-"""What the notebook about loops asks of models that generate text."""
+"""Measurements of models that generate text, for the notebook about loops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pieces(model: str, example: Example) -> list[tuple[float, str]]:
 
 @contextmanager
 def keeping_busy(model: str, example: Example, clients: int) -> Iterator[None]:
-    """So many clients that ask about `example` again and again until the block ends."""
+    """Keep `count` clients asking about `example` until the block ends."""
     enough = threading.Event()
 
     def ask_again() -> None:

@@ -60,7 +60,7 @@ def write_page() -> Path:
 
 
 def _parts(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Part]:
-    """What a page shows of a notebook, in its order."""
+    """Yield the parts of a notebook that the page shows, in their order."""
     parts = []
     for cell in json.loads(notebook.read_text())["cells"]:
         text = "".join(cell["source"])

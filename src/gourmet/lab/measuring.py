@@ -58,7 +58,7 @@ def arm(
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, with its interval, and why it decides nothing, if something disturbed it."""
+    """A figure with its interval, and the reason if a disturbance makes it undecided."""
 
     estimate: Estimate
     disturbed: str = ""
@@ -233,12 +233,12 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
 
 
 def times(ours: Run, theirs: Run) -> Figure:
-    """How many times the rows per second of theirs ours has."""
+    """Return the ratio of our rows per second to theirs."""
     return _of(lambda: stats.ratio(ours.rates, theirs.rates), ours, theirs)
 
 
 def times_as_long(ours: Run, theirs: Run) -> Figure:
-    """How many times as long a request of ours takes on average."""
+    """Return the ratio of our mean latency to theirs."""
     return _of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
 
 
@@ -254,7 +254,7 @@ def infer_share(run: Run) -> Figure:
 
 
 def rows_per_execution(run: Run) -> Figure:
-    """How many rows went through the network at once, on average, by Triton's count."""
+    """Return the mean rows of an execution, by Triton's count."""
     return _of(lambda: stats.interval([point.executed_rows for point in run.points]), run)
 
 
@@ -294,6 +294,6 @@ def reported(path: str) -> float:
 
 
 def as_image(drawing: str | None) -> str:
-    """In an image, since Jupyter shows no other SVG of a notebook that it does not trust yet."""
+    """Return the SVG as an image: Jupyter shows no other SVG of a notebook that it does not trust yet."""
     data = base64.b64encode((drawing or "").encode()).decode()
     return f'<img src="data:image/svg+xml;base64,{data}">' if drawing else ""

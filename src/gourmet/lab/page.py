@@ -58,6 +58,6 @@ class Page:
 
 
 def cards(ours: Page, theirs: Page, photo: bytes, name: str, count: int = 20) -> Figure:
-    """How many times as long the time of this name on the card is at our page, uploads in turns."""
+    """Return the ratio of a time on the card at our page to theirs, with uploads in turns."""
     pages = (partial(lambda page: page.card(photo)["timings_ms"][name], page) for page in (ours, theirs))
     return times_as_long(*in_turns(count, *pages))

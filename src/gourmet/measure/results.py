@@ -110,7 +110,7 @@ class Split:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How many executions had this number of rows, and their time."""
+    """A batch size: its number of executions, and their time."""
 
     rows: int
     executions: int

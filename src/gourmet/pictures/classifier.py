@@ -88,19 +88,19 @@ class Ranked:
 
     @property
     def relevant(self) -> bool:
-        """Whether the picture shows the subject, as far as the model knows."""
+        """True if the picture shows the subject, as far as the model can tell."""
         return self.relevance is None or self.relevance >= self.subject_threshold
 
     @property
     def doubtful(self) -> bool:
-        """Whether the picture may show something else than the subject."""
+        """True if the picture may show something else than the subject."""
         return (
             self.relevance is not None and self.relevant and self.relevance < surely(self.subject_threshold)
         )
 
     @property
     def calibrated(self) -> bool:
-        """Whether it was measured from which probability on answers are right."""
+        """True if the threshold was measured, so that an answer may be sure."""
         return self.threshold > 0
 
     @property

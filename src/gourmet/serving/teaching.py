@@ -1,4 +1,4 @@
-"""What the page's "Teach" asks for: `gourmet up` learns, deploys and goes back, one job at a time.
+"""The jobs of the page's panel "Teach": `gourmet up` learns, deploys and rolls back, one job at a time.
 
 The web app has neither the key that changes Triton nor the right to write models. It asks here, on a socket
 that this user alone can open, by a line of JSON: {"do": "learn"}, "use", "undo", "cancel" or "look". Each
@@ -32,7 +32,7 @@ JOBS: Final = ("learn", "use", "undo")
 
 
 def teachable(systems: Mapping[str, str], repositories: Sequence[Path]) -> tuple[str, Path] | None:
-    """The first of `systems` (name: default model) that can learn more, and its model's folder.
+    """Return the first of `systems` (name: default model) that can learn more, and its model's folder.
 
     Beside its network lies the set that is rehearsed.
     """
@@ -74,7 +74,7 @@ class Teaching:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked, and return the state."""
+        """Start or cancel the requested job, and return the state."""
         job = request.get("do")
         if job == "cancel":
             self.close()
@@ -91,7 +91,7 @@ class Teaching:
         return {**self._state, "version": newest[0] if newest else 0, "taught": taught}
 
     def close(self) -> None:
-        """Cancel the job that runs, if one does, and wait for its end."""
+        """Cancel the running job, if there is one, and wait for its end."""
         self._cancelled = True
         if self._job:
             self._job.join()
@@ -136,7 +136,7 @@ class Teaching:
 
 @contextlib.contextmanager
 def listening(teaching: Teaching, name: str) -> Iterator[Path]:
-    """Answer at a socket of this `name` in the user's folder, whose path is returned."""
+    """Answer at a socket of this `name` in the user's folder; yield its path."""
 
     class Handler(socketserver.StreamRequestHandler):
         timeout = 5

@@ -10,7 +10,7 @@ FOLDERS_ENV: Final = "GOURMET_SYSTEMS"
 
 
 def folders() -> tuple[Path, ...]:
-    """Where systems are looked for: this package's folder, those of the environment, and the user's own.
+    """Return the folders of systems: this package's, those of the environment, and the user's own.
 
     New ones are made in the second, which is the user's own unless the environment names others.
     """

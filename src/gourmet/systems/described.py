@@ -64,7 +64,7 @@ def like(folder: Path) -> str:
 
 
 def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Read:
-    """What `contract` makes of a folder's name, which is the system's, and of what describes it there."""
+    """Read a system's description in a folder, whose name is the system's, with `contract`."""
     path = folder / FILE
     try:
         if not NAME.fullmatch(folder.name):
@@ -79,7 +79,7 @@ def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Re
 
 
 def of_classifier(system: PictureClassifier) -> dict[str, Any]:
-    """What describes `system`; what is read back is the same."""
+    """Describe `system` in words that `read` turns back into the same system."""
     return {
         "task": system.task,
         "title": system.title,

@@ -1,4 +1,4 @@
-"""Which systems there are, found by looking: a folder with a contract.py or a system.toml is one.
+"""Find the systems: a folder with a contract.py or a system.toml is one.
 
 A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
 fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are
@@ -85,13 +85,13 @@ def patterns() -> tuple[str, ...]:
 
 @cache
 def load(system: str) -> System:
-    """What a system says about itself."""
+    """Load a system's contract."""
     found = piece(system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
     return classification(system) if found.task == "classification" else generation(system)
 
 
 def load_all() -> dict[str, System]:
-    """Those that can be used."""
+    """Load the contracts of all systems that can be used."""
     unusable = broken()
     return {name: load(name) for name in names() if name not in unusable}
 
@@ -101,7 +101,7 @@ def is_data(system: str) -> bool:
 
 
 def broken() -> dict[str, str]:
-    """Those that are only data, or begun or half removed, and cannot be used, with the reason."""
+    """Return the systems that cannot be used, such as half removed ones, with the reason."""
     known, found = names(), dict[str, str]()
     for path in (path.parent for folder in folders() for path in folder.glob(f"*/{described.SAMPLE}")):
         if path.name not in known:

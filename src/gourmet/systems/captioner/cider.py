@@ -34,7 +34,7 @@ def _counted(words: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 
 class Cider:
-    """Of photos with `references`, which also say how rare each run of words is."""
+    """CIDEr-D of captions for photos with `references`, which also tell how rare each run of words is."""
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
         counted = [[_counted(scored_words(text)) for text in texts] for texts in references]
@@ -54,11 +54,11 @@ class Cider:
         return 10.0 * sum(scores) / len(scores) / _RUNS
 
     def mean(self, texts: Sequence[str]) -> float:
-        """Of a text for each photo."""
+        """Return the mean score of one text for each photo."""
         return sum(self.score(photo, text) for photo, text in enumerate(texts)) / len(texts)
 
     def _weighed(self, counts: Counter[tuple[str, ...]]) -> tuple[_Vector, list[float], int]:
-        """By length of the runs; with their norms, and the length of the text in pairs of words."""
+        """Weigh the runs of words by length; return them with their norms and the number of word pairs."""
         vector: _Vector = ({}, {}, {}, {})
         for run, count in counts.items():
             vector[len(run) - 1][run] = count * (self._photos - math.log(max(1, self._seen_in[run])))

@@ -1,4 +1,4 @@
-"""What all parts of the captioner agree on: a photo in, a sentence out.
+"""The captioner's contract: a photo in, a sentence out.
 
 `captioner` answers whole and `captioner_stream` piece by piece; their inputs and outputs have the same names,
 but that beams are only followed for whole answers.
@@ -95,7 +95,7 @@ class Captioner:
         return SAMPLE.read_bytes()
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
-        """So many views of the sample: see gourmet.pictures.drawn."""
+        """Return `count` views of the sample: see gourmet.pictures.drawn."""
         return views(self.sample(), count, size=_VIEW, seed=seed)
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:

@@ -33,7 +33,7 @@ class CaptionedPhoto:
 
 
 def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPhoto, ...]:
-    """Those of one part of `data`; with a `limit`, evenly from the whole of it."""
+    """Return the photos of one part of `data`; with a `limit`, evenly from all of it."""
     check_part(part, PARTS)
     captions, there = _captions(data), _there(data)
     names = _text(data / "splits" / f"{PARTS[part]}.txt").split()

@@ -1,4 +1,4 @@
-"""How near the captions that are served are to what people said, and from which score on to rely on them."""
+"""Compare served captions with those that people wrote, and choose the score from which one is sure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Of the captions of a part."""
+    """Scores of a part's captions."""
 
     photos: int
     cider: float

@@ -56,7 +56,7 @@ class TrainedCaptioner:
 
     @cached_property
     def network(self) -> CaptionNetwork:
-        """What is served."""
+        """Return the network that is served."""
         if self.fp32:
             return self.checkpoint.network
         return quantized(self.checkpoint.network, lambda network: eager_answers(network, self.pictures))

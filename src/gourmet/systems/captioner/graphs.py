@@ -83,7 +83,7 @@ class _Grid(nn.Module):
 
 
 def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
-    """What is behind the `grid` of ResNet50."""
+    """Write the graph behind the `grid` of ResNet50."""
     rows = {0: "rows"}
     seen = torch.zeros(2, network.vision_model.seen_channels, GRID, GRID)
     return Graph(

@@ -1,4 +1,4 @@
-"""What the captioner learns from photos and captions, and how it is measured on the way."""
+"""Training of the captioner on photos and captions, and its measurement on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_ABOUT: Final = ("vision", "seen", "views", "teacher")
 
 @dataclass(frozen=True)
 class CaptionerConfig:
-    """What `gourmet train captioner NAME=VALUE …` may change."""
+    """The configuration that `gourmet train captioner NAME=VALUE …` may change."""
 
     # torchvision's tensors of a ResNet50, as scripts/keras_resnet50.py writes them.
     vision: str = ""

@@ -1,4 +1,4 @@
-"""What a frozen vision encoder sees of each photo: computed once, kept in files, read in place."""
+"""Features of photos from a frozen vision encoder: computed once, kept in files, read in place."""
 
 from __future__ import annotations
 

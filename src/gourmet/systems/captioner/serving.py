@@ -91,7 +91,7 @@ class CaptionerNetwork:
         return Row(None, max_tokens, prefix=prefix, prefix_is_answer=True, beams=width)
 
     def _decoded(self, where: str, row: Row) -> Pixels:
-        """In another process."""
+        """Decode a photo in another process."""
         with _refused(where), decoding_for(row.deadline - time.monotonic(), row.gave_up, row.client):
             return squashed_pixels(row.source, self._size)
 

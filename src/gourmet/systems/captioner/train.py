@@ -40,7 +40,7 @@ class CaptionerTraining:
     config: CaptionerConfig = field(default_factory=CaptionerConfig)
 
     def configured(self, overrides: Sequence[str]) -> CaptionerTraining:
-        """With some of its configuration as `name=value`; raises UsageError."""
+        """Return the training with some configuration as `name=value`; raise UsageError."""
         return replace(self, config=changed(self.config, overrides))
 
     def recipe(
@@ -95,11 +95,11 @@ class CaptionerTraining:
         return CaptionerTask(config, network.to(device), files, (train, held), looked, teacher)
 
     def bundled_data(self) -> None:
-        """None: name a folder of photos with captions."""
+        """Return None: a folder of photos with captions has to be named."""
 
 
 def shape_of(config: CaptionerConfig, words: int, channels: int) -> dict[str, Any]:
-    """As config.json of a BLIP checkpoint says it, but for what it sees with."""
+    """Describe the network as the config.json of a BLIP checkpoint does, but for its vision part."""
     return {
         "model_type": "blip",
         "text_config": {

@@ -1,4 +1,5 @@
-"""What a small captioner sees with: ResNet50 up to its last grid of 7 × 7 places, then as wide as its words.
+"""The captioner's vision: ResNet50 up to its last grid of 7 × 7 places, then projected to the decoder's
+width.
 
 Its batch norms are part of its convolutions, as weights for serving have them. As first published, the first
 convolution of a block halves a picture, not the second.
@@ -40,7 +41,7 @@ class GridVision(nn.Module):
     """float [N, 3, any, any], normalised -> hidden states [N, 49, width]"""
 
     def __init__(self, width: int, dropout: float, channels: int = CHANNELS) -> None:
-        """Of fewer `channels`, it is one to try things with."""
+        """Build it; with fewer `channels` it is small enough for tests."""
         super().__init__()
         self.conv1 = nn.Conv2d(3, channels, 7, 2, padding=3)
         before = channels
@@ -75,7 +76,7 @@ class GridVision(nn.Module):
         return self.norm(self.project(grid) + self.places)  # type: ignore[no-any-return]
 
     def freeze(self) -> None:
-        """What comes before `project` learns nothing."""
+        """Freeze everything before `project`."""
         for part in (self.conv1, *self.stages()):
             part.requires_grad_(False)
 

@@ -1,4 +1,4 @@
-"""What everybody who touches the digits agrees on: labels, ink in, probabilities out.
+"""The digits' contract: labels, ink in, probabilities out.
 
 A digit is laid out as MNIST lays it out: white ink on black, the longer side 20 pixels, its centre
 of mass in the middle of 28×28. Which of a picture's two colours is ink is decided by its border:
@@ -93,7 +93,7 @@ def png(picture: Image.Image) -> bytes:
 
 
 def shows_several(ink: npt.NDArray[Any]) -> bool:
-    """Whether a straight line, upright or slanting, passes between two marks as tall as digits."""
+    """Return True if a straight line, upright or slanting, passes between two marks as tall as digits."""
     rows, columns = np.nonzero(_strong(ink))
     for slant in _SLANTS:
         places = np.round(columns + slant * rows).astype(int)
@@ -131,14 +131,14 @@ def _strong(ink: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _ink(grey: Floats) -> Floats:
-    """How far each pixel is from the background, to the side on which more of the picture is."""
+    """Return each pixel's distance from the background, towards the side on which more of the picture is."""
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     lighter = grey - np.median(border)
     return np.asarray(lighter if lighter.max() >= -lighter.min() else -lighter).clip(0.0)
 
 
 def _start(profile: Floats, window: float) -> float:
-    """Where a window begins whose middle is the centre of mass, moved so that it holds all ink."""
+    """Return the start of a window around the centre of mass, moved so that it holds all ink."""
     there = np.flatnonzero(profile)
     centre = float(profile @ (np.arange(len(profile)) + 0.5)) / float(profile.sum())
     first, last = float(there[0]), float(there[-1] + 1)

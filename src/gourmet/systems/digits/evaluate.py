@@ -1,4 +1,4 @@
-"""How the digits network is evaluated."""
+"""Evaluation of the digits network."""
 
 from __future__ import annotations
 

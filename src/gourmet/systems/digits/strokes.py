@@ -206,7 +206,7 @@ def _smooth(points: Points) -> Points:
 
 
 def _written(strokes: Sequence[Points], random: np.random.Generator) -> list[Points]:
-    """By a hand that slants, and writes narrow or wide."""
+    """Write `strokes` by a hand that slants, narrow or wide."""
     turn, slant = random.normal(0.0, math.radians(7)), random.normal(0.1, 0.2)
     width = random.uniform(0.4, 1.1)
     hand = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])

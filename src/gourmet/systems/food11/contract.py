@@ -1,4 +1,4 @@
-"""What everybody who touches the food classifier agrees on: labels, pixels in, probabilities out."""
+"""The food classifier's contract: labels, pixels in, probabilities out."""
 
 from __future__ import annotations
 

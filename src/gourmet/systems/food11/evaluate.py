@@ -1,4 +1,4 @@
-"""How the food network is evaluated."""
+"""Evaluation of the food network."""
 
 from __future__ import annotations
 

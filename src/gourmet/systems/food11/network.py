@@ -133,7 +133,7 @@ class Food11Network(nn.Module):
 
     @property
     def strengths(self) -> torch.Tensor:
-        """How freely the linear layer may use each of its inputs."""
+        """Return how freely the linear layer may use each of its inputs."""
         kinds = [
             (len(dishes()), 1.0),
             (self.groups.shape[1], _CLASS_STRENGTH),
@@ -143,7 +143,7 @@ class Food11Network(nn.Module):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a file of these weights says about itself."""
+        """Return the description that is written into a file of these weights."""
         return torchvision_network.describe(contract.SYSTEM, ARCHITECTURE)
 
 

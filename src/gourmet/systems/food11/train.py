@@ -107,7 +107,9 @@ class Food11Training(PictureTraining):
         listed: Sequence[LabelledPhoto],
         started: float,
     ) -> tuple[EvaluatedClassifier, list[dict[str, Any]]]:
-        """What layers say of photos from sources that they were solved without, and a line of log each."""
+        """Ask layers about photos from sources that they were solved without; return the answers and a log
+        line each.
+        """
         folds, log = _folds(listed), []
         logits = np.zeros((len(listed), len(SYSTEM.labels)), np.float32)
         known = classes[: len(listed)]
@@ -146,7 +148,7 @@ class Food11Training(PictureTraining):
 
 
 def _activations(network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: Tick) -> Floats:
-    """What reaches the last layer of the photos, and behind them of the pictures that are made up."""
+    """Return the last layer's inputs for the photos, and behind them for made-up pictures."""
     last, found = LastLayer(network), []
     for first in range(0, len(listed), _AT_ONCE):
         (pixels,) = decode([listed[first : first + _AT_ONCE]], SYSTEM.input_size)

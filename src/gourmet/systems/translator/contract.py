@@ -1,4 +1,4 @@
-"""What all parts of a translator agree on, and of ours: Russian in, English out.
+"""The translators' contract, and that of ours: Russian in, English out.
 
 `translator` answers whole, `translator_stream` piece by piece, `translator_bls` as the first does; their
 inputs and outputs have the same names. One of another pair of languages is data: see described_parts.py.
@@ -81,7 +81,7 @@ def text_of(value: object) -> str:
 
 
 def sentences_of(text: str) -> int:
-    """How many it may have, which as many rows of the loop answer."""
+    """Return how many sentences a text may have; each is a row of the loop."""
     return texts.at_most(text)
 
 
@@ -201,7 +201,7 @@ class Translator:
 
 
 def _sentences(outputs: Tensors) -> Sequence[ScoredSentence] | None:
-    """What SENTENCES says; None of a piece, and of a model that does not tell them."""
+    """Read SENTENCES; return None for a piece, and for a model without that output."""
     if SENTENCES not in outputs:
         return None
     scored = json.loads(outputs[SENTENCES].ravel()[0])

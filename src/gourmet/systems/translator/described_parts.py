@@ -21,7 +21,7 @@ _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?")
 
 
 def contract(name: str, described: Mapping[str, Any]) -> Translator:
-    """What `described` says; KeyError, TypeError or ValueError."""
+    """Make a contract from `described`; raise KeyError, TypeError or ValueError."""
     source, target = described["languages"]
     if wrong := [each for each in (source, target) if not _LANGUAGE.fullmatch(each)]:
         raise ValueError(f"{wrong[0]!r} is not a language as HTML names them, such as de or pt-BR")

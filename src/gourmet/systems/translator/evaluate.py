@@ -1,4 +1,4 @@
-"""What the network answers without a server: to measure it, and to compare with what is served."""
+"""Answers of the network without a server, to measure it and to compare with the served one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answered(
     sources: Sequence[Sequence[int]],
     tick: Tick = lambda share, words="": None,
 ) -> list[list[int]]:
-    """What transformers' own loop answers to each, without the end; those of a length go together."""
+    """Return the answers of transformers' own loop, without the end; texts of one length go together."""
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     found: list[list[int]] = [[] for _ in sources]
     device = next(network.parameters()).device

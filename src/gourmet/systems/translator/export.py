@@ -80,7 +80,7 @@ class TrainedTranslator:
 
     @cached_property
     def network(self) -> Any:
-        """What is served."""
+        """Return the network that is served."""
         if self.fp32:
             return self.checkpoint.network
         tokenizer = self.checkpoint.tokenizer
@@ -200,7 +200,7 @@ class TranslatorExport:
 
 
 def _targets(source: TrainedTranslator) -> dict[str, Target]:
-    """Those of the formats, by name."""
+    """Return the targets of the formats, by name."""
     system = source.system
     package_of = Target(system.default_model, package.FILE, source.package, source.agreement)
     if system != SYSTEM:

@@ -112,7 +112,7 @@ def check_architecture(folder: Path) -> None:
 
 
 def _check_words(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
-    """That it knows each word of its vocabulary, and as many places as an answer may have."""
+    """Check that the network knows every word of its vocabulary, and positions for the longest answer."""
     if tokenizer.max_id >= (size := int(network.config.vocab_size)):
         raise GourmetError(
             f"{folder}: its vocabulary goes up to {tokenizer.max_id:,}, and {CONFIG} says vocab_size {size:,}"

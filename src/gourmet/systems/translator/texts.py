@@ -1,4 +1,4 @@
-"""What is known of a text without a network: its sentences, and what to tell people beside its translation.
+"""Sentences of a text, and warnings about its translation, without a network.
 
 Sentences and what lies between them, joined again, are the text. The network answers anything and never says
 that it does not know: the page, the API and `gourmet translate` say the same of an answer that is doubtful.
@@ -64,7 +64,7 @@ class TextPart(NamedTuple):
 
 
 def at_most(text: str) -> int:
-    """As many sentences as a text may have by its signs and lines; some of them may be abbreviations."""
+    """Return an upper bound for the sentences of a text, by its signs and lines."""
     return sum(1 for piece in _END.split(text) if piece and not piece.isspace())
 
 
@@ -111,7 +111,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _cut(sentence: str, size: Callable[[str], int], max_size: int) -> Iterator[TextPart]:
-    """In halves until each is short enough; the space at a cut does not belong to a sentence."""
+    """Halve a sentence until each part is short enough; the space at a cut belongs to neither part."""
     if size(sentence) <= max_size or len(sentence) < 2:
         yield TextPart(sentence, True)
         return
@@ -131,7 +131,7 @@ def _cut(sentence: str, size: Callable[[str], int], max_size: int) -> Iterator[T
 
 
 def looks_russian(text: str) -> bool:
-    """Whether most of its letters are; a text without letters might be anything."""
+    """Return True if most letters are Russian, or if there are none."""
     letters = len(_LETTERS.findall(text))
     return not letters or 2 * len(_RUSSIAN.findall(text)) >= letters
 
@@ -144,7 +144,7 @@ def without_capitals(text: str) -> str:
 
 
 def warning(text: str, translation: str) -> str:
-    """What is doubtful about a translation from Russian; empty where nothing is known to be."""
+    """Return what is doubtful about a translation from Russian, or an empty text."""
     if not looks_russian(text):
         return HARDLY_RUSSIAN
     found = []
@@ -158,7 +158,7 @@ def warning(text: str, translation: str) -> str:
 
 
 def doubts(text: str, translation: str) -> list[str]:
-    """What is doubtful about a translation from any language."""
+    """Return what is doubtful about a translation from any language."""
     found = []
     if missing := _missing(text, translation):
         more = ["…"] if len(missing) > _MOST_NAMED else []

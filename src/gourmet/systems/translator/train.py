@@ -32,7 +32,7 @@ _MEASURED: Final = 500
 
 @dataclass(frozen=True)
 class Config:
-    """What `gourmet train translator NAME=VALUE …` may change."""
+    """The configuration that `gourmet train translator NAME=VALUE …` may change."""
 
     vocabulary: int = 6000
     width: int = 256
@@ -65,7 +65,7 @@ class TranslatorTraining:
     config: Config = Config()
 
     def configured(self, overrides: Sequence[str]) -> TranslatorTraining:
-        """With some of its configuration as `name=value`; raises UsageError."""
+        """Return the training with some configuration as `name=value`; raise UsageError."""
         return replace(self, config=changed(self.config, overrides))
 
     def recipe(
@@ -110,11 +110,11 @@ class TranslatorTraining:
         return TranslatorTask(self.config, network.to(device), files, train, more, synthetic, held)
 
     def bundled_data(self) -> None:
-        """None: name a file of sentences."""
+        """Return None: a file of sentences has to be named."""
 
 
 def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
-    """As config.json of a Marian checkpoint says it."""
+    """Describe the network as the config.json of a Marian checkpoint does."""
     return {
         "vocab_size": tokenizer.size,
         "d_model": config.width,

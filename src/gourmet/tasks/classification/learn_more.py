@@ -344,7 +344,7 @@ class _Gated:
         return gate.same_answers(network, served, self._photos)
 
     def _agreement(self, served: Answers) -> Check:
-        """How often a file in eight bits gives the layer's class, or one that the layer finds as likely."""
+        """Return how often an eight-bit file gives the layer's class or one that is as likely."""
         rows = np.concatenate([served(self._photos[:1]), served(self._photos[1:])])
         chosen = np.take_along_axis(self._expected, rows.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
         share = float(np.mean(chosen >= self._expected.max(axis=1) - _TIE))

@@ -116,7 +116,7 @@ def deployment_of(
 
 
 def measured_on(system: PictureClassifier, data: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
-    """How sure the network of an ONNX file may be, by labelled pictures."""
+    """Calibrate the network of an ONNX file on labelled pictures."""
     answers = network.answers(system, batched=network.rows != 1)
     return calibrated(system, described_parts.data(system), data, answers, tick)
 
