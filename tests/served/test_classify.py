@@ -83,7 +83,7 @@ def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
 def test_a_model_that_is_no_classifier_is_refused(triton: RunningTriton, photos: Path) -> None:
     result = classify(triton, photos, "--model", "translator")
     assert result.exit_code == 2
-    assert "'translator' does not classify pictures: name another with --model" in result.output
+    assert "'translator' does not classify pictures: name another model with --model" in result.output
 
 
 def test_a_name_that_is_no_text_is_on_the_page_too(

@@ -120,6 +120,7 @@ def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: p
     assert "no Triton answers at 127.0.0.1:9" in result.output
 
 
+@needs_jupyterlab
 def test_fresh_puts_the_work_so_far_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "triton.ipynb").write_text("my work")

@@ -125,7 +125,7 @@ def test_a_planted_slowdown_changes_the_explanation(folder: Path, tmp_path: Path
         book.cells += [
             nbformat.v4.new_code_cell(PLANTED.replace("MODEL", name)) for name in ("food_first", "slow_food")
         ]
-        run(book, url, folder)
+        run(book, url, folder, seconds=1.0)
     finally:
         CliRunner().invoke(main, ["unload", "slow_food", "--url", url])
         up.stop()

@@ -78,18 +78,18 @@ def classify(
 
 
 def usual_model() -> str:
-    """Any photo may be among many."""
+    """Return the model that takes photos as they are and knows which of them do not show its subject."""
     from gourmet.pictures.classifier import PictureClassifier
     from gourmet.systems import registry
 
     found = [
         system.default_model
         for system in registry.load_all().values()
-        if isinstance(system, PictureClassifier) and system.subject
+        if isinstance(system, PictureClassifier) and system.subject and "BYTES" in system.datatypes
     ]
     if len(found) != 1:
         raise UsageError(
-            f"{len(found)} systems tell other pictures from their own: name a model with --model"
+            f"{len(found)} systems know which photos do not show their subject: name a model with --model"
         )
     return found[0]
 
