@@ -93,7 +93,7 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
         # A parser makes an object of each value before it counts them: 16 MB of `"a",` took 1.5 s and 290 MB.
         if body.count(b",") > _COMMAS_A_PHOTO * settings.max_photos:
             limits = f"send at most {settings.max_photos} photos"
-            raise RefusedRequest("too_many_photos", f"these are too many values for one call: {limits}")
+            raise RefusedRequest("too_many_photos", f"too many photos in one request: {limits}")
         return body
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)

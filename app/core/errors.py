@@ -97,9 +97,7 @@ class UnknownModel(ServingError):
     code = "unknown_model"
 
     def __init__(self, model: str, served: Sequence[str]) -> None:
-        super().__init__(
-            f"{model!r} is not one of the models that are ready for this: {', '.join(served) or 'none'}"
-        )
+        super().__init__(f"model {model!r} is not available; ready models: {', '.join(served) or 'none'}")
 
 
 class TooManyRequests(ServingError):

@@ -240,7 +240,7 @@ def test_a_version_that_does_not_serve_is_an_unknown_model(
     reply = browser.post(f"/api/v1/classify?{model_named}{asked}", data=form())
     error = reply.get_json()["error"]
     assert (reply.status_code, error["code"]) == (404, "unknown_model")
-    assert error["message"].endswith("ready for this: flowers, flowers/9")
+    assert error["message"].endswith("ready models: flowers, flowers/9")
     assert not any(".." in path or "9/versions" in path or path.endswith("/x") for path in two_versions.asked)
 
 

@@ -282,7 +282,7 @@ def test_any_model_may_be_asked_by_name_but_one_that_is_not_for_the_web_where_it
     streams = case.ask(translator, *TEXTS[:2], model=TRANSLATOR.streaming_model)
     refused = case.ask(translator, *TEXTS[:2], model="translator_bls")
     assert (refused.status, refused.json["error"]["code"]) == (404, "unknown_model")
-    assert "translator_bls" not in refused.json["error"]["message"].partition("ready for this: ")[2]
+    assert "translator_bls" not in refused.json["error"]["message"].partition("ready models: ")[2]
     web = start(triton.http_url, WEB_CONCURRENCY="1", TRANSLATOR_MODEL_NAME="translator_bls")
     configured = case.ask(web, *TEXTS[:2])
     for reply, model in ((streams, TRANSLATOR.streaming_model), (configured, "translator_bls")):

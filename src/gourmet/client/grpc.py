@@ -100,7 +100,7 @@ class Grpc:
                     return result.get_response().model_version, outputs_of(result)
                 except TimeoutError:
                     if deadline.is_cancelled():
-                        raise NobodyWaits(f"nobody waits any more for the answer of {model}") from None
+                        raise NobodyWaits(f"request to {model} cancelled: the client disconnected") from None
         except InferenceServerException as exc:
             raise self._explained(exc, deadline) from exc
         finally:

@@ -43,18 +43,22 @@ def bench() -> None:
 @click.option(
     "--concurrency", type=values.levels, help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16."
 )
-@click.option("--rate", type=values.levels, help="Requests per second instead, like 50 or 20:100:20.")
+@click.option(
+    "--rate",
+    type=values.levels,
+    help="Requests per second, in place of --concurrency, like 50.",
+)
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
     default="poisson",
-    help="Spacing of the requests of --rate.",
+    help="Distribution of arrival times with --rate.",
 )
 @click.option("--batch", type=values.counts, default="1", help="Rows per request, like 1 or 1,4,16.")
 @click.option(
     "--protocol", type=click.Choice(["http", "grpc"]), default="http", help="Protocol to ask Triton by."
 )
-@click.option("--shared-memory", is_flag=True, help="Hand the inputs over in shared memory.")
+@click.option("--shared-memory", is_flag=True, help="Pass the inputs in shared memory.")
 @click.option(
     "--through",
     type=click.Choice(["triton", "app"]),
@@ -123,7 +127,7 @@ def run(
 @click.option(
     "--resume",
     type=FOLDER,
-    help="Keep the points of each config in this folder, and skip those that are there already.",
+    help="Keep the points of each config in this folder; skip points that it has.",
 )
 @measuring
 def scenario(
@@ -196,7 +200,7 @@ _beside("generation", "Measure a loop of words: its engines, and the alternative
 @bench.command()
 @click.argument("before", type=FOUND)
 @click.argument("now", type=FOUND)
-@click.option("--noise", default=5.0, help="Percent by which two equal runs may differ.")
+@click.option("--noise", default=5.0, help="Difference between equal runs that counts as noise, in percent.")
 @click.option("--save", type=FILE, help="Write the comparison as an HTML page.")
 @json_option
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:

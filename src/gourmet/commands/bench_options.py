@@ -46,16 +46,20 @@ def measuring(command: F) -> F:
     @click.option("--window", "window_s", default=1.0, help="Length of a window in seconds.")
     @click.option("--windows", default=5, type=click.IntRange(2), help="Number of windows of a measurement.")
     @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds of load before the first window.")
-    @click.option("--attempts", default=3, type=POSITIVE, help="Tries of a disturbed measurement.")
+    @click.option("--attempts", default=3, type=POSITIVE, help="Attempts when a measurement is disturbed.")
     @click.option(
-        "--steady", "steadiness", default=10.0, callback=_share, help="Percent by which windows may differ."
+        "--steady",
+        "steadiness",
+        default=10.0,
+        callback=_share,
+        help="Allowed spread of the windows, in percent.",
     )
     @click.option(
         "--allow-errors",
         "errors_allowed",
         default=0.0,
         callback=_share,
-        help="Percent of requests that may fail.",
+        help="Allowed share of failed requests, in percent.",
     )
     @click.option("--save", type=FOLDER, help="Folder to save the run in.  [default: a new one under runs]")
     @json_option

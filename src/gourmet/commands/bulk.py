@@ -64,7 +64,7 @@ def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Work on this machine, or by Ray Data on the cluster at RAY_ADDRESS.",
+        help="Run on this machine, or with Ray Data on the cluster at RAY_ADDRESS.",
     )(command)
 
 

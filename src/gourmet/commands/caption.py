@@ -41,7 +41,7 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
-@click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
+@click.option("--prompt", help="Beginning of every caption, such as 'a photograph of'.")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @engine_option

@@ -23,7 +23,7 @@ from gourmet.systems import registry
 @click.option(
     "--data",
     type=PATH,
-    help="Ask about these: what `gourmet train` reads, pictures without labels, or a file of texts.  "
+    help="Test data: what `gourmet train` reads, pictures without labels, or a file of texts.  "
     "[default: the examples of its system]",
 )
 @click.option(
@@ -31,11 +31,11 @@ from gourmet.systems import registry
     help="Ask about this part of labelled data; `all` for every one.  "
     "[default: test; all of a folder that holds nothing but pictures]",
 )
-@click.option("--limit", type=POSITIVE, help="Ask about so many examples only, evenly from all.")
-@click.option("--missing-classes", is_flag=True, help="The data may lack pictures of some classes.")
+@click.option("--limit", type=POSITIVE, help="Use at most N examples, sampled evenly.")
+@click.option("--missing-classes", is_flag=True, help="Accept data that lack some classes.")
 @url_option()
-@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Send so many requests at a time.")
-@click.option("--batch", type=POSITIVE, default=16, help="Send at most so many pictures in a request.")
+@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Number of requests in flight.")
+@click.option("--batch", type=POSITIVE, default=16, help="Largest number of pictures in a request.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -60,16 +60,14 @@ from gourmet.systems import registry
     show_default="triton/models",
     help="Find the model's manifest in this repository.",
 )
-@click.option(
-    "--min-top1", type=click.FloatRange(0, 1), help="Fail if a smaller share of the answers is right."
-)
+@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
 @click.option(
     "--resume",
     type=PATH,
     metavar="FOLDER",
     help="Keep every answer in FOLDER, and go on from those of a check that was stopped.",
 )
-@click.option("--calibrate", is_flag=True, help="Only set how sure its answers have to be, by --data.")
+@click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
 @report_options
 def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.

@@ -29,20 +29,20 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
-@click.option("--model", help="Ask this model.  [default: that of the system that rejects other pictures]")
+@click.option("--model", help="Ask this model.  [default: the food model]")
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 256),
     default=16,
     show_default=True,
-    help="Ask so many requests at a time.",
+    help="Number of requests in flight.",
 )
 @click.option(
     "--together",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="Ask about so many photos in a request.",
+    help="Number of photos in a request.",
 )
 @engine_option
 @url_option()

@@ -26,10 +26,10 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.command()
 @click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option(
-    "--variant", type=click.Choice(list(VARIANTS)), help="A ready-made change, to which other options add."
+    "--variant", type=click.Choice(list(VARIANTS)), help="A named set of changes; other options add to it."
 )
-@click.option("--instances", type=POSITIVE, help="Number of copies that work at the same time.")
-@click.option("--threads", type=click.IntRange(0), help="CPU threads per copy; 0 shares the CPUs.")
+@click.option("--instances", type=POSITIVE, help="Number of instances.")
+@click.option("--threads", type=click.IntRange(0), help="CPU threads per instance; 0 shares the CPUs.")
 @click.option(
     "--max-batch",
     type=POSITIVE,
@@ -59,7 +59,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
     help="Versions that serve side by side, like 1,2, or all; more than one is asked for as NAME/VERSION.",
 )
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
-@click.option("--yes", is_flag=True, help="Start more instances than the machine seems to have room for.")
+@click.option("--yes", is_flag=True, help="Start more instances than this machine seems to have memory for.")
 @repositories_option(found=True)
 @click.option("--raw", is_flag=True, help="Print it as protobuf text.")
 @json_option

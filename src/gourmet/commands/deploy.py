@@ -39,10 +39,10 @@ from gourmet.systems import registry
 @click.option(
     "--checkpoint",
     metavar="FOLDER-OR-NAME",
-    help="Deploy weights as others publish them, from a folder or by their public name.",
+    help="Deploy published weights, from a folder or by their public name.",
 )
-@click.option("--fp32", is_flag=True, help="Round no weights, where a system does.")
-@click.option("--force", is_flag=True, help="Deploy it although it is worse than what is served.")
+@click.option("--fp32", is_flag=True, help="Keep fp32 weights.")
+@click.option("--force", is_flag=True, help="Deploy even if the served version is better.")
 @click.option("--version", "number", type=POSITIVE, help="Replace this version.  [default: a new one]")
 @url_option(
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",

@@ -43,7 +43,7 @@ class _WithClient(click.Command):
 @click.option("--onnx", is_flag=True, help="Write ONNX by torch.onnx.export.")
 @click.option("--trt", is_flag=True, help="Write a TensorRT engine.")
 @click.option(
-    "--triton-no-cuda", "no_cuda", is_flag=True, help="Export on the CPU and serve there, GPU or not."
+    "--triton-no-cuda", "no_cuda", is_flag=True, help="Export and serve on the CPU, even with a GPU."
 )
 @click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
 @click.option(
@@ -78,7 +78,7 @@ class _WithClient(click.Command):
     default=_WORKSPACE,
     help="Bytes for TensorRT's builder.",
 )
-@click.option("--trt-fp16", is_flag=True, help="Have TensorRT compute in half precision.")
+@click.option("--trt-fp16", is_flag=True, help="Let TensorRT compute in half precision.")
 @click.option(
     "--capture-cuda-graph",
     "cuda_graphs",
@@ -183,16 +183,16 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 @click.option("--seed", default=0, help="Seed of the noise.")
 @click.option("--reference", type=FOUND_FILE, help="The checkpoint, to compare with the network itself.")
 @click.option("--config", default="", help="The network of --reference, as the deployer names it.")
-@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if a smaller share of answers is right.")
+@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
 @click.option(
     "--min-agreement",
     type=click.FloatRange(0, 1),
-    help="Fail if a smaller share of answers is the network's own.",
+    help="Fail if agreement with the network is below this share.",
 )
 @click.option(
     "--max-difference",
     type=click.FloatRange(0, min_open=True),
-    help="Fail if a score differs more.  [default: what the deployer's gate allows]",
+    help="Fail if a score differs by more.  [default: what the deployer's gate allows]",
 )
 @click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 def client(url: str, verbose: bool, json_to: str | None, model: str, **options: Any) -> None:

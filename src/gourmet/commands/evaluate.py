@@ -23,7 +23,7 @@ _SERVED: Final = "model.pt"
 @click.command()
 @click.argument("system", metavar="SYSTEM-OR-MODEL", callback=system_of)
 @trained_options
-@click.option("--limit", type=POSITIVE, help="Measure on so many examples of each part only.")
+@click.option("--limit", type=POSITIVE, help="Use at most N examples of each part.")
 @click.option("--device", default="cpu", help="Compute on cpu or cuda.")
 @json_option
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:

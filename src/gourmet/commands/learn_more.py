@@ -24,9 +24,9 @@ from gourmet.training.task import Tick
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
 @click.option("--json", "as_json", is_flag=True, help="Print progress and result as lines of JSON.")
-@click.option("--epochs", hidden=True, help="Without effect: the layer is solved at once.")
-@click.option("--rate", hidden=True, help="Without effect: the layer is solved at once.")
-@click.option("--seed", hidden=True, help="Without effect: nothing is drawn at random.")
+@click.option("--epochs", hidden=True, help="No effect any more: the layer is solved at once.")
+@click.option("--rate", hidden=True, help="No effect any more: the layer is solved at once.")
+@click.option("--seed", hidden=True, help="No effect any more: nothing is random.")
 def learn_more(
     system: str,
     folder: Path,

@@ -18,7 +18,7 @@ _HEADINGS = ("system", "model", "version", "state", "deployed", "by", "MB", "MB 
 @click.command()
 @repositories_option(found=True)
 @url_option("Ask this Triton what it serves.  [default: the running stack's]", required=False)
-@click.option("--all", "study", is_flag=True, help="List models for study and parts of others, too.")
+@click.option("--all", "study", is_flag=True, help="List models for study, and parts of other models, too.")
 @json_option
 def list(repositories: tuple[Path, ...], url: str | None, study: bool, as_json: bool) -> None:
     """List the systems, their models and versions: which serves, when and by what it was deployed, its size.

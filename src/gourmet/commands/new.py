@@ -34,27 +34,27 @@ from gourmet.systems import described, folders, registry
 )
 @click.option("--title", help="Title that people read.  [default: NAME]")
 @click.option(
-    "--like", help="Take the size and the normalisation of pictures from this system, or be one like it."
+    "--like", help="Copy size and normalisation of pictures from this system, or make a system like it."
 )
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
 @click.option("--architecture", help="Network of a .pth or .safetensors file: torchvision:NAME or timm:NAME.")
 @click.option("--checkpoint", metavar="FOLDER-OR-NAME", help="Serve this translator, --like ours.")
-@click.option("--languages", help="What a checkpoint translates, as HTML names it: de,en.")
-@click.option("--fp32", is_flag=True, help="Round no weights of a checkpoint.")
+@click.option("--languages", help="Languages of a checkpoint, as HTML names them: de,en.")
+@click.option("--fp32", is_flag=True, help="Keep fp32 weights.")
 @click.option(
     "--data",
     type=PATH,
     help="Verify with these labelled pictures, or sentences, a line each.  [default: made-up pictures]",
 )
-@click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side that the network takes.")
-@click.option("--mean", type=fractions, help="Mean of the network's pictures, a number for each channel.")
-@click.option("--std", type=fractions, help="Their standard deviation.")
+@click.option("--size", type=click.IntRange(1, 4096), help="Side of the network's input, in pixels.")
+@click.option("--mean", type=fractions, help="Per-channel mean.")
+@click.option("--std", type=fractions, help="Per-channel standard deviation.")
 @click.option("--scale", type=fraction, help="Multiply pixels of 0 to 255 by this first.  [default: 1/255]")
-@click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Where an ONNX file has its channels.")
+@click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Layout of an ONNX file's input.")
 @click.option(
     "--outputs",
     type=click.Choice(["logits", "probabilities"]),
-    help="What an ONNX file gives.  [default: as it answers]",
+    help="Output of an ONNX file.  [default: found out from its answers]",
 )
 @click.option("--multi-label", is_flag=True, help="A picture may have several labels, or none.")
 @click.option("--yes", is_flag=True, help="Serve it although its answers look like an untrained network's.")

@@ -58,7 +58,7 @@ _PORTS: Final = {
     "--metrics-port": (8002, "metrics_url", "Triton's metrics port."),
 }
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON, for scripts.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 to_option = click.option(
     "--to",
     "--repository",

@@ -16,7 +16,7 @@ from gourmet.errors import UsageError
 
 @click.command()
 @click.argument("name", metavar="NAME[/VERSION]")
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @repositories_option(found=True)
 @url_option(
     "Unload it from this Triton, too.  [default: the running stack, if it serves the repository]",

@@ -26,9 +26,7 @@ class Stopped(GourmetError):
 
 def report_options(command: Command) -> Command:
     """Add --json and --out."""
-    page = click.option(
-        "--out", type=PATH, help="Draw them on a page: FILE.html, or a folder for MODEL.html."
-    )
+    page = click.option("--out", type=PATH, help="Write a page: FILE.html, or a folder for MODEL.html.")
     numbers = click.option(
         "--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead."
     )

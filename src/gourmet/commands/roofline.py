@@ -30,7 +30,7 @@ def _dim(text: str) -> tuple[str, int]:
 
 @click.command()
 @click.argument("model")
-@click.option("--batch", default=1, type=POSITIVE, help="Number of rows at a time.")
+@click.option("--batch", default=1, type=POSITIVE, help="Batch size, in rows.")
 @click.option(
     "--gpu",
     "gpus",

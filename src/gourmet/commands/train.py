@@ -21,12 +21,10 @@ from gourmet.systems import registry
     help="Learn from this folder or file. [default: the data that comes with the system, if any]",
 )
 @click.option("--out", type=PATH, help="Keep the run in this folder. [default: runs/SYSTEM]")
-@click.option("--epochs", type=POSITIVE, help="Train for so many epochs. [default: the system's recipe]")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Raise the learning rate to this at most."
-)
-@click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
-@click.option("--limit", type=POSITIVE, help="Learn from this many examples only.")
+@click.option("--epochs", type=POSITIVE, help="Number of epochs. [default: the system's recipe]")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
+@click.option("--seed", type=int, default=0, help="Seed of the run.")
+@click.option("--limit", type=POSITIVE, help="Use at most N examples.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
 @click.option(
     "--checkpoint-every",
@@ -44,12 +42,12 @@ from gourmet.systems import registry
     "--rehearse",
     type=FOUND_FILE,
     metavar="WEIGHTS",
-    help="Train nothing: make of --data the set of WEIGHTS that `gourmet learn-more` rehearses.",
+    help="Do not train: make the set that `gourmet learn-more` rehearses for WEIGHTS, from --data.",
 )
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option("--mlflow", is_flag=True, help="Log to MLflow too, in runs/mlruns of this machine.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--threads", type=POSITIVE, help="Use so many CPU threads. [default: torch's own choice]")
+@click.option("--threads", type=POSITIVE, help="Number of CPU threads. [default: torch's own choice]")
 def train(system: str, out: Path | None, **options: Any) -> None:
     """Train SYSTEM's network; weights, checkpoint and log are written to --out.
 

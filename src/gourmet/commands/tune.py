@@ -28,7 +28,7 @@ _COLUMNS: Final = 100
     "kind",
     type=click.Choice(["throughput", "latency"]),
     default="throughput",
-    help="Look for most rows a second at any load, or for the lowest p95 at the heaviest.",
+    help="Maximise rows a second at any load, or minimise p95 at the heaviest load.",
 )
 @click.option(
     "--concurrency",
@@ -60,8 +60,8 @@ _COLUMNS: Final = 100
     type=counts,
     help="Preferred sizes to try.  [default: half and a quarter of the load]",
 )
-@click.option("--turns", default=5, type=click.IntRange(2), help="Turns against the present config.")
-@click.option("--apply", is_flag=True, help="Load the best config, if it beats the present one in turns.")
+@click.option("--turns", default=5, type=click.IntRange(2), help="A/B rounds against the current config.")
+@click.option("--apply", is_flag=True, help="Load the best config if it wins the A/B rounds.")
 @click.option("--data", type=FOUND, help="Folder of examples, or an .npz by input.")
 @click.option("--rows", "count", default=16, type=click.IntRange(2), help="Number of inputs to send.")
 @measuring

@@ -49,7 +49,7 @@ def _help() -> str:
 @click.option("--host", default="127.0.0.1", help="Address that the web app listens on.")
 @port_options()
 @click.option("--workers", default=2, type=POSITIVE, help="Number of web processes.")
-@click.option("--threads", default=4, type=POSITIVE, help="Number of photos that each works on at once.")
+@click.option("--threads", default=4, type=POSITIVE, help="Number of photos at once in each process.")
 @click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()
 @click.option(
@@ -76,7 +76,7 @@ def _help() -> str:
     "load_all",
     is_flag=True,
     envvar="GOURMET_LOAD_ALL",
-    help="Load the models for study too, which are otherwise loaded when a verb first asks for one.",
+    help="Load the models for study too; otherwise a verb loads one when it needs it.",
 )
 @click.option(
     "--system",

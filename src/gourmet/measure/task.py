@@ -93,7 +93,7 @@ class Answers:
         )
         raise WrongAnswers(
             f"{where}: the answer to input {row} {what} "
-            f"(expected: as {self.source}); a fast wrong answer is worth nothing, so nothing is reported"
+            f"(expected: as {self.source}); answers are wrong, so no speed is reported"
         )
 
 
