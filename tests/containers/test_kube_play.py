@@ -181,7 +181,7 @@ def test_the_pods_copy_of_the_models_is_verified_and_the_probes_commands_say_tha
     spec = pod(overlay("development"), "triton")
     (triton,) = spec["containers"]
     verified = played.inside("triton", *spec["initContainers"][1]["command"])
-    assert "are those of their manifests" in verified.stdout + verified.stderr
+    assert "match their manifests" in verified.stdout + verified.stderr
     for probe in ("startupProbe", "readinessProbe"):
         asked = played.inside("triton", *triton[probe]["exec"]["command"])
         assert asked.returncode == 0, asked.stderr

@@ -24,6 +24,7 @@ from support.web_app import Site
 
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.systems.digits import contract as digits
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +153,7 @@ def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_trit
 SHORTER = {"for: 2m": "for: 12s", "for: 30s": "for: 3s", "[1m]": "[5s]", "[2m]": "[10s]", "[1h]": "[120s]"}
 KEY = {"gourmet_admin_key": "of-the-tests-of-alerts"}
 ANSWERS = "food_classifier_onnx"
+DIGIT = digits.SYSTEM.sample()
 
 
 @dataclass
@@ -239,11 +241,16 @@ def test_a_burst_of_errors_fires_nothing_and_errors_that_go_on_fire_until_they_e
     wait_until(lambda: not watched.firing("NotReady"), 60, "it is ready again")
 
 
-def test_restarts_are_told(watched: Watched) -> None:
+def test_restarts_are_told(watched: Watched, sample: bytes) -> None:
     asked = 'count(nv_inference_request_success{job="triton"} > 0) == 2'
     for _ in range(3):
         # The web app's own probes ask both models, and Prometheus saw it.
         wait_until(lambda: bool(watched.query(asked)), 60, "the models are not asked")
+        # Then more than the probes of the next start, so that the counters fall.
+        for _ in range(6):
+            wait_until(lambda: watched.has_answered(sample), 60, "no photo was answered")
+            watched.site.request("POST", "/api/v1/digits", DIGIT, **{"Content-Type": "image/png"})
+        wait_until(lambda: bool(watched.query(asked.replace("> 0", "> 5"))), 60, "Prometheus did not see it")
         os.kill(watched.up.triton_pid(), signal.SIGKILL)
         wait_until(lambda: not watched.query(asked), 60, "Triton was not started again")
     wait_until(lambda: bool(watched.firing("Restarts")), 60, "the alert does not fire")

@@ -114,7 +114,7 @@ def test_a_changed_threshold_is_noticed_without_a_restart(
             pass
 
     try:
-        for threshold, sure in (("0.0", True), ("1.1", False)):
+        for threshold, sure in (("0.01", True), ("1.1", False)):
             set_threshold(threshold)
             # Each worker notices for itself, so both forms are asked for until both are answered anew.
             eventually(lambda sure=sure: web.predict(sample).json["sure"] is sure)
