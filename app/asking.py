@@ -89,7 +89,7 @@ class AppTriton(Triton):
         grpc_address: str = "",
         count: Callable[[str, str], object] = lambda model, outcome: None,
     ) -> None:
-        """`count` is told what became of each request to a model: answered, refused, or an error's code."""
+        """`count` gets the outcome of each request to a model: answered, refused, or an error's code."""
         self._count = count
         if grpc_address and "://" not in grpc_address:
             grpc_address = f"grpc://{grpc_address}"

@@ -60,7 +60,7 @@ def client_of_request() -> str:
 def deadline_of_request(seconds: float) -> Deadline:
     """Return the deadline of the answer to this request."""
     client = client_of_request()
-    # The same in all workers for a key or else an address, which itself is told to nobody.
+    # The same in all workers for a key or else an address, which itself is not passed on.
     told = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
     return Deadline(seconds, _client_left(), told)
 

@@ -200,7 +200,7 @@ class Services:
             settings.max_sandboxed,
             settings.served_models,
         )
-        # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
+        # Some clients that wait for a text leave early. Triton notices that over gRPC only.
         for_texts = (
             AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
             if settings.triton_grpc_url

@@ -430,7 +430,7 @@ def test_triton_s_metrics_tell_of_the_room_s_queue_and_of_its_tokens(
         return sums
 
     wait_until(lambda: len(figures()) == 5, 60, "the room's figures are not there")
-    time.sleep(2)  # what the tests before had translated is told as well: that takes a second
+    time.sleep(2)  # Triton reports the tests' earlier translations too, within a second
     before, highest = figures(), dict.fromkeys(("waiting", "at_work"), 0.0)
     rows = [f"{LONG} ".encode() * 7] * 16
     pending = [client.async_infer("translator", given(TRANSLATING, rows)) for _ in range(3)]
