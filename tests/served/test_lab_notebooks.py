@@ -28,7 +28,7 @@ KEYS = list(explanations())
 WIDE = dict.fromkeys(KEYS, (0.0, 1e6))
 ABSURD = dict.fromkeys(KEYS, (1e6, 2e6))
 MODELS_OF_THE_LAB = ("food_first", "food_classifier_onnx", "food_classifier_int8", "translator")
-# What else runs here may disturb it, and is not what this is about.
+# Other tests may disturb the measurement: the explanation is chosen anyway, and the disturbance is printed.
 PLANTED = """
 from dataclasses import replace
 from gourmet.lab.exercises import explanations, judged
@@ -38,7 +38,9 @@ for question in "6a", "6b", "6c":
     predict(question, 0, 1)
 two, four = (arm("MODEL", clients=8, instances=count) for count in (2, 4))
 runs = measure(two=two, four=four)
-print(judged((0, 1), replace(times(runs.four, runs.two), disturbed=""), explanations()["6c"]).explanation)
+figure = times(runs.four, runs.two)
+print(judged((0, 1), replace(figure, disturbed=""), explanations()["6c"]).explanation)
+print("disturbed" if figure.disturbed else "quiet")
 """
 
 
@@ -131,7 +133,7 @@ def test_a_planted_slowdown_changes_the_explanation(folder: Path, tmp_path: Path
         up.stop()
     usual, planted = (printed(cell) for cell in book.cells[-2:])
     assert "There was still something free" in planted
-    if available_cpus() <= 2:
+    if available_cpus() <= 2 and "disturbed" not in usual:
         assert "There was still something free" not in usual
 
 
