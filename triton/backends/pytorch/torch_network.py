@@ -15,7 +15,7 @@ import torch_names
 from gourmet.errors import GourmetError
 from gourmet.runtime import malloc
 from gourmet.runtime.batches import Array, Feeds, UnusableTensors
-from gourmet.runtime.instances import Device, cpu_threads, integer_parameter, switch
+from gourmet.runtime.instances import THREADS_PARAMETER, Device, integer_parameter, switch
 from gourmet.runtime.reading import in_short
 
 # TorchScript profiles in the first run and compiles in the second. The number of rows does not matter.
@@ -37,7 +37,9 @@ class TorchNetwork:
         """Without a `device`, the network stays on the devices on which it was saved (KIND_MODEL)."""
         self._config, self._warn = config, warn
         self._device = self._torch_device(device)
-        self._threads = integer_parameter(config, "INTRA_OP_THREAD_COUNT") or cpu_threads(config)
+        # One thread unless the config says more: see OMP_WAIT_POLICY in model.py.
+        threads = (integer_parameter(config, name) for name in ("INTRA_OP_THREAD_COUNT", THREADS_PARAMETER))
+        self._threads = next(filter(None, threads), 1)
         self._inference = switch(config, "INFERENCE_MODE", default=True)
         self._optimized = not switch(config, "DISABLE_OPTIMIZED_EXECUTION", default=False)
         self._clean_cache = switch(config, "ENABLE_CACHE_CLEANING", default=False)

@@ -22,11 +22,12 @@ from gourmet.runtime.instances import (
     CPU,
     CPU_FILES,
     FP32,
+    THREADS_PARAMETER,
     TORCH,
     Device,
     cpu_engine,
     cpu_precision,
-    cpu_threads,
+    integer_parameter,
     open_or_fall_back,
 )
 from gourmet.systems.food11.contract import SYSTEM
@@ -100,7 +101,8 @@ def _torch(version: Path, config: Mapping[str, Any], device: Device) -> FoodEngi
     from torch_engine import TracedNetwork
 
     try:
-        return FoodEngine("input", "FP32", "output", TracedNetwork(path, device, cpu_threads(config)).run)
+        threads = integer_parameter(config, THREADS_PARAMETER) or 1
+        return FoodEngine("input", "FP32", "output", TracedNetwork(path, device, threads).run)
     except RuntimeError as exc:
         raise GourmetError(
             f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or set the "

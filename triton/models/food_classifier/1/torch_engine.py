@@ -18,7 +18,7 @@ from gourmet.runtime.instances import Device
 from gourmet.systems.food11.contract import SYSTEM
 
 # OpenMP's threads would spin while they wait, on CPUs that others need. torch reads this on import.
-# Measured on two busy cores with two threads: 6.5 → 28 and 15 → 46 rows/s, 2026-11-27.
+# Figures: backends/pytorch/model.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 gc.disable()  # the garbage collector takes an eighth of torch's import and finds nothing
 try:
