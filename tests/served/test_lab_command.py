@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from click.testing import CliRunner
 
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
+from gourmet.serving import run_file
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 
@@ -130,9 +133,16 @@ def test_fresh_puts_the_work_so_far_aside(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (aside / "triton.ipynb").read_text() == "my work"
 
 
-def test_hand_in_needs_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hand_in_needs_an_answer_and_no_server_even_if_two_stacks_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("GOURMET_LAB", str(tmp_path))
-    result = CliRunner().invoke(main, ["lab", "hand-in"])
+    monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))
+    with contextlib.ExitStack() as stacks:
+        for port in (8001, 8002):
+            stack = run_file.RunningStack(os.getpid(), f"127.0.0.1:{port}", "", "", "", [], "explicit")
+            stacks.enter_context(run_file.kept((port,), {"stack": asdict(stack)}))
+        result = CliRunner().invoke(main, ["lab", "hand-in"])
     assert result.exit_code == 2
     assert "has no answer yet: work on an exercise first" in result.output
 

@@ -42,12 +42,20 @@ _JUPYTER_TIMEOUT_S: Final = 5.0
 _STACK_TIMEOUT_S: Final = 10.0
 
 
+def _hand_in(ctx: click.Context, _param: click.Parameter, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Write the page before other options look for a running stack: it needs none."""
+    if arguments == ("hand-in",):
+        click.echo(f"written: {write_page()}")
+        ctx.exit()
+    return arguments
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--lab-port", default=8888, type=click.IntRange(1, 65535), help="Port of JupyterLab.")
 @port_options(found=True)
 @url_option("Triton's address.  [default: --http-port of this machine]", required=False)
 @click.option("--fresh", is_flag=True, help="Begin again: put the work so far aside, and restore the server.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, is_eager=True, callback=_hand_in)
 def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...], **ports: int) -> None:
     """Open the lab's notebooks in JupyterLab, until Ctrl-C; or hand in: `gourmet lab hand-in`.
 
@@ -58,9 +66,6 @@ def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...],
     the web app are started too, and end with the lab. JupyterLab listens on loopback and asks for the token
     that it prints. ARGUMENTS are passed to it, such as --no-browser.
     """
-    if arguments == ("hand-in",):
-        click.echo(f"written: {write_page()}")
-        return
     if find_spec("jupyterlab") is None:
         raise GourmetError(f"JupyterLab is not installed here: run `{how_to_install('lab')}`")
     log, ending, running = LogPrinter(), threading.Event(), {}
