@@ -149,7 +149,7 @@ def as_markdown(comparison: SentenceComparison) -> str:
         "had a quiet one in some turn.\n\n"
         f"![Sentences per second at {_MANY} at a time]({PICTURE})\n\n"
         f"{markdown(HEADINGS, (goal.as_row() for goal in goals(comparison)))}\n"
-        f"{markdown(TABLE, map(cells, rows))}\n"
+        f"{markdown(TABLE, (cells(row) for row in rows if row.load.level == _MANY))}\n"
         + "".join(
             f"- {row.load.arm}: reading it {_number(row.figure(READING_MS), '.2f')} ms, "
             f"the encoder {row.figure(ENCODER_MS):.2f} ms, a step {row.figure(STEP_MS):.2f} ms\n"
@@ -162,10 +162,9 @@ def as_markdown(comparison: SentenceComparison) -> str:
             if row.figure(FIRST_PIECE_MS)
         )
         + "".join(
-            f"- {row.load.arm}, {row.load.level} at a time: its processes have "
-            f"{row.figure(MEMORY_MIB):.0f} MiB\n"
+            f"- {row.load.arm}: its processes have {row.figure(MEMORY_MIB):.0f} MiB\n"
             for row in rows
-            if row.figure(MEMORY_MIB)
+            if row.load.level == _MANY and row.figure(MEMORY_MIB)
         )
     )
 
