@@ -131,8 +131,8 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
         *(sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={notebooks}"),
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         *("--LabApp.default_url=/lab/tree/triton.ipynb", "--log-level=WARN"),
-        # It would ask PyPI for news of itself.
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        # It would ask PyPI for news of itself, and the student whether it may ask for other news.
+        *("--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"),
         # Jupyter refuses root unless told; here it is on loopback, behind its token.
         *(("--allow-root",) if os.geteuid() == 0 else ()),
         *arguments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,18 @@ class Part:
     words: str = ""
 
 
+@dataclass
+class Exercise:
+    """An exercise of a notebook, with the parts that the page shows."""
+
+    heading: str
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def is_begun(self) -> bool:
+        return any(part.answers or part.words for part in self.parts)
+
+
 def write_page() -> Path:
     """Write the page into the folder of the lab."""
     answers = {
@@ -38,7 +50,17 @@ def write_page() -> Path:
     answered = {key: answer for key, answer in answers.items() if "verdict" in answer}
     if not answered:
         raise UsageError(f"{folder()} has no answer yet: work on an exercise first (`gourmet lab`)")
-    parts = [part for path in sorted(folder().glob("*.ipynb")) for part in _parts(path, answered)]
+    exercises = [
+        exercise
+        for path in sorted(folder().glob("*.ipynb"), reverse=True)  # triton.ipynb, then loops.ipynb
+        for exercise in _exercises(path, answered)
+    ]
+    parts = [
+        part
+        for exercise in exercises
+        if exercise.is_begun
+        for part in (Part(exercise.heading), *exercise.parts)
+    ]
     shown = {answer["key"] for part in parts for answer in part.answers}
     more = tuple(answer for key, answer in answered.items() if key not in shown)
     parts += [Part("Answered elsewhere", answers=more)] if more else []
@@ -53,23 +75,27 @@ def write_page() -> Path:
         machine=machine,
         right=right,
         count=len(answered),
+        not_begun=[exercise.heading for exercise in exercises if not exercise.is_begun],
     )
     path = folder() / FILE
     path.write_text(page)
     return path
 
 
-def _parts(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Part]:
-    """Yield the parts of a notebook that the page shows, in their order."""
-    parts = []
+def _exercises(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Exercise]:
+    """Return the exercises of a notebook in their order, with the parts that the page shows."""
+    exercises: list[Exercise] = []
     for cell in json.loads(notebook.read_text())["cells"]:
         text = "".join(cell["source"])
-        if cell["cell_type"] == "code":
+        if text.startswith("## ") and cell["cell_type"] == "markdown":
+            exercises.append(Exercise(text.partition("\n")[0].lstrip("# ")))
+        elif not exercises:
+            continue  # the introduction and the imports
+        elif cell["cell_type"] == "code":
             keys = [key for key in _ANSWERED.findall(text) if key in answers]
-            parts.append(Part(code=text, answers=tuple(answers[key] for key in keys)))
+            exercises[-1].parts.append(Part(code=text, answers=tuple(answers[key] for key in keys)))
         elif "box" in cell["metadata"].get("tags", ()):
             question, _, words = text.partition("\n\n")
-            parts.append(Part(question=question.strip("*"), words="" if _EMPTY in words else words))
-        elif text.startswith("## "):
-            parts.append(Part(text.partition("\n")[0].lstrip("# ")))
-    return parts
+            words = "" if _EMPTY in words else words
+            exercises[-1].parts.append(Part(question=question.strip("*"), words=words))
+    return [exercise for exercise in exercises if any(part.question for part in exercise.parts)]
