@@ -116,8 +116,10 @@ def deploy(
     with alone_in(models):
         for each in chosen_forms:
             model = models / deployment.targets[each].model
-            with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
-                folder, checks = put(deployment, each, models, number, served, force=force, show=show)
+            with bar(f"exporting {each}") as tick, served_as_before(triton, [model], send=send):
+                folder, checks = put(
+                    deployment, each, models, number, served, force=force, show=show, tick=tick
+                )
             if as_json:
                 about = {"model": model.name, "version": int(folder.name), "folder": str(folder)}
                 gate = [vars(check) for check in checks]

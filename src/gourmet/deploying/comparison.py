@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from gourmet.reports.table import columns
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.runtime.manifest import ManifestError
+from gourmet.runtime.reading import malformed_as_value_error
 
 Verdict = Literal["better", "as good", "worse"]
 
@@ -70,6 +71,33 @@ class Comparison:
     def losses(self) -> str:
         """Describe in one line what would be lost."""
         return ", ".join(f"{row.what} {row.served:.1f} → {row.candidate:.1f}" for row in self.lost)
+
+
+def comparison_of(
+    version: Path, weights_sha256: str, measured: Callable[[], Iterable[Measure]], lack: str
+) -> Comparison:
+    """Compare a candidate with these weights with a served version, unless that has the same weights.
+
+    `lack` says why there is nothing to compare on, for when `measured` measures nothing.
+    """
+    note, measures = "", list[Measure]()
+    if weights_of(version) == weights_sha256:
+        note = f"version {version.name} has the same weights"
+    else:
+        try:
+            measures = list(measured())
+            note = "" if measures else f"accuracy was not compared: {lack}"
+        except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
+            reason = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
+            note = f"accuracy was not compared: version {version.name} cannot be asked here ({reason})"
+    return Comparison(version.parent.name, version.name, measures, note)
+
+
+def weights_of(version: Path) -> str:
+    """Return the sha256 of the weights that a version was made of, or an empty text."""
+    with suppress(OSError, ValueError), malformed_as_value_error():
+        return str(manifest.facts(version)["training"]["weights_sha256"])
+    return ""
 
 
 def serving(model: Path) -> Path | None:

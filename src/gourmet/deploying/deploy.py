@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import as_json, as_pbtxt, parse
-from gourmet.deploying.comparison import Comparison, serving
+from gourmet.deploying.comparison import Comparison, serving, weights_of
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
@@ -29,6 +29,7 @@ from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.training.task import Tick
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 # Versions that are built, replaced or withdrawn, and texts that are written aside.
@@ -53,6 +54,7 @@ def deploy(
     *,
     force: bool = False,
     show: Callable[[Comparison], None] = lambda _comparison: None,
+    tick: Tick = lambda share, words="": None,
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
@@ -62,7 +64,7 @@ def deploy(
     """
     target = deployment.targets[form]
     model = repository / target.model
-    comparison = compared(target, model)
+    comparison = compared(target, model, tick)
     if comparison:
         show(comparison)
         if comparison.lost and not force:
@@ -125,7 +127,7 @@ def deploy(
     return final, checks
 
 
-def compared(target: Target, model: Path) -> Comparison | None:
+def compared(target: Target, model: Path, tick: Tick) -> Comparison | None:
     """Compare the candidate for `model` with the version that serves; return None if none serves."""
     version = serving(model) if model.is_dir() else None
     if not version:
@@ -134,7 +136,7 @@ def compared(target: Target, model: Path) -> Comparison | None:
         return Comparison(
             model.name, version.name, note="accuracy was not compared: this format has no measure"
         )
-    return target.compare(version)
+    return target.compare(version, tick)
 
 
 def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
@@ -310,10 +312,10 @@ def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
 
 def of_same_weights(model: Path) -> list[Path]:
     """The models beside it, itself included, whose newest version was made of the same weights."""
-    if not (weights := _weights(model)):
+    if not (weights := weights_of(newest(model))):
         raise RepositoryError(f"{model} has no version that says what weights it is of: deploy it first")
     beside = [model.parent / name for name in model_names(model.parent)]
-    return [each for each in beside if _weights(each) == weights]
+    return [path for path in beside if weights_of(newest(path)) == weights]
 
 
 def newest(model: Path) -> Path:
@@ -353,9 +355,3 @@ def recalibrate(
                 replace_text(model / name, text, undo)
             served(model)
         undo.pop_all()
-
-
-def _weights(model: Path) -> str:
-    with contextlib.suppress(OSError, ValueError), malformed_as_value_error():
-        return str(manifest.facts(newest(model))["training"]["weights_sha256"])
-    return ""

@@ -49,7 +49,7 @@ class Target:
     # The network in further forms, files of the same version: one that does not pass is left out.
     also: Sequence[Target] = ()
     # Compares the candidate with a version that serves; None where nothing says how.
-    compare: Callable[[Path], Comparison] | None = None
+    compare: Callable[[Path, Tick], Comparison] | None = None
 
 
 @dataclass(frozen=True)

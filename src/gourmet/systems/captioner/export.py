@@ -7,6 +7,7 @@ ResNet50 is in eight bits as it was when the words learned from what it sees.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,23 +21,27 @@ from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.pictures.decode import Pixels, squashed_pixels
 from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import in_short, malformed_as_value_error
+from gourmet.systems.captioner.cider import Cider
 from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
-from gourmet.systems.captioner.data import decoded, photos
+from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
 from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
 from gourmet.systems.captioner.int8_vision import BODY, GRID, body
 from gourmet.systems.captioner.network import CaptionerCheckpoint, CaptionNetwork, find, load
-from gourmet.systems.captioner.serving import DECODER, VISION, CaptionerNetwork
+from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation import served
+from gourmet.tasks.generation.comparison import EXAMPLES, HeldOut, TextCandidate
 from gourmet.tasks.generation.graphs import OPSET, Graph
 from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.onnx_metadata import with_metadata
+from gourmet.tasks.system_parts import EmptyPart
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
@@ -149,6 +154,17 @@ class CaptionerExport:
             held = photos(data, "validation", _VERIFIED)
             pictures = list(decoded(data, held, side, squashed_pixels))
         source = TrainedCaptioner(checkpoint, pictures, self.fp32)
+        candidate = TextCandidate(
+            SYSTEM.default_model,
+            SERVING,
+            lambda: source.files,
+            sha256(weights),
+            _held_out(data) if data else None,
+            "name photos and their captions with --data",
+        )
+        targets = {
+            name: replace(target, compare=candidate.compare) for name, target in _targets(source).items()
+        }
         facts = {
             "network": {"system": SYSTEM.name, "architecture": "BLIP", "shape": checkpoint.about},
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
@@ -157,7 +173,7 @@ class CaptionerExport:
         try:
             measured = evaluation_file.read(weights)
         except NotEvaluated:
-            return Deployment(targets=_targets(source), facts=facts)
+            return Deployment(targets, facts)
         try:
             with malformed_as_value_error():
                 sure = {THRESHOLD_PARAMETER: float(measured[THRESHOLD_PARAMETER])}
@@ -166,7 +182,26 @@ class CaptionerExport:
             raise NotEvaluated(
                 f"what was measured of {weights} cannot be used ({in_short(exc)}): run `gourmet evaluate`"
             ) from exc
-        return Deployment(targets=_targets(source), facts=facts, calibration=sure)
+        return Deployment(targets, facts, sure)
+
+
+def _held_out(data: Path) -> HeldOut:
+    """Photos that the network did not learn from; their captions by people judge those of a network."""
+    shown: Sequence[CaptionedPhoto] = ()
+    for part in ("test", "validation"):
+        with suppress(EmptyPart):
+            shown = photos(data, part, EXAMPLES)
+            break
+
+    def ask(network: CaptionerNetwork) -> list[Parts]:
+        pictures = decoded(data, shown, network.side, squashed_pixels)
+        return [[Row(pixels, MAX_TOKENS)] for pixels in pictures]
+
+    def points(captions: Sequence[str]) -> list[float]:
+        cider = Cider([photo.captions for photo in shown])
+        return [100 * cider.score(place, text) for place, text in enumerate(captions)]
+
+    return HeldOut("CIDEr-D × 100", len(shown), ask, points)
 
 
 def _targets(source: TrainedCaptioner) -> dict[str, Target]:

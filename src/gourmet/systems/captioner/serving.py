@@ -51,7 +51,7 @@ class CaptionerNetwork:
     def __init__(self, engine: CaptionerEngine, files: Mapping[str, bytes]) -> None:
         self.engine, self.vocabulary = engine, WordPieces(files)
         settings = json.loads(files[SETTINGS])
-        self._size, self._max_tokens = int(settings["size"]), int(settings["max_tokens"])
+        self.side, self._max_tokens = int(settings["size"]), int(settings["max_tokens"])
         self._prompt = str(settings["prompt"])
 
     @classmethod
@@ -74,7 +74,7 @@ class CaptionerNetwork:
             where = f"{contract.IMAGE} row {number} of {len(images)}"
             with _refused(where):
                 head = look(from_base64(image))
-                row.source = squashed_pixels(head, self._size) if head.is_harmless else head
+                row.source = squashed_pixels(head, self.side) if head.is_harmless else head
             if not head.is_harmless:
                 row.prepare = partial(self._decoded, where)
         return [[row] for row in rows]
@@ -93,7 +93,7 @@ class CaptionerNetwork:
     def _decoded(self, where: str, row: Row) -> Pixels:
         """Decode a photo in another process."""
         with _refused(where), decoding_for(row.deadline - time.monotonic(), row.gave_up, row.client):
-            return squashed_pixels(row.source, self._size)
+            return squashed_pixels(row.source, self.side)
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
         return {

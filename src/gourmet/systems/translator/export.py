@@ -5,6 +5,7 @@ What is served is the network in eight bits (gourmet.tasks.generation.int8), unl
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
 from gourmet.deploying.target import Calibrated, Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
@@ -29,14 +31,15 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.graphs import Encoder, TranslatorStep, Whole
 from gourmet.systems.translator.network import Checkpoint, find, load
-from gourmet.systems.translator.serving import DECODER, ENCODER, TranslatorNetwork, open_engine
+from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork, open_engine
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
+from gourmet.tasks.generation.comparison import EXAMPLES, TextCandidate, chrf
 from gourmet.tasks.generation.graphs import OPSET, Graph, step_graph
 from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.onnx_metadata import described
-from gourmet.tasks.system_parts import BadData, EmptyPart, TextData
+from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.training.task import Tick
 
 _VALIDATION: Final = "validation"
@@ -162,10 +165,37 @@ class TranslatorExport:
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
             "verified_on": "examples" if data is None else "sentences held out",
         }
+        targets = self._compared(_targets(source), source, sha256(weights), data)
         if data is None:
-            return Deployment(targets=_targets(source), facts=facts)
+            return Deployment(targets, facts)
         sure = self._calibrated(source.files, data, tick)
-        return Deployment(_targets(source), {**facts, **sure.facts}, sure.calibration)
+        return Deployment(targets, {**facts, **sure.facts}, sure.calibration)
+
+    def _compared(
+        self, targets: Mapping[str, Target], source: TrainedTranslator, weights: str, data: Path | None
+    ) -> dict[str, Target]:
+        """Return the targets with a comparison: on sentences of the data, or on those that are shipped."""
+        known = self.system.meanings.items()
+        references: Sequence[Reference] = [Reference("", *pair) for pair in known if all(pair)]
+        for part in ("test", _VALIDATION):
+            if not data:
+                break
+            with contextlib.suppress(EmptyPart):
+                references = self.data.references(data, part, EXAMPLES)
+                break
+
+        def ask(network: TranslatorNetwork) -> list[Parts]:
+            return [network.parts(self.system.written(text_of(pair.text))) for pair in references]
+
+        candidate = TextCandidate(
+            self.system.default_model,
+            SERVING,
+            lambda: source.files,
+            weights,
+            chrf(references, ask) if references else None,
+            "name sentences and their translations with --data",
+        )
+        return {name: replace(target, compare=candidate.compare) for name, target in targets.items()}
 
     def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
         config = as_json(repository.read_config(version.parent))

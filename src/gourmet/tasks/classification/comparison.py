@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.deploying.comparison import Comparison, Measure
+from gourmet.deploying.comparison import Comparison, Measure, comparison_of
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
@@ -25,6 +25,7 @@ from gourmet.tasks.classification.gate import BATCHES, Answers, Pixels
 from gourmet.tasks.classification.linear_layer import Layer
 from gourmet.tasks.classification.onnx_layer import OnnxLayer
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart
+from gourmet.training.task import Tick
 
 # Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
 MARGIN: Final = 2.0
@@ -82,29 +83,23 @@ class Candidate:
 
     def beside(
         self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
-    ) -> Callable[[Path], Comparison]:
+    ) -> Callable[[Path, Tick], Comparison]:
         """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
 
-        def compare(version: Path) -> Comparison:
-            found = Comparison(version.parent.name, version.name)
-            about = manifest.facts(version)
-            if about.get("training", {}).get("weights_sha256") == self.weights_sha256:
-                return replace(found, note=f"version {version.name} has the same weights")
-            calibration = _calibration(version)
-            try:
-                measures = [
-                    *self._on_activations(version, file, calibration),
-                    *self._on_pictures(lambda: opened(version / file), calibration, are_probabilities),
-                ]
-            except BadData:
-                raise
-            except Exception as exc:  # whatever a runtime raises on a file that it cannot open
-                reason = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
-                return replace(
-                    found, note=f"not compared: version {version.name} cannot be asked here ({reason})"
-                )
-            note = "" if measures else f"accuracy was not compared: {self._lack}"
-            return replace(found, measures=measures, note=note)
+        def compare(version: Path, tick: Tick) -> Comparison:
+            tick(0.0, "reading pictures that are held out")
+            held_out = self._held_out
+
+            def measured() -> Iterator[Measure]:
+                calibration = _calibration(version)
+                yield from self._on_activations(version, file, calibration)
+                if held_out:
+                    tick(0.5, f"comparing on {len(held_out.images)} pictures")
+                    served = self._shares(opened(version / file), held_out, calibration, are_probabilities)
+                    of = "photos" if self.system.subject else ""
+                    yield from measures(of, served, self._on_held_out, self.system)
+
+            return comparison_of(version, self.weights_sha256, measured, self._lack)
 
         return compare
 
@@ -127,14 +122,6 @@ class Candidate:
         """Measure the candidate on the held-out pictures, once for all formats."""
         assert self._held_out
         return self._shares(self.answers, self._held_out, self.calibration, self.are_probabilities)
-
-    def _on_pictures(
-        self, opened: Callable[[], Answers], calibration: Calibration, are_probabilities: bool
-    ) -> Iterator[Measure]:
-        if not (held_out := self._held_out):
-            return
-        served = self._shares(opened(), held_out, calibration, are_probabilities)
-        yield from measures("photos" if self.system.subject else "", served, self._on_held_out, self.system)
 
     def _shares(
         self, answers: Answers, held_out: HeldOut, calibration: Calibration, are_probabilities: bool

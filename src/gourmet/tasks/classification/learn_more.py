@@ -320,7 +320,7 @@ class _Gated:
                 path.write_bytes(in_torchscript(script, learned.begun, learned.layer))
             return {name: form[name] for name in _FORM if name in form}
 
-        def compare(version: Path) -> Comparison:
+        def compare(version: Path, _tick: Tick) -> Comparison:
             return Comparison(version.parent.name, version.name, learned.kept)
 
         return Target(version.parent.name, file, build, self._verify, compare=compare)
