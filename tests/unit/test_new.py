@@ -19,13 +19,10 @@ from support.stopping import files
 from torch import nn
 
 from gourmet.cli import main
-from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
-from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
-from gourmet.serving.run_file import RunningStack
 from gourmet.systems import registry
 from gourmet.tasks.classification.formats import open_onnx
 from gourmet.tasks.classification.torchvision_network import build
@@ -87,15 +84,11 @@ def threshold_of(models: Path) -> float:
     return float(read_config(models / "flowers_onnx").parameters["threshold"].string_value)
 
 
-@pytest.mark.parametrize("form", ["pth", "onnx"])
 def test_with_labelled_pictures_it_knows_how_sure_it_may_be_and_without_them_it_is_never_sure(
-    new: New, weights: Path, tmp_path: Path, form: str
+    new: New, tmp_path: Path
 ) -> None:
-    brought: tuple[object, ...] = ("--weights", weights, "--architecture", ARCHITECTURE)
-    labels = LABELS
-    if form == "onnx":
-        onnx.save(network(), tmp_path / "theirs.onnx")
-        brought, labels = ("--weights", tmp_path / "theirs.onnx"), LABELS[:3]
+    onnx.save(network(), tmp_path / "theirs.onnx")
+    brought, labels = ("--weights", tmp_path / "theirs.onnx"), LABELS[:3]
     photos, models = tmp_path / "photos", tmp_path / "models"
     for number, label in enumerate(labels):
         (photos / label).mkdir(parents=True)
@@ -249,15 +242,6 @@ def test_a_description_that_cannot_be_is_named(
     with pytest.raises(GourmetError, match=reason) as refused:
         registry.load("flowers")
     assert str(path) in str(refused.value)
-
-
-def test_a_stack_without_the_web_app_is_told_to_start_it(tmp_path: Path) -> None:
-    system = registry.load("food11")
-    assert isinstance(system, PictureClassifier)
-    stack = RunningStack(1, "127.0.0.1:8000", "", "", "", (str(tmp_path),), "explicit")
-    told = _next(system, tmp_path / "best.pth", stack, tmp_path)
-    assert told[0] == "gourmet up --web-only"
-    assert told[1].startswith("http://localhost:5000/classify/food11 ")
 
 
 @pytest.mark.parametrize(
