@@ -115,9 +115,9 @@ class FakeClassifier(Classifier):
 
 
 def client(outcome: Outcome | FakeClassifier = EGG, **settings: Any) -> FlaskClient:
-    """A client of an app with that classifier, or one that answers everything so."""
+    """Return a client of an app with that classifier, or with one of that outcome, and with no Triton."""
     fake = outcome if isinstance(outcome, FakeClassifier) else FakeClassifier(outcome)
-    return create_app(Settings(**settings), fake).test_client()
+    return create_app(Settings(**{"triton_url": "127.0.0.1:9", **settings}), fake).test_client()
 
 
 def knowing(browser: FlaskClient, *systems: str) -> FlaskClient:

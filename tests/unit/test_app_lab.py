@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from flask.testing import FlaskClient
 from support.listener import Listen, listen
 
 from app import create_app
-from app.api.services import TtlCache
 from app.asking import AppTriton
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
@@ -45,29 +43,6 @@ def client(**settings: Any) -> FlaskClient:
 
 
 # What Triton counted
-
-
-def test_many_who_want_to_know_ask_once_and_nobody_waits_for_who_asks() -> None:
-    asked, go_on = [], threading.Event()
-
-    def ask() -> int:
-        asked.append(1)
-        assert len(asked) == 1 or go_on.wait(30)
-        return len(asked)
-
-    remembered = TtlCache(ask, age_s=0.0)
-    assert remembered.get() == 1
-    slow = threading.Thread(target=remembered.get)
-    slow.start()
-    while len(asked) < 2:
-        pass
-    assert [remembered.get() for _ in range(20)] == [1] * 20
-    go_on.set()
-    slow.join(30)
-    assert len(asked) == 2
-    assert [TtlCache(ask, age_s=60).get() for _ in range(2)] == [3, 4]
-    fresh = TtlCache(ask, age_s=60)
-    assert [fresh.get() for _ in range(5)] == [5] * 5
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:

@@ -13,7 +13,7 @@ from support.fake_classifier import client, form
 
 from app.admission import gunicorn_conf
 
-WORDS = [f"strange{number}" for number in range(40)]
+WORDS = [f"strange{number}" for number in range(8)]
 
 
 def any_method(browser: FlaskClient, word: str) -> None:

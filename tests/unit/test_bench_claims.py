@@ -17,9 +17,6 @@ from gourmet.measure.scenario import Arm
 from gourmet.measure.scenarios import serving_lab
 from gourmet.measure.without_server import Layout, LayoutResult
 
-SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
-
-
 WILD = (40.0, 160.0, 320.0)
 
 

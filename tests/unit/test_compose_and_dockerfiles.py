@@ -57,7 +57,6 @@ OBSERVERS = {
     for name, service in BASE["services"].items()
     if service.get("profiles") == ["observability"]
 }
-CPU = compose("docker-compose.cpu.yaml")["services"]
 OWN = {
     each: f"${{GOURMET_HOME:-~/.local/share/gourmet}}/{each}:/gourmet/{each}:ro,z"
     for each in ("systems", "models")
@@ -71,14 +70,6 @@ NOT_INSTALLED = "import sys; sys.meta_path = [x for x in sys.meta_path if 'edita
 
 def dockerfile(service: dict[str, Any]) -> Path:
     return ROOT / service["build"]["dockerfile"]
-
-
-def test_the_services_are_the_three_and_the_cpu_file_replaces_only_triton() -> None:
-    assert set(SERVICES) == {"triton", "flask", "jupyter"}
-    assert set(CPU) == {"triton"}
-    assert isinstance(CPU["triton"]["deploy"], Reset), "a machine without a GPU must not be asked for one"
-    [devices] = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
-    assert devices == {"driver": "nvidia", "count": "${GPU_COUNT:-1}", "capabilities": ["gpu"]}
 
 
 @pytest.mark.parametrize(
@@ -124,13 +115,6 @@ def test_what_an_image_copies_is_all_that_it_imports(
 def modules_of(package: str) -> list[str]:
     folder = ROOT / "src" / "gourmet" / package
     return [f"gourmet.{package}.{path.stem}" for path in folder.glob("*.py")]
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_each_image_has_labels_with_the_release(path: Path) -> None:
-    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', path.read_text()))
-    assert labels.keys() == {"title", "description", "licenses", "version"}
-    assert labels["version"] == metadata.version("gourmetgram-triton")
 
 
 def installed(dockerfile: Path) -> set[str]:

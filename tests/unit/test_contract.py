@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from gourmet.contracts import ModelInfo
 from gourmet.pictures.classifier import PictureClassifier, softmax
@@ -31,19 +30,6 @@ def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
 
 
 LOGITS = np.random.default_rng(1).normal(size=(2, 11)).astype(np.float32)
-
-
-def test_every_sample_photo_is_small_named_by_its_class_and_credited() -> None:
-    photos = sorted(contract.SAMPLES.glob("*.jpg"))
-    credits = (contract.SAMPLES / "CREDITS.md").read_text()
-    assert len(photos) >= 5
-    assert contract.SYSTEM.sample_file in photos
-    for path in photos:
-        assert 0 <= int(path.name.split("_")[0]) < len(contract.SYSTEM.labels)
-        assert path.stat().st_size < 40_000
-        with Image.open(path) as picture:
-            assert max(picture.size) <= 512
-        assert path.name in credits
 
 
 def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:

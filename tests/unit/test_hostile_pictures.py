@@ -192,27 +192,3 @@ def test_an_orientation_that_is_cut_off_is_none(order: str, cut: int) -> None:
     tiff = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, 1) + row
     assert header.exif_orientation(b"Exif\0\0" + tiff) == 8
     assert header.exif_orientation(tiff[:cut]) == 1
-
-
-@pytest.mark.parametrize(
-    ("data", "harmless"),
-    [
-        pytest.param(encoded(Image.new("RGB", (5000, 4000)), "JPEG"), True, id="a large photo"),
-        pytest.param(encoded(Image.new("RGB", (1500, 1000)), "JPEG", progressive=True), True, id="scans"),
-        pytest.param(encoded(Image.new("RGB", (2500, 2000)), "JPEG", progressive=True), False, id="many"),
-        pytest.param(encoded(Image.new("RGB", (1500, 1000)), "PNG"), True, id="png"),
-        pytest.param(encoded(Image.new("L", (2500, 2000)), "PNG"), False, id="large png"),
-        pytest.param(encoded(Image.new("RGB", (1500, 1000)), "WEBP"), True, id="webp"),
-        pytest.param(encoded(Image.new("RGB", (64, 64)), "WEBP", lossless=True), True, id="webp lossless"),
-        pytest.param(
-            encoded(Image.new("RGBA", (64, 64)), "WEBP", exif=b"Exif\0\0"), True, id="webp extended"
-        ),
-        pytest.param(encoded(Image.new("RGB", (2500, 2000)), "WEBP"), False, id="large webp"),
-        pytest.param(encoded(Image.new("RGB", (64, 64)), "TIFF"), False, id="tiff"),
-        pytest.param(encoded(Image.new("RGB", (64, 64)), "AVIF"), False, id="avif"),
-        pytest.param(encoded(Image.new("RGB", (64, 64)), "HEIF"), False, id="heif"),
-    ],
-)
-def test_which_pictures_are_decoded_here(data: bytes, harmless: bool) -> None:
-    assert is_harmless(data) == harmless
-    assert is_harmless(data[:200]) in (harmless, False)

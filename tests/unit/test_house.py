@@ -16,6 +16,16 @@ WITHOUT_TORCH = re.compile(
     r"|systems\.(registry|\w+\.contract))\b(?!.*_network$)"
 )
 
+SERVES = (
+    *("app", "gourmet.client.triton", "gourmet.systems.translator.serving"),
+    *("gourmet.tasks.classification.learn_more", "gourmet.commands.translate", "gourmet.commands.learn_more"),
+    *("gourmet.commands.deploy", "gourmet.commands.rollback"),
+)
+FOREIGN = TRITON_CLIENTS | {
+    *("gevent", "torch", "torchvision", "transformers", "sacrebleu", "omegaconf"),
+    *("onnx", "safetensors", "sklearn", "scipy"),
+}
+
 
 def named_modules() -> dict[str, Path]:
     """Every module by its name; those of triton/ by their folders, since they lie on no path but Triton's."""
@@ -60,8 +70,14 @@ def test_one_package_speaks_to_triton() -> None:
                 assert not {name.partition(".")[0] for name in imported(path)} & TRITON_CLIENTS, path
 
 
-def test_asking_over_http_needs_no_library_of_a_client() -> None:
-    """The app is light, and NVIDIA's image has none; what speaks gRPC is imported when it is used."""
-    heavy = TRITON_CLIENTS | {"gevent"}
-    program = f"import sys, gourmet.client.triton; sys.exit(bool({heavy} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
+def test_what_serves_or_teaches_imports_nothing_that_trains_and_no_library_of_a_client(
+    tmp_path: Path,
+) -> None:
+    """The app and the served translator stay light, and NVIDIA's image has none of these packages."""
+    code = (
+        f"import sys; sys.path.append({str(ROOT)!r}); import {', '.join(SERVES)}; app.create_app(); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.split()
+    assert not set(loaded) & FOREIGN

@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from gourmet.client.http import Http
-from gourmet.commands.perf_analyzer import _keys_for
-from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import CONFIG_NAME_ENV
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
 from gourmet.serving.connect import connect
-from gourmet.serving.perf_analyzer import keys
 from gourmet.serving.triton_server import TritonOptions
 
 KEY = "a" * 16
@@ -137,26 +134,3 @@ def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_ke
         locked = f"--{option}=model-repository,logging,trace,shared-memory"
         assert f"{locked}:gourmet-admin-key={KEY}" in said
     assert ran.returncode == 3
-
-
-def test_perf_analyzer_is_given_the_key_for_shared_memory_only() -> None:
-    with kept_key(KEY, 8000, 8001):
-        assert keys("localhost:8001", "grpc") == ["-H", f"triton-grpc-protocol-gourmet-admin-key:{KEY}"]
-        own = ["-m", "m", "--shared-memory", "system"]
-        assert f"gourmet-admin-key:{KEY}" in _keys_for(own)
-        assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))
-        assert _keys_for([*own, "-u", "elsewhere:8000"]) == []
-        assert _keys_for(["-m", "m"]) == []
-
-
-@pytest.mark.parametrize(
-    ("env", "where"),
-    [
-        ({}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/"}, "http://c:4318/v1/traces"),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/t"}, "http://c:4318/t"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, ""),
-    ],
-)
-def test_triton_traces_to_where_the_web_app_does(env: dict[str, str], where: str) -> None:
-    assert _traces_to(env) == where

@@ -2,87 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, instances
+from gourmet.runtime import instances
 from gourmet.runtime import onnx_session as sessions
 from gourmet.runtime import onnx_signature as signatures
-
-BACKENDS = Path(__file__).parents[2] / "triton" / "backends"
-
-
-def backend_module(name: str, backend: str = "onnxruntime") -> ModuleType:
-    """A module of a backend, which is not a package and lies on no path but Triton's."""
-    spec = importlib.util.spec_from_file_location(name, BACKENDS / backend / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-torch_names = backend_module("torch_names", "pytorch")
-
-
-class Recorder:
-    """A run that doubles its input and refuses rows that hold -1; remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[np.ndarray] = []
-
-    def __call__(self, feeds: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
-        self.seen.append(feeds["x"])
-        if (feeds["x"] == -1).any():
-            raise ValueError("a row is -1")
-        return [feeds["x"] * 2 for _ in wanted]
-
-
-def job(*rows: float, width: int = 2) -> Any:
-    return batches.Job({"x": np.repeat(np.array(rows, np.float32)[:, None], width, axis=1)}, ["y"])
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(st.sampled_from([-1.0, 1.0, 2.0, 3.0]), min_size=1, max_size=4), st.integers(1, 3)
-        ),
-        max_size=8,
-    )
-)
-def test_any_mix_of_requests_gives_each_its_own_answer_and_the_bad_ones_alone_an_error(
-    requests: list[tuple[list[float], int]],
-) -> None:
-    jobs = [job(*rows, width=width) for rows, width in requests]
-    batches.answer_all(jobs, Recorder(), batched=True)
-    for (rows, _), done in zip(requests, jobs, strict=True):
-        if -1 in rows:
-            assert isinstance(done.error, ValueError)
-        else:
-            assert done.error is None
-            np.testing.assert_array_equal(done.answer["y"], 2 * done.feeds["x"])
-
-
-@pytest.mark.parametrize(("batched", "shapes"), [(True, [(3, 2), (1, 5)]), (False, [(1, 2), (2, 2), (1, 5)])])
-def test_requests_that_fit_share_one_run_where_there_is_batching(
-    batched: bool, shapes: list[tuple[int, int]]
-) -> None:
-    run = Recorder()
-    batches.answer_all([job(1), job(2, 3), job(4, width=5)], run, batched=batched)
-    assert [array.shape for array in run.seen] == shapes
 
 
 def config(level: int = 0, **parameters: str) -> dict[str, Any]:
@@ -268,16 +199,3 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
         signatures.check(
             given_config, sessions.open_engine(path, given_config, instances.CPU, pytest.fail).signature
         )
-
-
-def test_torchscript_needs_its_tensors_named_and_numbers_without_gaps() -> None:
-    with pytest.raises(GourmetError, match=r"the config has no inputs.*; the config has no outputs"):
-        torch_names.check({"input": [], "output": []})
-    with pytest.raises(GourmetError, match="end in the numbers 0, 2; they must be 0 to 1, each once"):
-        torch_names.by_number(["x__0", "x__2"])
-
-
-def test_inputs_of_torchscript_are_found_by_argument_by_number_or_in_order() -> None:
-    found = [torch_names.in_order(names, ["left", "right"]) for names in (["right", "left"], ["b", "a"])]
-    assert found == [["left", "right"], ["b", "a"]]
-    assert torch_names.in_order(["INPUT__1", "INPUT__0"], ["x", "y"]) == ["INPUT__0", "INPUT__1"]

@@ -13,7 +13,6 @@ from PIL import Image
 from support.hostile import encoded, png_chunk
 
 from gourmet.pictures import decode, header
-from gourmet.systems.food11 import contract
 
 SIZE = 224
 
@@ -357,9 +356,3 @@ def test_base64_text_of_a_picture_is_the_picture(kind: str) -> None:
     assert decode.from_base64(b"data:image/any;base64," + text) == SMALL[kind]
     assert decode.from_base64(b"\n".join(text[i : i + 76] for i in range(0, len(text), 76))) == SMALL[kind]
     assert decode.from_base64(SMALL[kind]) == SMALL[kind]
-
-
-def test_the_bundled_sample_is_a_small_photo_of_its_own() -> None:
-    data = contract.SYSTEM.sample()
-    assert decode.identify(data) == decode.PictureInfo("JPEG", 448, 298)
-    assert len(data) < 40_000

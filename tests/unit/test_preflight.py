@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -35,6 +31,14 @@ def model(repository: Path, name: str) -> None:
     (repository / name / "config.pbtxt").write_text(f'name: "{name}"')
 
 
+def free_options() -> list[str]:
+    """Every port of a stack, so that none that runs here is in the way."""
+    names = "--port", "--http-port", "--grpc-port", "--metrics-port"
+    return [
+        word for name, port in zip(names, preflight.free_ports(4), strict=True) for word in (name, str(port))
+    ]
+
+
 def of(system: str) -> dict[str, object]:
     return {"parameters": {"system": {"string_value": system}}}
 
@@ -42,46 +46,6 @@ def of(system: str) -> dict[str, object]:
 def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int) -> None:
     with pytest.raises(preflight.NotReadyToStart, match=rf"port {taken_port} .* in use.*--http-port"):
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
-
-
-CLAIMS = """
-import sys, time
-from gourmet.errors import GourmetError
-from gourmet.serving import preflight, run_file
-ports = dict(zip(("--port", "--http-port", "--grpc-port", "--metrics-port"), map(int, sys.argv[2:])))
-time.sleep(max(0.0, float(sys.argv[1]) - time.time()))
-try:
-    with preflight.claimed(ports):
-        print("has them", flush=True)
-        sys.stdin.read()
-except GourmetError as exc:
-    print(exc, flush=True)
-"""
-
-
-def test_of_two_that_start_at_once_one_has_all_ports_and_the_other_is_told_which_process() -> None:
-    ports = preflight.free_ports(4)
-    for turn in range(2):
-        # Whichever option names a port: what one has as --port is another's --metrics-port.
-        orders = [ports, ports[::-1] if turn % 2 else ports]
-        at = time.time() + 0.6
-        both = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-c", CLAIMS, str(at), *map(str, order)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for order in orders
-        ]
-        lines = [each.stdout.readline() for each in both if each.stdout]
-        for each in both:
-            each.communicate()
-        assert lines.count("has them\n") == 1, lines
-        (refused,) = (line for line in lines if line != "has them\n")
-        first = both[lines.index("has them\n")]
-        where = rf"another `gourmet up` runs( \(process {first.pid}\))? and uses port \d+: "
-        assert re.search(rf"{where}.*`kill .*another port with --\S*port\n", refused)
 
 
 def test_another_start_is_told_where_the_stack_is_and_what_to_do(
@@ -93,7 +57,7 @@ def test_another_start_is_told_where_the_stack_is_and_what_to_do(
     stack = run_file.RunningStack(own, triton, "", "", "http://127.0.0.1:5", [], "explicit")
     with preflight.claimed({"--http-port": http}), run_file.kept((http,), {"stack": asdict(stack)}):
         monkeypatch.setattr(os, "getpid", lambda: -1)  # the one that asks is another process
-        told = CliRunner().invoke(main, ["up", "--triton-only", "--http-port", str(http)])
+        told = CliRunner().invoke(main, ["up", "--triton-only", *free_options(), "--http-port", str(http)])
         assert told.exit_code == 1
         assert (
             f"(process {own}, Triton at {triton}, the page http://127.0.0.1:5) and uses port {http}: "
@@ -190,8 +154,7 @@ def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
 def test_up_refuses_before_anything_starts(
     taken_port: int, arguments: tuple[str, ...], env: dict[str, str], says: str
 ) -> None:
-    free = ["--port", str(preflight.free_ports(1)[0])]
     words = [word.format(taken=taken_port) for word in arguments]
-    ran = CliRunner().invoke(main, ["up", *free, *words], env=env)
+    ran = CliRunner().invoke(main, ["up", *free_options(), *words], env=env)
     assert ran.exit_code in (1, 2)
     assert says in ran.output

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gourmet.reports import page, table
+from gourmet.reports import page
 from gourmet.reports.chart import Bar, Drawing, Series, bars, columns, lines, matrix
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,7 +45,3 @@ def test_a_page_says_what_made_it_and_nothing_in_it_is_markup() -> None:
     assert "<title>m &amp; n · 2026-11-22 10:04</title>" in html
     assert "<h1>m &amp; n</h1>" in html
     assert "<code>gourmet x &lt;y&gt;</code>" in html
-
-
-def test_a_markdown_table_has_a_rule_under_its_headings() -> None:
-    assert table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"

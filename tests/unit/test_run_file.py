@@ -106,14 +106,6 @@ def test_the_repositories_looked_at_are_those_that_the_stack_serves(
     assert found_repositories() == (repository.DEFAULT,)
 
 
-def test_perf_analyzer_is_told_where_the_stack_is_unless_somebody_says() -> None:
-    assert _address_for(["-m", "digits"]) == []
-    with runs(stack()):
-        assert _address_for(["-m", "digits"]) == ["-u", "127.0.0.1:9100"]
-        assert _address_for(["-m", "digits", "-i", "grpc"]) == ["-u", "127.0.0.1:9101"]
-        assert _address_for(["-m", "digits", "-u", "there:8000"]) == []
-
-
 def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path: Path) -> None:
     with runs(stack(repositories=[str(tmp_path)])):
         assert serving_url(tmp_path) == "127.0.0.1:9100"

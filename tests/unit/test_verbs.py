@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from support.no_stack import no_stack
 
-from gourmet.cli import GROUPS, main
+from gourmet.cli import main
 
 __all__ = ["no_stack"]
 
 
 def gourmet(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
-
-
-def test_help_shows_23_verbs_in_five_groups() -> None:
-    text = gourmet("--help").output
-    assert list(GROUPS) == re.findall(r"^(\w+):$", text, re.MULTILINE)[1:]
-    assert [*GROUPS["Serve"]] == ["up", "doctor", "list", "config", "load", "unload"]
-    assert sum(map(len, GROUPS.values())) == 23
-    assert "calibrate" not in text
 
 
 def test_evaluate_says_what_it_needs_where_nothing_was_trained(
