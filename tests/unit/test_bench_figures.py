@@ -217,7 +217,7 @@ def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
     due, _, done = traffic.arrays()
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
-    assert len(done) == 80
+    assert traffic.holds(due).sum() >= 79
 
 
 def test_a_mix_up_must_be_able_to_show() -> None:

@@ -32,28 +32,35 @@ from gourmet.serving.connect import connect
 
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02
-# More than this under way means that answers do not come as fast as requests.
-_MOST_IN_FLIGHT: Final = 4096
-_HOPELESSLY_LATE_S: Final = 2.0
 _SEED: Final = 1
+_MAX_WARM_UP_S: Final = 20.0
+_POLL_S: Final = 0.05
+# A server that is gone is not asked a million times.
+_AFTER_FAILURE_S: Final = 0.02
 
 
 @dataclass
 class Load:
-    """A load on a server, and what came of it; `check` raises where an answer is wrong, which ends the run.
+    """A load on a server and its results; `check` raises where an answer is wrong, which ends the run.
 
-    `mark` is called in a thread when the measurement begins and when it ends. Times are seconds of one clock.
+    It lasts `measure_s`, or until another thread calls `stop`, and awaits every answer. Meanwhile another
+    thread may replace `load` by one with another rate. `mark` is called in a thread when the measurement
+    begins and when it ends. Times are seconds of time.perf_counter.
     """
 
     wire: Wire
     requests: Iterator[Request]
     load: LoadSpec
     check: Callable[[Request, RawReply], None]
-    warm_up_s: float
-    measure_s: float
-    mark: Callable[[], None]
+    warm_up_s: float = 0.0
+    measure_s: float = math.inf
+    mark: Callable[[], None] = lambda: None
+    # Without these limits a server that stalls is sent requests all the same.
+    max_in_flight: float = 4096
+    max_late_s: float = 2.0
     # When each request was due, sent and answered; failures apart.
     times: list[tuple[float, float, float]] = field(default_factory=list)
+    answered: list[Request] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     # When the pieces of each streamed answer came.
     pieces: list[tuple[float, ...]] = field(default_factory=list)
@@ -61,13 +68,21 @@ class Load:
     requests_sent: int = 0
     transferred: int = 0
     began: float = 0.0
-    ended: float = 0.0
+    ended: float = math.inf
     client_cores: float = 0.0
     in_flight: int = 0
+    is_stopped: bool = False
 
     def run(self) -> Load:
         asyncio.run(self._run())
         return self
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended < math.inf
 
     def arrays(self) -> tuple[Array, Array, Array]:
         due, sent, done = np.array(self.times).reshape(-1, 3).T
@@ -79,15 +94,14 @@ class Load:
         return held
 
     async def _run(self) -> None:
-        start, length_s = time.perf_counter(), self.warm_up_s + self.measure_s
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch())
                 if self.load.arrivals == "closed":
                     for _ in range(int(self.load.level)):
-                        group.create_task(self._ask_until(start + length_s))
+                        group.create_task(self._ask_in_turn())
                 else:
-                    await self._dispatch(group, start, length_s)
+                    await self._dispatch(group)
         except BaseExceptionGroup as exc:
             raise exc.exceptions[0] from None
         finally:
@@ -95,26 +109,42 @@ class Load:
 
     async def _watch(self) -> None:
         await asyncio.sleep(self.warm_up_s)
+        if self.load.arrivals == "closed" and self.warm_up_s:
+            # A queue that still fills is not a steady state.
+            await self._until(time.perf_counter() + _MAX_WARM_UP_S, self._every_client_has_an_answer)
         await asyncio.to_thread(self.mark)
         self.began, busy = time.perf_counter(), time.process_time()
-        await asyncio.sleep(self.measure_s)
+        await self._until(self.began + self.measure_s, lambda: self.is_stopped)
         self.ended = time.perf_counter()
         self.client_cores = (time.process_time() - busy) / (self.ended - self.began)
         await asyncio.to_thread(self.mark)
 
-    async def _ask_until(self, stop: float) -> None:
-        while (now := time.perf_counter()) < stop:
-            await self._ask(now)
+    async def _until(self, deadline: float, is_reached: Callable[[], bool]) -> None:
+        while not is_reached() and (left := deadline - time.perf_counter()) > 0:
+            await asyncio.sleep(min(left, _POLL_S))
 
-    async def _dispatch(self, group: asyncio.TaskGroup, start: float, length_s: float) -> None:
-        for at in _due_times(self.load, length_s).tolist():
-            left = start + at - time.perf_counter()
-            await asyncio.sleep(max(0.0, left))  # even when late, so that others get their turn
-            if self.in_flight >= _MOST_IN_FLIGHT or -left > _HOPELESSLY_LATE_S:
-                raise validity.too_many_in_flight(self.in_flight, -left)
-            group.create_task(self._ask(start + at))
+    def _every_client_has_an_answer(self) -> bool:
+        return len(self.times) + self.errors.total() >= self.load.level
 
-    async def _ask(self, due: float) -> None:
+    async def _ask_in_turn(self) -> None:
+        while not self.is_over:
+            if not await self._ask(time.perf_counter()):
+                await asyncio.sleep(_AFTER_FAILURE_S)
+
+    async def _dispatch(self, group: asyncio.TaskGroup) -> None:
+        for due in due_times(time.perf_counter(), lambda: self.load):
+            while not self.is_over and (left := due - time.perf_counter()) > 0:
+                await asyncio.sleep(min(left, _POLL_S))
+            if due >= self.ended:
+                return
+            await asyncio.sleep(0)  # even when late, so that others get their turn
+            late_s = time.perf_counter() - due
+            if self.in_flight >= self.max_in_flight or late_s > self.max_late_s:
+                raise validity.too_many_in_flight(self.in_flight, late_s)
+            group.create_task(self._ask(due))
+
+    async def _ask(self, due: float) -> bool:
+        """Send the next request; return True if it was answered."""
         request = next(self.requests)
         sent = time.perf_counter()
         self.in_flight += 1
@@ -122,25 +152,25 @@ class Load:
             reply = await self.wire.send(request)
         except RequestFailed as exc:
             self.errors[str(exc)] += 1
-            return
+            return False
         finally:
             self.in_flight -= 1
         done = time.perf_counter()
         self.check(request, reply)
         self.times.append((due, sent, done))
+        self.answered.append(request)
         self.pieces.append(reply.pieces)
         self.requests_sent += reply.requests
         self.transferred += reply.transferred
+        return True
 
 
-def _due_times(load: LoadSpec, length_s: float) -> Array:
-    """Seconds after the start at which requests are due."""
-    count = math.ceil(load.level * length_s)
-    if load.arrivals == "constant":
-        return np.arange(count) / load.level
-    gaps = np.random.default_rng(_SEED).exponential(1 / load.level, 2 * count + 100)
-    moments: Array = gaps.cumsum() - gaps[0]
-    return moments[moments < length_s]
+def due_times(start: float, load: Callable[[], LoadSpec]) -> Iterator[float]:
+    """Yield the moments at which requests are due, by the rate that `load` has at each."""
+    random, due = np.random.default_rng(_SEED), start
+    while True:
+        yield due
+        due += (random.exponential() if load().arrivals == "poisson" else 1.0) / load().level
 
 
 def measure(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
@@ -198,27 +228,23 @@ def checked_traffic(
     target: Addresses,
     options: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
-    *,
-    in_company: bool = False,
 ) -> tuple[Load, tuple[Evidence, ...]]:
-    """Load from our client, every answer checked, and every row accounted for but where others ask too."""
+    """Load from our client, every answer checked and every row accounted for."""
     rows, answers = workload.rows, workload.answers
     shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
     with connect(target.url) as triton:
         before = triton.total(load.model)
-        with shared as place:
-            wire = wire_for(target, load, rows, place)
-            asked = itertools.cycle(requests(wire, len(rows), load.batch))
+        with shared as in_memory:
+            wire = wire_for(target, load, rows, in_memory)
+            sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
             check = partial(answers.check, wire)
-            traffic = Load(wire, asked, load, check, options.warm_up_s, options.measure_s, mark).run()
+            traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
         answered = len(traffic.times)
         sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
         counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
     others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
-    right = (
+    return traffic, (
         Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
         validity.few_errors(traffic.errors, answered, options.errors_allowed),
+        validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
     )
-    if in_company:
-        return traffic, right
-    return traffic, (*right, validity.rows_counted(counted, sent, failed=failed, others_allowed=others))

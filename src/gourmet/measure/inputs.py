@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from gourmet.client.tensors import dtype_of, raw
+from gourmet.client.tensors import Inputs, SharedTensor, dtype_of, raw
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.reading import in_short
 from gourmet.systems import registry
+
+# Where an input lies: in the request itself, or in memory that the server reads.
+Place = Callable[[Array], Array | SharedTensor]
 
 # The files of a folder of examples, by what these are.
 _SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".txt"}}
@@ -69,6 +72,9 @@ class InputRows:
     def tensor(self, given: TensorSpec, which: Sequence[int]) -> Array:
         values = self.values[given.name]
         return np.stack([values[row] for row in which]) if self.batched else values[which[0]]
+
+    def tensors(self, which: Sequence[int], place: Place) -> Inputs:
+        return {given.name: place(self.tensor(given, which)) for given in self.inputs}
 
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +13,13 @@ import numpy as np
 from gourmet.client.address import Address
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import InputRows
+from gourmet.measure.inputs import InputRows, Place
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import (
     Answer,
     App,
     LoopedHttp,
-    Place,
+    ModelWire,
     RawReply,
     Request,
     RequestFailed,
@@ -73,7 +73,7 @@ class Answers:
                 "bring inputs that differ with --data"
             )
 
-    def check(self, wire: Wire, request: Request, reply: RawReply) -> None:
+    def check(self, wire: ModelWire, request: Request, reply: RawReply) -> None:
         """Raise WrongAnswers unless every row of the request has its own answer."""
         # The same bytes again are as right as they were: most replies need no second look.
         if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
@@ -108,15 +108,15 @@ class Workload:
 
 def wire_for(
     target: Addresses, load: LoadSpec, rows: InputRows, place: Place = lambda values: values
-) -> Wire:
+) -> ModelWire:
     """The wire of a load."""
     if load.protocol == "grpc":
         return TritonGrpc(target.grpc_url, load.model, rows, place)
-    kind = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}[load.through]
+    kinds: dict[str, type[App | TritonHttp]] = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}
     address = target.app_url if load.through == "app" else target.url
     if Address.of(address).is_grpc:
         raise UsageError(f"{address} is asked over gRPC: use --protocol grpc, or give the HTTP address")
-    return kind(address, load.model, rows, place)
+    return kinds[load.through](address, load.model, rows, place)
 
 
 def check_possible(load: LoadSpec, rows: InputRows) -> None:
@@ -163,19 +163,25 @@ def _close(got: Array, expected: Array) -> bool:
     return bool(np.array_equal(got, expected))
 
 
-def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
-    """Return the answer to each row when nothing else is asked."""
+def ask_each(wire: Wire, requests: Iterable[Request]) -> list[RawReply]:
+    """Send one request after the other; raise RequestFailed where one has no answer."""
 
-    async def ask() -> list[Answer]:
+    async def ask() -> list[RawReply]:
         try:
-            return [wire.read(await wire.send(wire.request((row,)))) for row in range(len(rows))]
+            return [await wire.send(request) for request in requests]
         finally:
             await wire.close()
 
+    return asyncio.run(ask())
+
+
+def ask_alone(wire: ModelWire, rows: InputRows) -> list[Answer]:
+    """Return the answer to each row when nothing else is asked."""
     try:
-        return [_by_row(answer, 1, rows.batched)[0] for answer in asyncio.run(ask())]
+        replies = ask_each(wire, [wire.request((row,)) for row in range(len(rows))])
     except RequestFailed as exc:
         raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
+    return [_by_row(wire.read(reply), 1, rows.batched)[0] for reply in replies]
 
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:

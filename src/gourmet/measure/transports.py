@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 import numpy as np
@@ -22,8 +22,6 @@ from gourmet.client.grpc import AsyncGrpc, outputs_of, request_of
 from gourmet.client.http import path_of
 from gourmet.client.tensors import (
     JSON_LENGTH,
-    Inputs,
-    SharedTensor,
     events,
     generate_body,
     infer_body,
@@ -33,10 +31,9 @@ from gourmet.client.tensors import (
 from gourmet.contracts import Array
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
-from gourmet.measure.inputs import InputRows
+from gourmet.measure.inputs import InputRows, Place
 
 Answer = dict[str, Array]
-Place = Callable[[Array], Array | SharedTensor]
 
 _TIMEOUT_S: Final = 60.0
 _BOUNDARY: Final = b"----gourmet-bench"
@@ -69,56 +66,62 @@ class RawReply:
     transferred: int = 0
 
 
-class _AskedServer:
-    """A way to ask a server at `address` (host:port); it is used within one event loop.
+class Wire(Protocol):
+    """A way to send requests; it is used within one event loop."""
 
-    `place` says where an input lies: in itself, or in memory that the server reads.
+    async def send(self, request: Request) -> RawReply:
+        """Send a request; raise RequestFailed if there is no answer."""
+
+    async def close(self) -> None: ...
+
+
+class ModelWire(Wire, Protocol):
+    """A way to ask a model about rows."""
+
+    def request(self, which: tuple[int, ...]) -> Request: ...
+
+    def read(self, reply: RawReply) -> Answer: ...
+
+
+class Http:
+    """Requests to one path of the server at `address` (host:port), over kept connections.
+
+    There are as many connections as requests in flight. Of a server that `streams`, the time of each event
+    is kept.
     """
 
-    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
-        self._address, self._model, self._rows, self._place = address, model, rows, place
-        self._streams = rows.info.decoupled
-
-    def _inputs(self, which: tuple[int, ...]) -> Inputs:
-        return {given.name: self._place(self._rows.tensor(given, which)) for given in self._rows.inputs}
-
-
-class TritonHttp(_AskedServer):
-    """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
-
-    Connections are kept open, as many as requests are under way.
-    """
-
-    _of_triton = True  # and so sent its token
-
-    @property
-    def _path(self) -> str:
-        return path_of("stream" if self._streams else "infer", self._model).split()[1]
-
-    @cached_property
-    def _base(self) -> str:
-        at = Address.of(self._address)
-        return f"{'https' if at.is_tls else 'http'}://{at.place}"
+    def __init__(
+        self,
+        address: str,
+        path: str,
+        *,
+        streams: bool = False,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._address, self._path, self._streams = Address.of(address), path, streams
+        self._method, self._headers = method, headers or {}
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        at = Address.of(self._address)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=at.tls() or True),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._address.tls() or True),
             timeout=aiohttp.ClientTimeout(_TIMEOUT_S),
             # Triton would spend time on compressing its answers.
-            headers={"Accept-Encoding": "identity", **(at.authorization() if self._of_triton else {})},
+            headers={"Accept-Encoding": "identity", **self._headers},
             read_bufsize=1 << 20,
         )
 
-    def request(self, which: tuple[int, ...]) -> Request:
-        parts, headers = (generate_body if self._streams else infer_body)(self._inputs(which))
-        return Request(which, b"".join(parts), headers)
-
     async def send(self, request: Request) -> RawReply:
-        url, pieces = f"{self._base}{self._path}", list[float]()
+        scheme, pieces = "https" if self._address.is_tls else "http", list[float]()
+        sent = self._session.request(
+            self._method,
+            f"{scheme}://{self._address.place}{self._path}",
+            data=request.body,
+            headers=request.headers,
+        )
         try:
-            async with self._session.post(url, data=request.body, headers=request.headers) as reply:
+            async with sent as reply:
                 if self._streams:
                     lines = []
                     async for line in reply.content:
@@ -138,15 +141,33 @@ class TritonHttp(_AskedServer):
             raise RequestFailed(f"the answer broke off: {body[-200:].decode(errors='replace').strip()}")
         return RawReply(reply.headers, body, tuple(pieces), transferred=len(request.body) + len(body))
 
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class TritonHttp(Http):
+    """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
+
+    `place` says where an input lies: in itself, or in memory that the server reads.
+    """
+
+    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
+        streams = rows.info.decoupled
+        path = path_of("stream" if streams else "infer", model).split()[1]
+        super().__init__(address, path, streams=streams, headers=Address.of(address).authorization())
+        self._rows, self._place = rows, place
+
+    def request(self, which: tuple[int, ...]) -> Request:
+        make_body = generate_body if self._streams else infer_body
+        parts, headers = make_body(self._rows.tensors(which, self._place))
+        return Request(which, b"".join(parts), headers)
+
     def read(self, reply: RawReply) -> Answer:
         if self._streams:
             datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
             pieces = events(reply.body.splitlines(), datatypes)
             return joined(piece for piece in pieces if not isinstance(piece, str))
         return read_answer(reply.body, reply.head.get(JSON_LENGTH))[1]
-
-    async def close(self) -> None:
-        await self._session.close()
 
 
 class LoopedHttp(TritonHttp):
@@ -175,39 +196,46 @@ class LoopedHttp(TritonHttp):
         return dict(reply.body)
 
 
-class App(TritonHttp):
+def photo_request(which: tuple[int, ...], photo: bytes) -> Request:
+    """Return the form by which browsers send a photo."""
+    head = b'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
+    body = b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, photo, _BOUNDARY)
+    kind = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
+    return Request(which, body, {"Accept": "application/json", "Content-Type": kind})
+
+
+class App(Http):
     """The web app's `POST /predict` with a photo, answered in JSON."""
 
-    _path = "/predict"
-    _of_triton = False
+    def __init__(self, address: str, _model: str, rows: InputRows, _place: Place) -> None:
+        super().__init__(address, "/predict")
+        self._rows = rows
 
     def request(self, which: tuple[int, ...]) -> Request:
-        head = (
-            b'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
-        )
-        photo = self._rows.pictures[which[0]]
-        body = b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, photo, _BOUNDARY)
-        kind = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
-        return Request(which, body, {"Accept": "application/json", "Content-Type": kind})
+        return photo_request(which, self._rows.pictures[which[0]])
 
     def read(self, reply: RawReply) -> Answer:
-        said = json.loads(reply.body)
+        result = json.loads(reply.body)
         return {
-            "label": np.array([[said["label"].encode()]], dtype=np.object_),
-            "probability": np.array([[said["probability"]]], dtype=np.float32),
-            "model": np.array([[said["model"]["name"].encode()]], dtype=np.object_),
+            "label": np.array([[result["label"].encode()]], dtype=np.object_),
+            "probability": np.array([[result["probability"]]], dtype=np.float32),
+            "model": np.array([[result["model"]["name"].encode()]], dtype=np.object_),
         }
 
 
-class TritonGrpc(_AskedServer):
+class TritonGrpc:
     """Triton's gRPC with raw tensors; streamed, a stream a request whose last response says that it is."""
+
+    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
+        self._address, self._model, self._rows, self._place = address, model, rows, place
+        self._streams = rows.info.decoupled
 
     @cached_property
     def _client(self) -> AsyncGrpc:
         return AsyncGrpc(self._address, _TIMEOUT_S)
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, request_of(self._model, self._inputs(which)))
+        return Request(which, request_of(self._model, self._rows.tensors(which, self._place)))
 
     async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()
@@ -228,10 +256,7 @@ class TritonGrpc(_AskedServer):
         await self._client.close()
 
 
-Wire = TritonHttp | TritonGrpc
-
-
-def requests(wire: Wire, rows: int, batch: int) -> list[Request]:
+def requests(wire: ModelWire, rows: int, batch: int) -> list[Request]:
     """Different requests that hold every row: of neighbours, shuffled."""
     starts = np.arange(0, rows, min(batch, rows))
     np.random.default_rng(1).shuffle(starts)
