@@ -15,8 +15,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -27,36 +26,35 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import median_and_range
 from gourmet.measure.scenario import own_server
-from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.measure.task import Addresses, MeasureOptions, ask_each
+from gourmet.measure.transports import Http, Request, photo_request
 from gourmet.pictures.drawn import views
 from gourmet.reports.table import markdown
 from gourmet.repository import DEFAULT
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
-from harness.main import main
-from harness.run import Contender, Measure, run
-from harness.server import started
+from harness.run import Contender, Measure, main, run, started
+from harness.windows import BenchLoad, BenchWindow, window
 
 HERE: Final = Path(__file__).resolve().parents[1]
 _CONNECTIONS: Final = 4
 _MODELS: Final = ("food_classifier", "food_classifier_int8", "food_classifier_onnx")
 
 
-# Method, path and body.
-WebRequest = tuple[str, str, bytes]
+# Method, path and request.
+WebRequest = tuple[str, str, Request]
 
 
-def requests() -> dict[str, WebRequest]:
+def web_requests() -> dict[str, WebRequest]:
     # Of the size of a small photo that a phone or a page sends: 28 to 32 KB.
     (photo,) = views(FOOD.sample(), 1, size=(400, 300), seed=7, quality=80)
-    form = photo_form(photo)
-    asked = {name: ("POST", f"/predict?model={name}", form) for name in _MODELS}
-    return {"/healthz": ("GET", "/healthz", b""), **asked}
+    form = photo_request((), photo)
+    photos = {name: ("POST", f"/predict?model={name}", form) for name in _MODELS}
+    return {"/healthz": ("GET", "/healthz", Request((), b"")), **photos}
 
 
 def contender(
-    checkout: Path, asked: dict[str, WebRequest], triton: str, options: MeasureOptions
+    checkout: Path, requests: dict[str, WebRequest], triton: str, options: MeasureOptions
 ) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
@@ -64,11 +62,10 @@ def contender(
         command = [f"{checkout}/.venv/bin/python", "-P", "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"]
         command += ["--config", "python:app.admission.gunicorn_conf", "app:create_app()"]
         env = {"TRITON_SERVER_URL": triton, "WEB_CONCURRENCY": "2"}
-        clients = partial(HttpClient, port, FORM_HEADERS)
+        address = f"127.0.0.1:{port}"
 
         def is_ready() -> None:
-            with closing(clients()) as client:
-                client.request("GET", "/readyz")
+            ask_each(Http(address, "/readyz", method="GET"), [Request((), b"")])
 
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -76,15 +73,15 @@ def contender(
         ):
 
             def measure(load: BenchLoad) -> BenchWindow:
-                def ask(client: HttpClient, _number: int) -> int:
-                    client.request(*asked[load.inputs])
-                    return 1
-
-                return http_loop(load, clients, ask, options, {"app": pid})
+                method, path, request = requests[load.inputs]
+                wire = Http(address, path, method=method)
+                return window(load, wire, [request], lambda *_: None, options, groups={"app": pid})
 
             yield measure
 
-    return Contender(str(checkout), [BenchLoad(str(checkout), name, _CONNECTIONS) for name in asked], start)
+    return Contender(
+        str(checkout), [BenchLoad(str(checkout), name, _CONNECTIONS) for name in requests], start
+    )
 
 
 def costs_ms(windows: Sequence[BenchWindow], checkout: Path, name: str) -> list[float]:
@@ -102,14 +99,14 @@ def costs_ms(windows: Sequence[BenchWindow], checkout: Path, name: str) -> list[
 @click.option("--scale", default=1.0, show_default=True, help="Length of a window, in units of 3 seconds.")
 def request_cost(against: Path | None, triton: str, rounds: int, scale: float) -> None:
     checkouts = [HERE, against.resolve()] if against else [HERE]
-    asked, options = requests(), MeasureOptions(window_s=3.0 * scale, windows=1)
+    requests, options = web_requests(), MeasureOptions(window_s=3.0 * scale, windows=1)
     with nullcontext(Addresses(triton)) if triton else own_server((DEFAULT,)) as server:
-        apps = [contender(checkout, asked, server.url, options) for checkout in checkouts]
+        apps = [contender(checkout, requests, server.url, options) for checkout in checkouts]
         outcome = run(apps, rounds, lambda _share, words="": click.echo(words, err=True))
     if outcome.left_out:
         raise click.ClickException("; ".join(outcome.left_out.values()))
     rows = []
-    for name in asked:
+    for name in requests:
         mine, *others = (costs_ms(outcome.windows, checkout, name) for checkout in checkouts)
         ratios = [[ours / theirs for ours, theirs in zip(mine, other, strict=True)] for other in others]
         rows.append((name, *(median_and_range(values, ".2f") for values in (mine, *others, *ratios))))

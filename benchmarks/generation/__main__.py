@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from generation.command import generation  # noqa: E402 - the path comes first
-from harness.main import main  # noqa: E402
+from harness.run import main  # noqa: E402
 
 if __name__ == "__main__":
     main(generation)

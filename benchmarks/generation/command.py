@@ -66,8 +66,9 @@ def compare(
     Starts and stops everything itself on free ports, one after another, with the models of triton/models,
     which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
-    from generation import page, served, web_app, without_triton
+    from generation import http_arms, page, served, without_triton
     from generation.sentences import Sentences, fitting
+    from gourmet.runtime.instances import available_cpus
     from gourmet.runtime.manifest import sha256
     from gourmet.systems.translator.network import load
     from gourmet.training.run import data_of
@@ -83,12 +84,25 @@ def compare(
         options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
         texts, mixed = fitting(read, checkpoint, count), tuple(served.CONTINUOUS)
         sentences = Sentences(checkpoint, texts, options, Path(folder), mixed)
-        others = without_triton.contenders(
-            sentences, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
-        )
-        outcome = run(
-            [served.contender(sentences), web_app.contender(sentences), *others], turns, tick, out, plan
-        )
+        cpus = available_cpus()
+        contenders = [
+            served.contender(sentences),
+            http_arms.web_app(sentences),
+            *without_triton.contenders(sentences),
+            *(
+                # Workers and threads of each, by which CTranslate2 may use all processors.
+                http_arms.behind_fastapi(
+                    sentences,
+                    lambda: environment.programs(requirements, lambda words: tick(0.0, words)),
+                    form,
+                    workers,
+                    threads,
+                )
+                for form in http_arms.FORMS
+                for workers, threads in sorted({(1, cpus), (cpus, 1)})
+            ),
+        ]
+        outcome = run(contenders, turns, tick, out, plan)
         comparison = page.SentenceComparison(
             outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s
         )

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from generation.asking import FIRST_PIECE_MS
+from generation.http_arms import FASTAPI, FORMS, WEB
 from generation.sentences import AGREES
 from generation.served import (
     BEAMS,
@@ -21,14 +21,13 @@ from generation.served import (
     NOT_JOINING,
     STREAMED,
 )
-from generation.web_app import WEB
-from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, FORMS, PYTHON, READING_MS, STEP_MS
+from generation.without_triton import EAGER, ENCODER_MS, PYTHON, READING_MS, STEP_MS
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.results import HEADINGS, Requirement, median_and_range
 from gourmet.reports.table import markdown
-from harness.load import BenchWindow
 from harness.report import BenchRow, DocsPart, about_line, chart, ratio_goal, rows_of
 from harness.run import QUIET_CORES
+from harness.windows import FIRST_PIECE_MS, BenchWindow
 
 PART: Final = DocsPart("gourmet bench generation compare", "loop.md", "Generation", "to here: compare")
 PICTURE: Final = "generation.svg"

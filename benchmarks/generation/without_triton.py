@@ -1,56 +1,49 @@
-"""The same sentences without Triton: the served loop in Python, transformers' loop, and another server."""
+"""The same sentences without a server: the served loop in Python, and transformers' loop."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from generation import ctranslate2_model
-from generation.asking import Exchange, Exchanged, answers, asked, measure_of
 from generation.sentences import BenchExamples, Sentences, same_as_alone
 from gourmet import repository
+from gourmet.measure.async_client import Load
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.transports import RawReply, Request
 from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import available_cpus
-from gourmet.serving.preflight import free_ports
 from gourmet.systems.translator.contract import TEXT
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING
-from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop
 from harness.run import Contender, Measure
-from harness.server import started
+from harness.windows import BenchLoad, BenchWindow, Meter, window
 
 PYTHON: Final = "in Python, no server"
 EAGER: Final = "transformers' generate, no server"
-FASTAPI: Final = "CTranslate2 behind FastAPI"
-# Of its numbers: all bits, which say what the network says, and eight, which are faster.
-FORMS: Final = ("float32", "int8")
 # What it takes to make rows of a request, to encode one, and to go a step.
 READING_MS, ENCODER_MS, STEP_MS = "reading ms", "encoder ms", "step ms"
 
-_SERVERS: Final = Path(__file__).resolve().parent / "servers"
 _LEVELS: Final = (1, 8)
-_SERVED_LEVELS: Final = (1, 8, 16)
 _ROWS: Final = 16
 _WITHIN_S: Final = 60.0
 _STEPS: Final = 50
 _SO_FAR: Final = 5  # words of the answer that is in the middle of a step
 
 
-def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Contender]:
-    """`programs` is the folder of those of CTranslate2's environment."""
+def contenders(sentences: Sentences) -> list[Contender]:
     cpus = available_cpus()
     return [
         *(
@@ -58,13 +51,21 @@ def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Conte
             for threads in sorted({1, cpus})
         ),
         eager(sentences),
-        *(
-            # Workers and threads of each, by which CTranslate2 may use all processors.
-            behind_fastapi(sentences, programs, form, workers, threads)
-            for form in FORMS
-            for workers, threads in sorted({(1, cpus), (cpus, 1)})
-        ),
     ]
+
+
+class InThreads:
+    """Asks a function of this process, in threads of its own."""
+
+    def __init__(self, answer: Callable[[Any], Any], threads: int) -> None:
+        self._answer, self._pool = answer, ThreadPoolExecutor(threads)
+
+    async def send(self, request: Request) -> RawReply:
+        loop = asyncio.get_running_loop()
+        return RawReply({}, await loop.run_in_executor(self._pool, self._answer, request.body))
+
+    async def close(self) -> None:
+        self._pool.shutdown()
 
 
 def in_python(
@@ -93,8 +94,16 @@ def in_python(
             middle = sorted(examples.examples, key=len)[len(examples.examples) // 2]
             read = partial(network.requested, {given: [middle]})
             figures = {**_parts_ms(network.engine, read), **examples.agreement(arm, alone)}
-            ask = partial(asked, arm, examples.examples, alone, say)
-            yield lambda load: closed_loop(load, [ask] * load.level, examples.options, figures=figures)
+            requests = [Request((number,), example) for number, example in enumerate(examples.examples)]
+
+            def check(request: Request, reply: RawReply) -> None:
+                same_as_alone(arm, reply.body, alone[request.rows[0]])
+
+            def measure(load: BenchLoad) -> BenchWindow:
+                wire = InThreads(say, load.level)
+                return window(load, wire, requests, check, examples.options, figures=figures)
+
+            yield measure
         finally:
             room.close()
 
@@ -111,57 +120,19 @@ def eager(sentences: Sentences) -> Contender:
         groups = [texts[first : first + load.level] for first in range(0, len(texts), load.level)]
         right = [translate(network, tokenizer, group) for group in groups]
 
-        def ask(number: int) -> int:
-            place = number % len(groups)
-            for found, alone in zip(translate(network, tokenizer, groups[place]), right[place], strict=True):
-                same_as_alone(EAGER, found, alone)
-            return len(groups[place])
+        def check(request: Request, reply: RawReply) -> None:
+            for answer, alone in zip(reply.body, right[request.rows[0]], strict=True):
+                same_as_alone(EAGER, answer, alone)
 
         agreement = sentences.agreement(EAGER, [text for group in right for text in group])
-        return closed_loop(load, [ask], sentences.options, figures=agreement)
+        requests = itertools.cycle([Request((number,), group) for number, group in enumerate(groups)])
+        wire, meter = InThreads(partial(translate, network, tokenizer), 1), Meter()
+        times = sentences.options.warm_up_s, sentences.options.measure_s
+        traffic = Load(wire, requests, LoadSpec(EAGER), check, *times, meter.look).run()
+        return meter.window(load, traffic, agreement, counts=lambda request: len(request.body))
 
     loads = [BenchLoad(EAGER, sentences.system, level) for level in _LEVELS]
     return Contender(EAGER, loads, lambda: nullcontext(measure))
-
-
-def behind_fastapi(
-    sentences: Sentences, programs: Callable[[], Path], form: str, workers: int, threads: int
-) -> Contender:
-    arm = f"{FASTAPI}, {form}, {workers} × {threads}"
-
-    @contextmanager
-    def start() -> Iterator[Measure]:
-        with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
-            ctranslate2_model.convert(sentences.checkpoint, Path(name), form)
-            command = [str(programs() / "uvicorn"), "ctranslate2_app:app"]
-            env = {
-                "MODEL": name,
-                "TOKENIZER": str(sentences.checkpoint.folder.resolve()),
-                "THREADS": str(threads),
-                "WORKERS": str(workers),
-            }
-            with behind_uvicorn(arm, sentences, command, env, _translate) as measure:
-                yield measure
-
-    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _SERVED_LEVELS], start)
-
-
-@contextmanager
-def behind_uvicorn(
-    arm: str, examples: BenchExamples, command: Sequence[str], env: Mapping[str, str], exchange: Exchange
-) -> Iterator[Measure]:
-    """An application on a port of its own, every answer compared with the one that it gives alone."""
-    (port,) = free_ports(1)
-    whole = [*command, "--host", "127.0.0.1", "--no-access-log", "--port", str(port)]
-    clean = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
-    with started(arm, whole, clean, _SERVERS, lambda: answers(port, examples.examples[0], exchange)):
-        yield measure_of(arm, port, examples, exchange)
-
-
-def _translate(client: HttpClient, text: str) -> Exchanged:
-    body = json.dumps({"text": text}).encode()
-    answer = client.request("POST", "/translate", body)
-    return Exchanged(json.loads(answer)["translation"], len(body) + len(answer))
 
 
 def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:

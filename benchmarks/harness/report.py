@@ -16,8 +16,8 @@ from gourmet.measure.results import Requirement
 from gourmet.reports import machine
 from gourmet.reports.chart import Bar, Drawing, bars
 from gourmet.reports.table import write_section
-from harness.load import BenchLoad, BenchWindow, percentiles
 from harness.run import QUIET_CORES
+from harness.windows import BenchLoad, BenchWindow, percentiles
 
 
 @dataclass(frozen=True)

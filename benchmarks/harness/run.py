@@ -1,24 +1,43 @@
-"""All contenders under all their loads, in turns: A B C … A B C …"""
+"""Contenders under all their loads, in turns: A B C … A B C …; each with its own server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import click
+import psutil
+
+from gourmet.errors import GourmetError
+from gourmet.measure.server_probe import tree
+from gourmet.measure.transports import RequestFailed
 from gourmet.reports.machine import about
 from gourmet.result_store import ResultStore
+from gourmet.serving.processes import Child
+from gourmet.serving.waiting import wait_until
 from gourmet.training.task import Tick
-from harness.load import BenchLoad, BenchWindow
-from harness.server import DidNotStart
+from harness.windows import BenchLoad, BenchWindow
 
 # A window in which others took more of the machine than this is measured again, at most so many times.
 QUIET_CORES: Final = 0.1
 _TRIES: Final = 3
 
+_START_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 12.0
+_LOG_LINES: Final = 30
+
 Measure = Callable[[BenchLoad], BenchWindow]
+
+
+class DidNotStart(GourmetError):
+    """A server did not answer in time; its last lines say why."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +97,47 @@ def run(
 
 def _key(load: BenchLoad) -> tuple[str, str, int]:
     return load.arm, load.inputs, load.level
+
+
+@contextlib.contextmanager
+def started(
+    words: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, ask: Callable[[], object]
+) -> Iterator[int]:
+    """Yield the process of a server that `ask` was answered by.
+
+    Before, `ask` raises OSError, ValueError or RequestFailed.
+    """
+    lines: deque[str] = deque(maxlen=_LOG_LINES)
+    child = Child(command, env={**os.environ, **env}, cwd=cwd, on_line=lines.append)
+
+    def answers() -> bool:
+        if (status := child.exit_status()) is not None:
+            raise TimeoutError(f"ended with status {status}")
+        with contextlib.suppress(OSError, ValueError, RequestFailed):
+            ask()
+            return True
+        return False
+
+    try:
+        try:
+            wait_until(answers, _START_TIMEOUT_S, "did not answer", poll_s=0.1)
+        except TimeoutError as exc:
+            last = " | ".join([line.strip() for line in lines if line.strip()][-5:])
+            raise DidNotStart(f"{words} {exc}; its last lines: {last}") from exc
+        yield child.pid
+    finally:
+        # Also what has left the child's session, as BentoML's workers do.
+        below = tree(child.pid)[1:]
+        child.stop(_STOP_TIMEOUT_S)
+        for process in psutil.wait_procs(below, timeout=2)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def main(command: click.Command) -> None:
+    """Run the command line; what a user can do something about is one sentence."""
+    try:
+        command()
+    except GourmetError as exc:
+        click.echo(f"Error: {exc}", err=True)
+        sys.exit(exc.exit_code)

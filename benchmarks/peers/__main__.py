@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from harness.main import main  # noqa: E402 - the path comes first
+from harness.run import main  # noqa: E402 - the path comes first
 from peers.command import peers  # noqa: E402
 
 if __name__ == "__main__":

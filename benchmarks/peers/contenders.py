@@ -6,7 +6,7 @@ import os
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,13 @@ from typing import Final, Literal
 
 import psutil
 
-from gourmet.measure.task import MeasureOptions
+from gourmet.measure.task import MeasureOptions, ask_each
+from gourmet.measure.transports import Http, RawReply, Request, photo_request
 from gourmet.measure.validity import WrongAnswers
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
-from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
-from harness.run import Contender, Measure
-from harness.server import started
+from harness.run import Contender, Measure, started
+from harness.windows import BenchLoad, BenchWindow, window
 from peers import limit
 from peers.expected import SERVERS, Expected, Model, Way, complaint
 from peers.photo_sets import PhotoSet
@@ -104,21 +104,21 @@ class PhotoBench:
         with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:
             port, *others = free_ports(4)
             command, env, cwd = self._command(arm, model, port, others, Path(home))
-            forms = {name: [photo_form(photo) for photo in drawn.photos] for name, drawn in self.sets.items()}
-            with started(arm.words, command, env, cwd, partial(_ask_sample, port, arm.path)) as pid:
+            wire = partial(Http, f"127.0.0.1:{port}", arm.path)
+            sample = photo_request((), contract.SYSTEM.sample())
+            with started(arm.words, command, env, cwd, lambda: ask_each(wire(), [sample])) as pid:
                 groups = _groups(arm, pid)
 
                 def measure(load: BenchLoad) -> BenchWindow:
-                    photos, right = forms[load.inputs], self.expected[load.inputs, way]
+                    photos, right = self.sets[load.inputs].photos, self.expected[load.inputs, way]
+                    forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
-                    def ask(client: HttpClient, number: int) -> int:
-                        photo = number % len(photos)
-                        answer = client.request("POST", arm.path, photos[photo])
-                        if wrong := complaint(answer, right[photo]):
-                            raise WrongAnswers(f"{arm.words} answers photo {photo} wrongly: {wrong}")
-                        return 1
+                    def check(request: Request, reply: RawReply) -> None:
+                        (number,) = request.rows
+                        if wrong := complaint(reply.body, right[number]):
+                            raise WrongAnswers(f"{arm.words} answers photo {number} wrongly: {wrong}")
 
-                    return http_loop(load, partial(HttpClient, port, FORM_HEADERS), ask, self.options, groups)
+                    return window(load, wire(), forms, check, self.options, groups=groups)
 
                 yield measure
 
@@ -146,11 +146,6 @@ class PhotoBench:
         }
         command = [str(self.programs / arm.command[0]), *arm.command[1:]]
         return command + ([str(port)] if command[-1] == "--port" else []), env, SERVERS
-
-
-def _ask_sample(port: int, path: str) -> None:
-    with closing(HttpClient(port, FORM_HEADERS)) as client:
-        client.request("POST", path, photo_form(contract.SYSTEM.sample()))
 
 
 def _groups(arm: PhotoArm, pid: int) -> dict[str, int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
@@ -18,7 +18,7 @@ from gourmet.measure.without_server import Layout, usual_layouts
 from gourmet.pictures.classifier import Floats
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.food11 import contract
-from harness.load import Asker, BenchLoad, BenchWindow, CpuUsed, closed_loop
+from harness.windows import BenchLoad, BenchWindow, CpuUsed
 from peers.expected import TOLERANCE, Model, answering
 
 _STARTS_WITHIN_S: Final = 120.0
@@ -55,38 +55,43 @@ def _of_layout(
         initargs=(model, photos, right, layout.threads, together),
     ) as pool:
         before, began = CpuUsed.now(), time.perf_counter()
-        working = [pool.submit(_work, load, options) for _ in range(layout.sessions)]
-        windows = [each.result() for each in working]
+        working = [pool.submit(_work, options.warm_up_s, options.measure_s) for _ in range(layout.sessions)]
+        results = [future.result() for future in working]
         foreign_cores = CpuUsed.now().foreign_since(before) / (time.perf_counter() - began)
-    first = windows[0]
-    return replace(
-        first,
-        latencies_ms=tuple(took_ms for window in windows for took_ms in window.latencies_ms),
-        foreign_cores=foreign_cores,
-        cpu_ms={"process": float(np.mean([window.cpu_ms["process"] for window in windows]))},
-        memory_mib={},
-        client_cores=0.0,
+    latencies_ms = tuple(took_ms for took, _, _ in results for took_ms in took)
+    seconds, cpu_s = (
+        sum(figures) for figures in zip(*((wall, cpu) for _, wall, cpu in results), strict=True)
     )
+    cpu_ms = {"process": 1000 * cpu_s / max(1, len(latencies_ms))}
+    return BenchWindow(load, seconds / len(results), latencies_ms, foreign_cores, cpu_ms=cpu_ms)
 
 
-_asker: list[Asker] = []
+_classify: list[Callable[[int], None]] = []
 
 
 def _open(model: Model, photos: Sequence[bytes], right: Floats, threads: int, together: Any) -> None:
     """In a process of its own, which begins when all others can."""
     answer = answering(model, threads=threads)
 
-    def ask(number: int) -> int:
+    def classify(number: int) -> None:
         photo = number % len(photos)
         probabilities = answer(contract.SYSTEM.pixels(photos[photo]))
         if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
             raise WrongAnswers(f"{model.name} answers photo {photo} differently on {threads} threads")
-        return 1
 
-    ask(0)
-    _asker.append(ask)
+    classify(0)
+    _classify.append(classify)
     together.wait(_STARTS_WITHIN_S)
 
 
-def _work(load: BenchLoad, options: MeasureOptions) -> BenchWindow:
-    return closed_loop(load, _asker, options, {"process": os.getpid()})
+def _work(warm_up_s: float, measure_s: float) -> tuple[list[float], float, float]:
+    """Classify photos in turn; return the milliseconds of each, and the seconds and CPU seconds of all."""
+    numbers, latencies_ms = itertools.count(), list[float]()
+    ends = time.perf_counter() + warm_up_s
+    while time.perf_counter() < ends:
+        _classify[0](next(numbers))
+    busy_s, began = time.process_time(), time.perf_counter()
+    while (sent := time.perf_counter()) < began + measure_s:
+        _classify[0](next(numbers))
+        latencies_ms.append(1000 * (time.perf_counter() - sent))
+    return latencies_ms, time.perf_counter() - began, time.process_time() - busy_s

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from generation import served, without_triton
-from generation.asking import FIRST_PIECE_MS
 from generation.served import (
     BLS,
     IN_PROCESS,
@@ -28,8 +27,8 @@ from gourmet.measure.scenarios import loops
 from gourmet.measure.task import MeasureOptions
 from gourmet.systems.translator.contract import SYSTEM, TEXT
 from gourmet.systems.translator.serving import SERVING
-from harness.load import BenchWindow
 from harness.run import Contender
+from harness.windows import FIRST_PIECE_MS, BenchWindow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

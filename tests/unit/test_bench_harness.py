@@ -16,12 +16,13 @@ import pytest
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.task import MeasureOptions
+from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
 from harness import environment
-from harness.load import BenchLoad, BenchWindow, CpuUsed, HttpClient, closed_loop, http_loop
 from harness.report import DocsPart, ratio_goal, rows_of
-from harness.run import Contender, Measure, run
-from harness.server import DidNotStart, started
+from harness.run import Contender, DidNotStart, Measure, run, started
+from harness.windows import BenchLoad, BenchWindow, CpuUsed
+from harness.windows import window as measure_window
 
 SHORT = MeasureOptions(window_s=0.6, windows=1, warm_up_s=0.1)
 LOAD = BenchLoad("arm", "photos", 3)
@@ -65,14 +66,16 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def ask(client: HttpClient, number: int) -> int:
-    body = [b"a", b"b" * 300_000][number % 2]
-    assert client.request("POST", "/", body) == b"right"
-    return 1
+REQUESTS = [Request((0,), b"a"), Request((1,), b"b" * 300_000)]
+
+
+def check(request: Request, reply: RawReply) -> None:
+    assert reply.body == b"right"
 
 
 def looped(port: int) -> BenchWindow:
-    return http_loop(LOAD, lambda: HttpClient(port, {}), ask, SHORT, {"server": os.getpid()})
+    wire = Http(f"127.0.0.1:{port}", "/")
+    return measure_window(LOAD, wire, REQUESTS, check, SHORT, groups={"server": os.getpid()})
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
@@ -80,7 +83,7 @@ def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: in
     answers, errors = len(found.latencies_ms), sum(found.errors.values())
     assert answers > 10
     assert 0.05 < errors / (answers + errors) < 0.4, "errors are counted and never averaged in"
-    assert list(found.errors) == ["ValueError: HTTP 503: right"]
+    assert list(found.errors) == ["HTTP 503: right"]
     assert found.seconds >= 0.6
     assert found.per_s == pytest.approx(answers / found.seconds)
     assert found.cpu_ms["server"] > 0
@@ -90,16 +93,16 @@ def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: in
 def test_a_server_that_answers_nothing_has_no_speed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        with pytest.raises(UsageError, match=r"arm, photos, 3 at a time: no answer in .*ConnectionRefused"):
+        with pytest.raises(UsageError, match=r"arm, photos, 3 at a time: no answer in .*Connect call failed"):
             looped(taken.getsockname()[1])
 
 
-def test_a_wrong_answer_ends_the_run_also_before_the_window() -> None:
-    def ask_wrongly(_number: int) -> int:
+def test_a_wrong_answer_ends_the_run_also_before_the_window(port: int) -> None:
+    def is_wrong(request: Request, reply: RawReply) -> None:
         raise WrongAnswers("photo 0 wrongly: Bread")
 
     with pytest.raises(WrongAnswers, match="photo 0 wrongly"):
-        closed_loop(LOAD, [ask_wrongly], SHORT)
+        measure_window(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, is_wrong, SHORT)
 
 
 def test_what_others_take_of_the_machine_is_neither_the_bench_nor_what_it_started() -> None:

@@ -1,0 +1,111 @@
+"""Servers that take a text as JSON over HTTP: the web app's API, streamed, and CTranslate2 behind FastAPI.
+
+Every answer is compared with the one that the server gives to the same text alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from generation import ctranslate2_model
+from generation.sentences import BenchExamples, Sentences, same_as_alone
+from gourmet.measure.task import ask_each
+from gourmet.measure.transports import Http, RawReply, Request
+from gourmet.serving.preflight import free_ports
+from harness.run import Contender, Measure, started
+from harness.windows import BenchLoad, window
+
+WEB: Final = "the web app's API, streamed"
+FASTAPI: Final = "CTranslate2 behind FastAPI"
+# Of its numbers: all bits, which say what the network says, and eight, which are faster.
+FORMS: Final = ("float32", "int8")
+_SERVERS: Final = Path(__file__).resolve().parent / "servers"
+_LEVELS: Final = (1, 8, 16)
+
+
+@contextmanager
+def _measure_of(
+    arm: str,
+    examples: BenchExamples,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    http: Callable[[], Http],
+    body: Callable[[Any], dict[str, Any]],
+    read: Callable[[bytes], str],
+) -> Iterator[Measure]:
+    """Start a server, and yield the function that measures it; `read` returns the text of an answer."""
+    requests = [
+        Request((number,), json.dumps(body(example)).encode(), {"Content-Type": "application/json"})
+        for number, example in enumerate(examples.examples)
+    ]
+    with started(arm, command, env, cwd, lambda: ask_each(http(), requests[:1])):
+        alone = [read(reply.body) for reply in ask_each(http(), requests)]
+        agreement = examples.agreement(arm, alone)
+
+        def check(request: Request, reply: RawReply) -> None:
+            same_as_alone(arm, read(reply.body), alone[request.rows[0]])
+
+        yield lambda load: window(load, http(), requests, check, examples.options, figures=agreement)
+
+
+def web_app(sentences: Sentences) -> Contender:
+    """The whole way from a visitor to the network, as the page goes it."""
+
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        with TemporaryDirectory(prefix="gourmet-web-") as home:
+            port, *others = free_ports(4)
+            command = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
+            for option, other in zip(("--http-port", "--grpc-port", "--metrics-port"), others, strict=True):
+                command += [option, str(other)]
+            http = partial(Http, f"127.0.0.1:{port}", "/api/v1/translate", streams=True)
+            body = lambda text: {"text": text, "stream": True}  # noqa: E731
+            with _measure_of(WEB, sentences, command, {}, Path(home), http, body, _last_event) as measure:
+                yield measure
+
+    return Contender(WEB, [BenchLoad(WEB, sentences.system, 1)], start)
+
+
+def _last_event(events: bytes) -> str:
+    _, done, data = events.rpartition(b"event: done\ndata: ")
+    if not done:
+        raise ValueError("the answer has no end")
+    return str(json.loads(data)["text"])
+
+
+def behind_fastapi(
+    sentences: Sentences, programs: Callable[[], Path], form: str, workers: int, threads: int
+) -> Contender:
+    """`programs` is the folder of those of CTranslate2's environment."""
+    arm = f"{FASTAPI}, {form}, {workers} × {threads}"
+
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
+            ctranslate2_model.convert(sentences.checkpoint, Path(name), form)
+            (port,) = free_ports(1)
+            command = [str(programs() / "uvicorn"), "ctranslate2_app:app", "--host", "127.0.0.1"]
+            command += ["--no-access-log", "--port", str(port)]
+            env = {
+                "MODEL": name,
+                "TOKENIZER": str(sentences.checkpoint.folder.resolve()),
+                "THREADS": str(threads),
+                "WORKERS": str(workers),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+            http = partial(Http, f"127.0.0.1:{port}", "/translate")
+            read = lambda body: str(json.loads(body)["translation"])  # noqa: E731
+            with _measure_of(
+                arm, sentences, command, env, _SERVERS, http, lambda text: {"text": text}, read
+            ) as measure:
+                yield measure
+
+    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _LEVELS], start)
