@@ -1,7 +1,7 @@
 """Steady load through the app in which every request is accounted for.
 
     photos = learn(web.url, some_photos)            # what each is answered when it is asked alone
-    with Load(web.url, photos, per_s=20) as load:
+    with PhotoLoad(web.url, photos, per_s=20) as load:
         load.run_for(5)
         ...bring the fault about, and end it...
         ended = time.monotonic()
@@ -22,19 +22,22 @@ import asyncio
 import contextlib
 import math
 import resource
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from itertools import count
+from itertools import cycle
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from support.exchange import HttpAnswer, LosslessConnection, Unanswered, connect
 from support.table import TableRow
+
+from gourmet.measure.async_client import Load
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.transports import RawReply, Request
 
 Outcome = Literal["answered", "refused", "wrong", "silent"]
 ANSWERED: Final = "answered"
@@ -163,7 +166,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 class PhotoLoad:
-    """Asks at `per_s`, which may be changed meanwhile, or with `at_once` under way; awaits every answer."""
+    """Photos in a thread: `per_s`, which may change meanwhile, or `at_once` under way."""
 
     def __init__(
         self,
@@ -177,25 +180,38 @@ class PhotoLoad:
         keeps_alive: bool = False,
         asks_again: bool = False,
     ) -> None:
-        self.per_s = per_s
-        self._asks_again = asks_again
-        self._at_once = at_once
-        self._client = _PhotosClient(url, path, silent_after_s, keeps_alive)
-        self._photos = photos
-        self._numbers = count()
-        self._attempts: list[Attempt] = []
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._send()), name="load")
-        self._failed: BaseException | None = None
+        spec = LoadSpec("", at_once) if at_once else LoadSpec("", per_s, "constant")
+        client = _PhotosClient(url, path, silent_after_s, keeps_alive, asks_again)
+        requests = (
+            Request((), photo, {"X-Request-ID": f"load-{n}"}) for n, photo in enumerate(cycle(photos))
+        )
+        self._outcomes: list[tuple[Outcome, str, bool]] = []
+        self._load = Load(
+            client,
+            requests,
+            spec,
+            lambda _, reply: self._outcomes.append(reply.body),
+            max_in_flight=math.inf,
+            max_late_s=math.inf,
+        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+
+    @property
+    def per_s(self) -> float:
+        return self._load.load.level
+
+    @per_s.setter
+    def per_s(self, rate: float) -> None:
+        self._load.load = replace(self._load.load, level=rate)
 
     def __enter__(self) -> PhotoLoad:
         _allow_many_connections()
-        self._thread.start()
+        self._running = self._pool.submit(self._load.run)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
+        self._load.stop()
+        self._pool.shutdown()
 
     def run_for(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -210,63 +226,46 @@ class PhotoLoad:
 
     def account(self) -> Account:
         """Everything so far; after the end, every request that was sent."""
-        if self._failed:
-            raise self._failed
-        return Account(tuple(sorted(self._attempts, key=lambda attempt: attempt.sent)))
-
-    async def _send(self) -> None:
-        try:
-            await asyncio.gather(*(self._in_turn() for _ in range(self._at_once)))
-            if not self._at_once:
-                await self._when_due()
-        except BaseException as exc:
-            self._failed = exc
-        finally:
-            self._client.close()
-
-    async def _in_turn(self) -> None:
-        while not self._ending.is_set():
-            await self._one(time.monotonic())
-
-    async def _when_due(self) -> None:
-        under_way: set[asyncio.Task[None]] = set()
-        due = time.monotonic()
-        while not self._ending.is_set():
-            if (wait := due - time.monotonic()) > 0:
-                await asyncio.sleep(min(wait, 0.1))
-                continue
-            task = asyncio.create_task(self._one(due))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-            due += 1 / self.per_s
-        await asyncio.gather(*under_way)
-
-    async def _one(self, due: float) -> None:
-        sent = time.monotonic()
-        number = next(self._numbers)
-        name, photo = f"load-{number}", self._photos[number % len(self._photos)]
-        outcome, reason = await self._exchange(photo, name)
-        if again := self._asks_again and reason.startswith(_CONNECTION_ENDED):
-            outcome, reason = await self._exchange(photo, name)
-        self._attempts.append(Attempt(due, sent, time.monotonic(), outcome, reason, again))
-
-    async def _exchange(self, photo: KnownPhoto, name: str) -> tuple[Outcome, str]:
-        try:
-            return judge(await self._client.ask(photo.data, name), photo, name)
-        except Unanswered as exc:
-            return SILENT, str(exc)
+        if self._running.done():
+            self._running.result()
+        # The times are of time.perf_counter, which is time.monotonic on Linux.
+        times = zip(self._load.times.copy(), self._outcomes, strict=False)
+        attempts = [Attempt(*moments, *outcome) for moments, outcome in times]
+        return Account(tuple(sorted(attempts, key=lambda attempt: attempt.sent)))
 
 
 class _PhotosClient:
     """Asks the app for one photo, as a form."""
 
-    def __init__(self, url: str, path: str, silent_after_s: float, keeps_alive: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str = "/predict",
+        silent_after_s: float = 30.0,
+        keeps_alive: bool = False,
+        asks_again: bool = False,
+    ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._path = path
         self._silent_after_s = silent_after_s
         self._keeps_alive = keeps_alive
+        self._asks_again = asks_again
         self._idle: list[LosslessConnection] = []
+
+    async def send(self, request: Request) -> RawReply:
+        """The body of the reply is the outcome, its reason, and whether the request was sent twice."""
+        outcome, reason = await self._exchange(request)
+        if again := self._asks_again and reason.startswith(_CONNECTION_ENDED):
+            outcome, reason = await self._exchange(request)
+        return RawReply({}, (outcome, reason, again))
+
+    async def _exchange(self, request: Request) -> tuple[Outcome, str]:
+        photo, name = request.body, request.headers["X-Request-ID"]
+        try:
+            return judge(await self.ask(photo.data, name), photo, name)
+        except Unanswered as exc:
+            return SILENT, str(exc)
 
     async def ask(self, photo: bytes, name: str) -> HttpAnswer:
         message = self._message(name, photo)
@@ -284,7 +283,7 @@ class _PhotosClient:
             self._idle.append(connection)
         return answer
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for connection in self._idle:
             connection.close()
 
@@ -332,7 +331,7 @@ def learn(url: str, photos: Sequence[bytes]) -> list[KnownPhoto]:
     """What the app answers each photo, one after the other; they must differ, so that a mix-up shows."""
 
     async def ask_all() -> list[HttpAnswer]:
-        client = _PhotosClient(url, "/predict", 30.0, keeps_alive=False)
+        client = _PhotosClient(url)
         return [await client.ask(photo, "learn") for photo in photos]
 
     found = []
