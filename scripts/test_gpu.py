@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import multiprocessing
 import os
-import pickle
 import platform
 import shutil
-import socket
-import struct
 import subprocess
 import tempfile
-import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -32,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,9 +35,18 @@ import numpy as np
 import onnxruntime as ort
 import psutil
 
-from gourmet.repository import DEFAULT
+from gourmet.client.model_config import as_json
+from gourmet.measure.async_client import Load
+from gourmet.measure.inputs import InputRows, rows_of
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.scenario import load_config
+from gourmet.measure.server_probe import cpu_s, spent_s, tree
+from gourmet.measure.task import Addresses
+from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
+from gourmet.repository import DEFAULT, read_config
 from gourmet.runtime.batches import Feeds, padded
-from gourmet.runtime.instances import CONFIG_NAME_ENV
+from gourmet.runtime.instances import CONFIG_NAME_ENV, parameter
+from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import food11
@@ -65,10 +69,7 @@ LEVELS: Final = (1, 16, 64)
 MEASURED_S: Final = 2.0
 # In TF32 and fp16 answers differ from the CPU's by thousandths; another picture's differ by far more.
 ALLOWED: Final = 0.03
-NAMES: Final = {
-    MODEL: ("INPUT_IMAGE", "BYTES", [1, 1], "PROBABILITIES"),
-    ONNX: ("input", "FP32", [1, 3, 224, 224], "output"),
-}
+OUTPUTS: Final = {MODEL: "PROBABILITIES", ONNX: "output"}
 
 
 @dataclass
@@ -354,27 +355,9 @@ class Triton:
         self._server.close()
         self._log.close()
 
-    def ask(self, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        url = f"http://{self.options.http_url}/v2/{path}"
-        try:
-            with urllib.request.urlopen(url, data, timeout=120) as answer:
-                return json.loads(answer.read() or "null")
-        except urllib.error.HTTPError as exc:
-            raise RuntimeError(exc.read().decode(errors="replace")[:400]) from exc
-
-    def load(self, model: str, config: dict[str, Any]) -> None:
-        self.ask(f"repository/models/{model}/load", {"parameters": {"config": json.dumps(config)}})
-
-    def counts(self, model: str) -> tuple[int, int]:
-        """Rows, and runs of the network."""
-        found = self.ask(f"models/{model}/stats")["model_stats"]
-        return sum(each["inference_count"] for each in found), sum(each["execution_count"] for each in found)
-
-    def cpu_s(self) -> dict[int, float]:
-        """CPU seconds so far, by process."""
-        root = psutil.Process(self._server.pid)
-        return {each.pid: sum(each.cpu_times()[:2]) for each in [root, *root.children(recursive=True)]}
+    @property
+    def processes(self) -> list[psutil.Process]:
+        return tree(self._server.pid)
 
     def gpu_metrics(self) -> list[str]:
         with urllib.request.urlopen(self.options.metrics_url, timeout=10) as answer:
@@ -400,10 +383,11 @@ def served(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
                 took = time.monotonic() - began
                 words = f"configs/{profile}.pbtxt" if profile else "config.pbtxt"
                 report.say(f"- With {words} of the models, Triton answered {took:.1f} s after its start.")
-                index = triton.ask("repository/index", {})
-                broken = [each for each in index if each.get("state") != "READY"]
-                for each in broken:
-                    report.say(f"- {each['name']} is not served: {each.get('reason', '')[:500]}")
+                with connect(triton.options.http_url) as asked:
+                    index = asked.index()
+                broken = {name: about for name, about in index.items() if about.get("state") != "READY"}
+                for name, about in broken.items():
+                    report.say(f"- {name} is not served: {about.get('reason', '')[:500]}")
                 if broken and profile:
                     continue  # without the profile, the CPU would do as well
                 measured(report, triton, pictures, on_gpu)
@@ -412,8 +396,10 @@ def served(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
 
 
 def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -> None:
-    usual = {model: triton.ask(f"models/{model}/config") for model in (MODEL, ONNX)}
-    clients = Clients(triton.options.http_url, pictures)
+    target = Addresses(triton.options.http_url)
+    with connect(target.url) as asked:
+        usual = {model: asked.config(model) for model in (MODEL, ONNX)}
+    clients = Clients(target.url, pictures)
     starts = []
     headings = "rows/s", "p50 ms", "p99 ms", "rows a run", "GPU %", "server's cores", "answers"
     report.table("model", "config", "clients", *headings)
@@ -427,7 +413,7 @@ def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -
             try:
                 began = time.monotonic()
                 if arm.instances:
-                    triton.load(arm.model, arm.config(usual[arm.model]))
+                    load_config(target, arm.model, arm.config(usual[arm.model]))
                 loaded = time.monotonic()
                 clients.ask(arm.model, expected, 1, 0.0)
                 first = time.monotonic()
@@ -453,20 +439,20 @@ def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -
 
 def point(triton: Triton, model: str, level: int, clients: Clients, expected: Any) -> list[str]:
     """The figures of one load."""
-    before, cpu, began = triton.counts(model), triton.cpu_s(), time.monotonic()
-    loads: list[int] = []
-    took, wrong, failed, worst = clients.ask(
-        model,
-        expected,
-        level,
-        MEASURED_S,
-        lambda: loads.extend(int(each) for each in smi("utilization.gpu")[:1] if each.isdigit()),
-    )
-    after, used, seconds = triton.counts(model), triton.cpu_s(), time.monotonic() - began
-    busy = sum(spent - cpu.get(pid, spent) for pid, spent in used.items()) / seconds
+    with connect(triton.options.http_url) as asked:
+        before, cpu, began = asked.total(model), cpu_s(triton.processes), time.monotonic()
+        loads: list[int] = []
+        took, wrong, failed, worst = clients.ask(
+            model,
+            expected,
+            level,
+            MEASURED_S,
+            lambda: loads.extend(int(each) for each in smi("utilization.gpu")[:1] if each.isdigit()),
+        )
+        rows = asked.total(model).since(before).mean_batch
+        busy = spent_s(cpu, cpu_s(triton.processes)) / (time.monotonic() - began)
     answers = f"{wrong} WRONG" if wrong else f"{len(took)} right"
     answers += f", ±{worst:.2g}" + (f"; {len(failed)} failed: {failed[0]}" if failed else "")
-    rows = (after[0] - before[0]) / max(1, after[1] - before[1])
     p50, p99 = np.percentile(took, (50, 99)) if len(took) else (np.nan, np.nan)
     gpu = f"{np.mean(loads):.0f}" if loads else "–"
     return [
@@ -484,17 +470,13 @@ def point(triton: Triton, model: str, level: int, clients: Clients, expected: An
 
 
 class Clients:
-    """Closed loops on kept connections; every answer is compared with its picture's."""
+    """The load of `gourmet.measure` in several processes; every answer is compared with its picture's."""
 
     def __init__(self, url: str, pictures: Pictures) -> None:
         self._url = url
-        self._folder = tempfile.TemporaryDirectory()
-        for model in (MODEL, ONNX):
-            requests = [request(url, model, pictures, row) for row in range(len(pictures.files))]
-            Path(self._folder.name, model).write_bytes(pickle.dumps(requests))
         # Not forked off this process, which uses the GPU.
         self._workers = max(1, (os.cpu_count() or 2) // 3)
-        self._pool = multiprocessing.get_context("spawn").Pool(self._workers)
+        self._pool = multiprocessing.get_context("spawn").Pool(self._workers, keep, [pictures.files])
         self._pool.map(time.sleep, [0.5] * self._workers, chunksize=1)
 
     def __enter__(self) -> Clients:
@@ -502,7 +484,6 @@ class Clients:
 
     def __exit__(self, *_: object) -> None:
         self._pool.terminate()
-        self._folder.cleanup()
 
     def ask(
         self,
@@ -515,11 +496,8 @@ class Clients:
         """How long answers took, in ms, how many were wrong, what failed, and the largest difference."""
         begin = time.time() + 0.2
         shares = [len(range(place, level, self._workers)) for place in range(self._workers)]
-        path = str(Path(self._folder.name, model))
-        jobs = [
-            (self._url, path, expected, share, begin, seconds, place) for place, share in enumerate(shares)
-        ]
-        running = self._pool.starmap_async(asked, jobs, chunksize=1)
+        jobs = [(self._url, model, expected, share, begin, seconds) for share in shares if share]
+        running = self._pool.starmap_async(load, jobs, chunksize=1)
         while time.time() < begin + seconds:
             meanwhile()
             time.sleep(0.1)
@@ -527,95 +505,41 @@ class Clients:
         return (
             1e3 * np.concatenate(took),
             sum(wrong),
-            [words for each in failed for words in each],
+            [words for some in failed for words in some],
             max(worst),
         )
 
 
+_files: list[bytes] = []
+
+
+def keep(files: list[bytes]) -> None:
+    """Keep the pictures in a process of the clients."""
+    _files.extend(files)
+
+
 @cache
-def requests_in(path: str) -> list[bytes]:
-    found: list[bytes] = pickle.loads(Path(path).read_bytes())
-    return found
+def rows_of_model(url: str, model: str) -> InputRows:
+    with connect(url) as triton:
+        return rows_of(triton.describe(model), SYSTEM, _files, "the pictures")
 
 
-def request(url: str, model: str, pictures: Pictures, row: int) -> bytes:
-    """A whole HTTP request, with its tensor and its answer in binary."""
-    name, datatype, shape, output = NAMES[model]
-    content = pictures.files[row]
-    tensor = (
-        struct.pack("<I", len(content)) + content if datatype == "BYTES" else pictures.rows[row].tobytes()
-    )
-    given = {
-        "name": name,
-        "shape": shape,
-        "datatype": datatype,
-        "parameters": {"binary_data_size": len(tensor)},
-    }
-    wanted = {"name": output, "parameters": {"binary_data": True}}
-    head = json.dumps({"inputs": [given], "outputs": [wanted]}).encode()
-    lengths = {"Inference-Header-Content-Length": len(head), "Content-Length": len(head) + len(tensor)}
-    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", f"Host: {url}"]
-    lines += [f"{field}: {length}" for field, length in lengths.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + head + tensor
-
-
-def asked(
-    url: str, path: str, expected: Any, count: int, begin: float, seconds: float, place: int
-) -> tuple[list[float], int, list[str], float]:
+def load(
+    url: str, model: str, expected: Any, level: int, begin: float, seconds: float
+) -> tuple[Any, int, list[str], float]:
     """So many clients of one process; each asks at least once."""
-    requests = requests_in(path)
-    took: list[float] = []
-    off: list[float] = []
-    failed: list[str] = []
+    rows, off = rows_of_model(url, model), list[float]()
+    wire = TritonHttp(url, model, rows, lambda values: values)
 
-    def client(number: int) -> None:
-        host, _, port = url.rpartition(":")
-        row = place * 7 + number * 3
-        try:
-            with socket.create_connection((host, int(port)), timeout=60) as line:
-                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while True:
-                    row = (row + 1) % len(requests)
-                    sent = time.time()
-                    line.sendall(requests[row])
-                    answer = answer_of(line)
-                    took.append(time.time() - sent)
-                    off.append(float(abs(probabilities(answer) - expected[row]).max()))
-                    if time.time() >= begin + seconds:
-                        return
-        except Exception as exc:
-            failed.append(f"{type(exc).__name__}: {exc}"[:200])
+    def check(request: Request, reply: RawReply) -> None:
+        found = calibrated(wire.read(reply)[OUTPUTS[model]], 1.0)
+        off.append(float(abs(found - expected[list(request.rows)]).max()))
 
+    everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(count)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return took, sum(each > ALLOWED for each in off), failed, max(off, default=0.0)
-
-
-def answer_of(line: socket.socket) -> Any:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = line.recv(65536)
-        if not more:
-            raise ConnectionError("closed")
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    fields = dict(each.lower().split(b": ", 1) for each in head.split(b"\r\n")[1:])
-    while len(body) < int(fields[b"content-length"]):
-        body += line.recv(65536)
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise RuntimeError(body[:200].decode(errors="replace"))
-    return np.frombuffer(body[int(fields[b"inference-header-content-length"]) :], np.float32)
-
-
-def probabilities(values: Any) -> Any:
-    if values.min() >= 0 and abs(values.sum() - 1) < 1e-3:
-        return values
-    values = np.exp(values - values.max())
-    return values / values.sum()
+    traffic = Load(wire, everything, LoadSpec(model, level), check, measure_s=seconds).run()
+    due, _, done = traffic.arrays()
+    return done - due, sum(each > ALLOWED for each in off), list(traffic.errors), max(off, default=0.0)
 
 
 def main() -> None:
@@ -644,10 +568,7 @@ def main() -> None:
     )
     report.say(f"- ONNX Runtime's providers: {', '.join(ort.get_available_providers())}")
     version_folder = max((DEFAULT / MODEL).glob("[0-9]*"), key=lambda path: int(path.name))
-    text = (DEFAULT / MODEL / "config.pbtxt").read_text()
-    temperature = float(
-        text.partition('key: "temperature"')[2].partition('string_value: "')[2].partition('"')[0] or 1
-    )
+    temperature = float(parameter(as_json(read_config(DEFAULT / MODEL)), "temperature") or 1)
     pictures = Pictures.made(version_folder, temperature)
     alone(report, pictures, version_folder, on_gpu)
     served(report, pictures, on_gpu, given.log)

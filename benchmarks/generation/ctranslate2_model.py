@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ctranslate2 import Translator
 from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
 from gourmet.systems.translator.network import Checkpoint
@@ -44,25 +42,3 @@ def convert(checkpoint: Checkpoint, folder: Path, form: str) -> None:
 def _pieces(checkpoint: Checkpoint) -> list[str]:
     numbers = json.loads((checkpoint.folder / VOCABULARY).read_text(encoding="utf-8"))
     return sorted(numbers, key=numbers.__getitem__)
-
-
-def open_model(
-    folder: Path, checkpoint: Checkpoint, max_tokens: int, threads: int
-) -> Callable[[Sequence[Sequence[int]], int], list[list[int]]]:
-    """What answers sources, so many at once, by a folder that `convert` wrote."""
-    translator = Translator(str(folder), inter_threads=1, intra_threads=threads)
-    pieces = _pieces(checkpoint)
-    ids = {piece: number for number, piece in enumerate(pieces)}
-
-    def answer(sources: Sequence[Sequence[int]], at_once: int) -> list[list[int]]:
-        found = translator.translate_batch(
-            [[pieces[number] for number in source] for source in sources],
-            max_batch_size=at_once,
-            beam_size=1,
-            min_decoding_length=0,
-            max_decoding_length=max_tokens,
-            suppress_sequences=[[PAD]],
-        )
-        return [[ids[piece] for piece in each.hypotheses[0]] for each in found]
-
-    return answer
