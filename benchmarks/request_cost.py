@@ -86,7 +86,11 @@ def contender(
 
 def costs_ms(windows: Sequence[BenchWindow], checkout: Path, name: str) -> list[float]:
     """By turn; a request that failed has no place in a mean."""
-    mine = [each for each in windows if (each.load.arm, each.load.inputs) == (str(checkout), name)]
+    mine = [
+        window_of_app
+        for window_of_app in windows
+        if (window_of_app.load.arm, window_of_app.load.inputs) == (str(checkout), name)
+    ]
     if errors := [error for window in mine for error in window.errors]:
         raise click.ClickException(f"{checkout}: {name} failed: {errors[0]}")
     return [window.cpu_ms["app"] for window in mine]

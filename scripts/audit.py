@@ -25,8 +25,8 @@ def main() -> int:
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
     command += ["--format", "json", "-r", "/dev/stdin"]
     try:
-        asked = subprocess.run(command, input=pins(), capture_output=True, text=True, timeout=600)
-        return tell(json.loads(asked.stdout)["dependencies"])
+        answer = subprocess.run(command, input=pins(), capture_output=True, text=True, timeout=600)
+        return tell(json.loads(answer.stdout)["dependencies"])
     except (subprocess.TimeoutExpired, json.JSONDecodeError, KeyError):
         return tell([])
 
@@ -38,19 +38,19 @@ def pins() -> str:
     return "\n".join(sorted(pinned)) + "\n"
 
 
-def tell(found: list[dict[str, Any]]) -> int:
+def tell(packages: list[dict[str, Any]]) -> int:
     """Print what is known of the packages; 1 where one of them is vulnerable."""
-    unknown = [one["name"] for one in found if "skip_reason" in one]
-    if len(unknown) == len(found):
+    unknown = [package["name"] for package in packages if "skip_reason" in package]
+    if len(unknown) == len(packages):
         click.echo("audit: THE DATABASE COULD NOT BE ASKED: no package was looked up")
         return 0
-    bad = [one for one in found if one.get("vulns")]
-    for one in bad:
-        for vulnerability in one["vulns"]:
+    bad = [package for package in packages if package.get("vulns")]
+    for package in bad:
+        for vulnerability in package["vulns"]:
             fixed = ", ".join(vulnerability["fix_versions"]) or "none yet"
-            click.echo(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
+            click.echo(f"{package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
     click.echo(
-        f"audit: {len(found) - len(unknown)} packages looked up, {len(bad)} with known vulnerabilities"
+        f"audit: {len(packages) - len(unknown)} packages looked up, {len(bad)} with known vulnerabilities"
     )
     if unknown:
         click.echo(f"audit: not looked up: {', '.join(unknown)}")

@@ -40,9 +40,9 @@ def main(package: Path, out: Path) -> None:
 
 def labels(named: dict[str, str]) -> list[str]:
     """In the order of the outputs, each once: two of ImageNet's names stand for two things each."""
-    ordered = [named[str(place)] for place in range(len(named))]
+    ordered = [named[str(number)] for number in range(len(named))]
     twice = {label for label, count in Counter(ordered).items() if count > 1}
-    return [f"{label} {place}" if label in twice else label for place, label in enumerate(ordered)]
+    return [f"{label} {number}" if label in twice else label for number, label in enumerate(ordered)]
 
 
 def read(folder: Path) -> Arrays:
@@ -71,7 +71,7 @@ def converted(arrays: Arrays) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
             yield f"{conv}.weight", np.ascontiguousarray(kernel)
             norm_of = f"bn{layer.removeprefix('res')}" if layer != "conv1" else "bn_conv1"
             gamma, beta, mean, variance = (
-                arrays[f"{norm_of}/{each}"] for each in ("gamma", "beta", "moving_mean", "moving_variance")
+                arrays[f"{norm_of}/{part}"] for part in ("gamma", "beta", "moving_mean", "moving_variance")
             )
             yield f"{norm}.weight", gamma
             yield f"{norm}.bias", beta
@@ -83,12 +83,12 @@ def names(layer: str) -> tuple[str, str]:
     """Of a convolution and its norm: res3a_branch2b is layer2.0.conv2."""
     if layer == "conv1":
         return "conv1", "bn1"
-    found = re.fullmatch(r"res(\d)([a-f])_(branch\w+)", layer)
-    assert found, layer
-    block = f"layer{int(found[1]) - 1}.{ord(found[2]) - ord('a')}"
-    if found[3] == "branch1":
+    match = re.fullmatch(r"res(\d)([a-f])_(branch\w+)", layer)
+    assert match, layer
+    block = f"layer{int(match[1]) - 1}.{ord(match[2]) - ord('a')}"
+    if match[3] == "branch1":
         return f"{block}.downsample.0", f"{block}.downsample.1"
-    part = PARTS[found[3]]
+    part = PARTS[match[3]]
     return f"{block}.conv{part}", f"{block}.bn{part}"
 
 
@@ -96,7 +96,7 @@ def for_normalised_pictures(
     kernel: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The first layer for red, green and blue less ImageNet's mean, by its deviation."""
-    mean, std = (255 * np.array(each, np.float32) for each in (networks.MEAN, networks.STD))
+    mean, std = (255 * np.array(values, np.float32) for values in (networks.MEAN, networks.STD))
     kernel = kernel[:, ::-1]
     offset = mean - CAFFE_MEAN[::-1]
     return kernel * std[:, None, None], bias + (kernel * offset[:, None, None]).sum(axis=(1, 2, 3))

@@ -49,7 +49,7 @@ def said_otherwise(people: Sequence[Reference], answers: Path) -> Iterator[Refer
         text, answer = row["text"], row["translation"] or ""
         if answer in said[text]:
             continue
-        if any(chrf.sentence_score(answer, [each]).score >= NEAR for each in said[text]):
+        if any(chrf.sentence_score(answer, [earlier]).score >= NEAR for earlier in said[text]):
             yield Reference("own", text, answer)
 
 

@@ -122,11 +122,13 @@ class Pictures:
             path.read_bytes() for path in sorted((Path(food11.__file__).parent / "samples").glob("*.jpg"))
         ]
         files += SYSTEM.examples(32 - len(files), 5)
-        pixels = np.stack([SYSTEM.pixels(each) for each in files])
+        pixels = np.stack([SYSTEM.pixels(photo) for photo in files])
         rows = SYSTEM.tensor(pixels, "FP32")
         logits, by_int8 = (
-            np.concatenate([session.run(None, {session.get_inputs()[0].name: row[None]})[0] for row in given])
-            for name, given in (("model.onnx", rows), ("model_int8.onnx", pixels))
+            np.concatenate(
+                [session.run(None, {session.get_inputs()[0].name: row[None]})[0] for row in inputs]
+            )
+            for name, inputs in (("model.onnx", rows), ("model_int8.onnx", pixels))
             for session in [ort.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])]
         )
         return cls(files, pixels, rows, logits, by_int8, temperature)
@@ -136,11 +138,11 @@ class Pictures:
         return calibrated(self.by_int8 if int8 else self.logits, self.temperature if model == MODEL else 1.0)
 
 
-def calibrated(found: Any, temperature: float) -> Any:
+def calibrated(values: Any, temperature: float) -> Any:
     """Probabilities, of logits or of the probabilities that the int8 file gives."""
-    is_logits = found.min() < 0 or found.max() > 1 + 1e-3
+    is_logits = values.min() < 0 or values.max() > 1 + 1e-3
     return SYSTEM.answers(
-        {"output" if is_logits else "probabilities": found.astype(np.float32)}, temperature
+        {"output" if is_logits else "probabilities": values.astype(np.float32)}, temperature
     )[0]
 
 
@@ -167,7 +169,7 @@ def alone(report: Report, pictures: Pictures, version_folder: Path, on_gpu: bool
             report.row(name, "left out: no time")
             continue
         try:
-            figures, mixed, found = executor.submit(of_kind, name, version_folder, on_gpu, pictures).result(
+            figures, mixed, answers = executor.submit(of_kind, name, version_folder, on_gpu, pictures).result(
                 60
             )
         except Exception as exc:
@@ -175,12 +177,17 @@ def alone(report: Report, pictures: Pictures, version_folder: Path, on_gpu: bool
             executor.shutdown(wait=False, cancel_futures=True)
             executor = one_process()
             continue
-        found, wanted = (calibrated(each, pictures.temperature) for each in (found, pictures.logits))
-        same = int((found.argmax(1) == wanted.argmax(1)).sum())
+        answers, wanted = (calibrated(values, pictures.temperature) for values in (answers, pictures.logits))
+        same = int((answers.argmax(1) == wanted.argmax(1)).sum())
         cells = [f"{last:.2f} ({first:.0f})" for first, last in figures]
         rate = f"{16e3 / figures[-1][1]:.0f}"
         report.row(
-            name, *cells, rate, f"{mixed:.1f}", f"{abs(found - wanted).max():.2g}", f"{same} of {len(wanted)}"
+            name,
+            *cells,
+            rate,
+            f"{mixed:.1f}",
+            f"{abs(answers - wanted).max():.2g}",
+            f"{same} of {len(wanted)}",
         )
     executor.shutdown()
 
@@ -219,7 +226,7 @@ def timed(run: Callable[[Pictures, slice], Any], pictures: Pictures, size: int) 
 
 def kinds(folder: Path, on_gpu: bool) -> dict[str, Callable[[], Callable[[Pictures, slice], Any]]]:
     cuda = {"device_id": "0"}
-    found = {
+    runs = {
         "ONNX Runtime, CPU, int8": lambda: by_onnx(
             folder / "model_int8.onnx", "CPUExecutionProvider", {}, np.uint8
         ),
@@ -227,7 +234,7 @@ def kinds(folder: Path, on_gpu: bool) -> dict[str, Callable[[], Callable[[Pictur
     }
     if on_gpu:
         gpu = "CUDAExecutionProvider"
-        found |= {
+        runs |= {
             "ONNX Runtime, CUDA, TF32 (its default)": lambda: by_onnx(folder / "model.onnx", gpu, cuda),
             "ONNX Runtime, CUDA, TF32, algorithms by heuristic": lambda: by_onnx(
                 folder / "model.onnx", gpu, {**cuda, "cudnn_conv_algo_search": "HEURISTIC"}
@@ -243,10 +250,10 @@ def kinds(folder: Path, on_gpu: bool) -> dict[str, Callable[[], Callable[[Pictur
             ),
         }
     if (folder / "model.pt").exists():
-        found["torch, GPU, fp32" if on_gpu else "torch, CPU, fp32"] = lambda: by_torch(
+        runs["torch, GPU, fp32" if on_gpu else "torch, CPU, fp32"] = lambda: by_torch(
             folder / "model.pt", on_gpu
         )
-    return found
+    return runs
 
 
 def by_onnx(
@@ -318,11 +325,11 @@ class Arm:
 def arms(on_gpu: bool) -> list[Arm]:
     """The configs to measure, those first that are wanted most."""
     cores = os.cpu_count() or 1
-    found = [Arm(MODEL), Arm(ONNX), Arm(MODEL, 4 if on_gpu else 2, batching=True, engine="torch")]
+    wanted = [Arm(MODEL), Arm(ONNX), Arm(MODEL, 4 if on_gpu else 2, batching=True, engine="torch")]
     if on_gpu:
-        found += [Arm(model, cores // 2, cpu=True) for model in (MODEL, ONNX)]
+        wanted += [Arm(model, cores // 2, cpu=True) for model in (MODEL, ONNX)]
     counts = (4, 8, 1) if on_gpu else (1, 2)
-    return found + [
+    return wanted + [
         Arm(model, count, batching)
         for count in counts
         for batching in (True, False)
@@ -383,8 +390,8 @@ def served(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
                 took = time.monotonic() - began
                 words = f"configs/{profile}.pbtxt" if profile else "config.pbtxt"
                 report.say(f"- With {words} of the models, Triton answered {took:.1f} s after its start.")
-                with connect(triton.options.http_url) as asked:
-                    index = asked.index()
+                with connect(triton.options.http_url) as client:
+                    index = client.index()
                 broken = {name: about for name, about in index.items() if about.get("state") != "READY"}
                 for name, about in broken.items():
                     report.say(f"- {name} is not served: {about.get('reason', '')[:500]}")
@@ -397,8 +404,8 @@ def served(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
 
 def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -> None:
     target = Addresses(triton.options.http_url)
-    with connect(target.url) as asked:
-        usual = {model: asked.config(model) for model in (MODEL, ONNX)}
+    with connect(target.url) as client:
+        usual = {model: client.config(model) for model in (MODEL, ONNX)}
     clients = Clients(target.url, pictures)
     starts = []
     headings = "rows/s", "p50 ms", "p99 ms", "rows a run", "GPU %", "server's cores", "answers"
@@ -433,23 +440,23 @@ def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -
         + ("; ".join(processes) or "none"),
     )
     report.say(
-        "", "How long a load took, and the first answer after it:", "", *(f"- {each}" for each in starts)
+        "", "How long a load took, and the first answer after it:", "", *(f"- {start}" for start in starts)
     )
 
 
 def point(triton: Triton, model: str, level: int, clients: Clients, expected: Any) -> list[str]:
     """The figures of one load."""
-    with connect(triton.options.http_url) as asked:
-        before, cpu, began = asked.total(model), cpu_s(triton.processes), time.monotonic()
+    with connect(triton.options.http_url) as client:
+        before, cpu, began = client.total(model), cpu_s(triton.processes), time.monotonic()
         loads: list[int] = []
         took, wrong, failed, worst = clients.ask(
             model,
             expected,
             level,
             MEASURED_S,
-            lambda: loads.extend(int(each) for each in smi("utilization.gpu")[:1] if each.isdigit()),
+            lambda: loads.extend(int(percent) for percent in smi("utilization.gpu")[:1] if percent.isdigit()),
         )
-        rows = asked.total(model).since(before).mean_batch
+        rows = client.total(model).since(before).mean_batch
         busy = spent_s(cpu, cpu_s(triton.processes)) / (time.monotonic() - began)
     answers = f"{wrong} WRONG" if wrong else f"{len(took)} right"
     answers += f", ±{worst:.2g}" + (f"; {len(failed)} failed: {failed[0]}" if failed else "")
@@ -495,7 +502,7 @@ class Clients:
     ) -> tuple[Any, int, list[str], float]:
         """How long answers took, in ms, how many were wrong, what failed, and the largest difference."""
         begin = time.time() + 0.2
-        shares = [len(range(place, level, self._workers)) for place in range(self._workers)]
+        shares = [len(range(number, level, self._workers)) for number in range(self._workers)]
         jobs = [(self._url, model, expected, share, begin, seconds) for share in shares if share]
         running = self._pool.starmap_async(load, jobs, chunksize=1)
         while time.time() < begin + seconds:
@@ -532,14 +539,19 @@ def load(
     wire = TritonHttp(url, model, rows, lambda values: values)
 
     def check(request: Request, reply: RawReply) -> None:
-        found = calibrated(wire.read(reply)[OUTPUTS[model]], 1.0)
-        off.append(float(abs(found - expected[list(request.rows)]).max()))
+        probabilities = calibrated(wire.read(reply)[OUTPUTS[model]], 1.0)
+        off.append(float(abs(probabilities - expected[list(request.rows)]).max()))
 
     everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
     traffic = Load(wire, everything, LoadSpec(model, level), check, measure_s=seconds).run()
     due, _, done = traffic.arrays()
-    return done - due, sum(each > ALLOWED for each in off), list(traffic.errors), max(off, default=0.0)
+    return (
+        done - due,
+        sum(difference > ALLOWED for difference in off),
+        list(traffic.errors),
+        max(off, default=0.0),
+    )
 
 
 def main() -> None:
@@ -550,12 +562,12 @@ def main() -> None:
     parser.add_argument(
         "--log", type=Path, default=Path(tempfile.gettempdir(), "test-gpu-triton.log"), metavar="FILE"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     cards = smi("name,driver_version,memory.total,power.limit")
-    on_gpu = not given.cpu
+    on_gpu = not options.cpu
     if on_gpu and not cards:
         parser.error("nvidia-smi shows no GPU here; --cpu tries the script itself")
-    report = Report(given.into, time.monotonic() + given.budget)
+    report = Report(options.into, time.monotonic() + options.budget)
     report.say("# On a GPU", "")
     report.say(
         f"- card: {'; '.join(cards) or 'none: this run is of the CPU alone'} (name, driver, MiB, watts)"
@@ -564,15 +576,16 @@ def main() -> None:
         f"- machine: {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     )
     report.say(
-        "- packages: " + ", ".join(f"{name} {found}" for name in PACKAGES if (found := version_of(name)))
+        "- packages: "
+        + ", ".join(f"{name} {installed}" for name in PACKAGES if (installed := version_of(name)))
     )
     report.say(f"- ONNX Runtime's providers: {', '.join(ort.get_available_providers())}")
     version_folder = max((DEFAULT / MODEL).glob("[0-9]*"), key=lambda path: int(path.name))
     temperature = float(parameter(as_json(read_config(DEFAULT / MODEL)), "temperature") or 1)
     pictures = Pictures.made(version_folder, temperature)
     alone(report, pictures, version_folder, on_gpu)
-    served(report, pictures, on_gpu, given.log)
-    report.say("", f"It took {given.budget - report.left_s():.0f} s.", "")
+    served(report, pictures, on_gpu, options.log)
+    report.say("", f"It took {options.budget - report.left_s():.0f} s.", "")
 
 
 def version_of(package: str) -> str:

@@ -94,7 +94,7 @@ def _tensors(part: str, graph: bytes) -> Iterator[tuple[str, torch.Tensor]]:
     initializers = onnx.load_from_string(graph).graph.initializer
     if any(map(uses_external_data, initializers)):
         raise GourmetError("a graph of the package has weights in other files, which none of ours has")
-    held = {each.name: numpy_helper.to_array(each) for each in initializers}
+    held = {initializer.name: numpy_helper.to_array(initializer) for initializer in initializers}
     for name, values in held.items():
         of, _, what = name.rpartition(".")
         if what not in ("weight", "bias") or not of:

@@ -47,7 +47,7 @@ class BenchExamples(Protocol):
     def source(self, arm: str) -> DataSource:
         """The same for `gourmet bench`, of an arm that is a served model."""
 
-    def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
+    def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
         """How often the arm says what the network says; raise where that is too rare."""
 
 
@@ -76,11 +76,11 @@ class Sentences:
     @property
     def pieces(self) -> float:
         """Of an answer, on average."""
-        said = self.network_says
-        return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in said) / len(said)
+        answers = self.network_says
+        return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in answers) / len(answers)
 
-    def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
-        return agreement(arm, said, self.network_says, _LEAST_AGREEMENT, self.system)
+    def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
+        return agreement(arm, answers, self.network_says, _LEAST_AGREEMENT, self.system)
 
     def source(self, arm: str) -> DataSource:
         return self.mixed if arm in self.long_ones else self.usual
@@ -121,8 +121,8 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
     def size(text: str) -> int:
         return len(checkpoint.tokenizer.encode(text))
 
-    found = dict.fromkeys(pair.text for pair in DATA.references(data, "test", count))
-    texts = [text for text in found if split(text, size, _LONGEST) == [(text, True)]]
+    different = dict.fromkeys(pair.text for pair in DATA.references(data, "test", count))
+    texts = [text for text in different if split(text, size, _LONGEST) == [(text, True)]]
     if sum(map(size, texts)) < 2 * _LONG:
         raise UsageError(
             f"{data} has {len(texts)} single sentences of at most {_LONGEST} pieces among its first {count}, "
@@ -132,11 +132,11 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
 
 
 def agreement(
-    arm: str, said: Sequence[str], right: Sequence[str], least: float, system: str
+    arm: str, answers: Sequence[str], right: Sequence[str], min_share: float, system: str
 ) -> dict[str, float]:
     """The share of answers that are `right`; raise WrongAnswers where it is less than `least`."""
-    same = sum(a == b for a, b in zip(said, right, strict=True)) / len(said)
-    if same < least:
+    same = sum(a == b for a, b in zip(answers, right, strict=True)) / len(answers)
+    if same < min_share:
         raise WrongAnswers(
             f"{arm} says what the network says to {same:.0%} of the examples only: deploy the weights that "
             f"are compared with `gourmet deploy {system} --format all --weights`"
@@ -144,7 +144,7 @@ def agreement(
     return {AGREES: same}
 
 
-def same_as_alone(arm: str, found: str, alone: str) -> None:
+def same_as_alone(arm: str, answer: str, alone: str) -> None:
     """Raise WrongAnswers where an answer depends on what else is asked."""
-    if found != alone:
-        raise WrongAnswers(f"{arm} answered {found!r} where it answered {alone!r} alone")
+    if answer != alone:
+        raise WrongAnswers(f"{arm} answered {answer!r} where it answered {alone!r} alone")

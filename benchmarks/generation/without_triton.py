@@ -73,7 +73,7 @@ def in_python(
     threads: int,
     serving: GenerationServing,
     files: Mapping[str, bytes],
-    given: str,
+    input_name: str,
     levels: Sequence[int],
 ) -> Contender:
     """The package that Triton serves, its loop in this process; `given` is the input that has an example."""
@@ -86,13 +86,15 @@ def in_python(
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
         def say(example: str | bytes) -> str:
-            (answer,) = wait_for(network.requested({given: [example]}), network, room, within_s=_WITHIN_S)
+            (answer,) = wait_for(
+                network.requested({input_name: [example]}), network, room, within_s=_WITHIN_S
+            )
             return answer.text
 
         try:
             alone = [*map(say, examples.examples)]
             middle = sorted(examples.examples, key=len)[len(examples.examples) // 2]
-            read = partial(network.requested, {given: [middle]})
+            read = partial(network.requested, {input_name: [middle]})
             figures = {**_parts_ms(network.engine, read), **examples.agreement(arm, alone)}
             requests = [Request((number,), example) for number, example in enumerate(examples.examples)]
 

@@ -62,7 +62,7 @@ class BenchRow:
         for window in self.windows:
             for key, value in getattr(window, name).items():
                 values.setdefault(key, []).append(value)
-        return {key: statistics.median(found) for key, found in values.items()}
+        return {key: statistics.median(figures) for key, figures in values.items()}
 
 
 def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
@@ -70,7 +70,7 @@ def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
     groups: dict[BenchLoad, list[BenchWindow]] = {}
     for window in windows:
         groups.setdefault(window.load, []).append(window)
-    return [BenchRow(load, found) for load, found in groups.items()]
+    return [BenchRow(load, same) for load, same in groups.items()]
 
 
 def ratio_goal(
@@ -144,5 +144,5 @@ def about() -> dict[str, Any]:
 
 def about_line(command: str) -> str:
     """What was run, when and where, as the beginning of a part."""
-    said = "; ".join(f"{name} {value}" for name, value in machine.about().items())
-    return f"`{command}`, {date.today().isoformat()}: {said}"
+    machine_line = "; ".join(f"{name} {value}" for name, value in machine.about().items())
+    return f"`{command}`, {date.today().isoformat()}: {machine_line}"

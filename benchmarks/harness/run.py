@@ -76,12 +76,12 @@ def run(
             missing = [load for load in contender.loads if store.get(turn, *_key(load)) is None]
             if not missing or contender.words in left_out:
                 continue
-            said = f"turn {turn + 1} of {turns}: {contender.words}"
-            tick(len(store) / steps, said)
+            step = f"turn {turn + 1} of {turns}: {contender.words}"
+            tick(len(store) / steps, step)
             try:
                 with contender.start() as measure:
                     for load in missing:
-                        tick(len(store) / steps, f"{said}, {load.inputs}, {load.level or 'all'} at a time")
+                        tick(len(store) / steps, f"{step}, {load.inputs}, {load.level or 'all'} at a time")
                         tried = [measure(load)]
                         while tried[-1].foreign_cores > QUIET_CORES and len(tried) < _TRIES and repeats:
                             repeats -= 1

@@ -90,18 +90,18 @@ def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expec
 
 def differences(expected: Expected) -> list[str]:
     """How far our decoding changes answers."""
-    said = []
+    lines = []
     for (name, way), theirs in expected.items():
         if way == way.usual:
             continue
         ours = expected[name, way.usual]
         same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
         apart = np.abs(ours - theirs).max(axis=1)
-        said.append(
+        lines.append(
             f"{name} photos, {way.model}, decoded plainly: the same label for {same} of {len(ours)}; "
             f"probabilities apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most"
         )
-    return said
+    return lines
 
 
 def _rows(model: Model, photos: Sequence[bytes], decode: Decode) -> Floats:
@@ -121,14 +121,14 @@ def answering(model: Model, threads: int = 0) -> Callable[[Pixels], Floats]:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised
     session = ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
-    given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
+    model_input, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
     run: Any = session.run
 
     def answer(pixels: Pixels) -> Floats:
-        row = pixels if given.type == "tensor(uint8)" else contract.SYSTEM.normalise(pixels)
-        outputs = dict(zip(names, run(names, {given.name: row[np.newaxis]}), strict=True))
-        found: Floats = contract.SYSTEM.read(outputs, model.temperature)[0]
-        return found
+        row = pixels if model_input.type == "tensor(uint8)" else contract.SYSTEM.normalise(pixels)
+        outputs = dict(zip(names, run(names, {model_input.name: row[np.newaxis]}), strict=True))
+        probabilities: Floats = contract.SYSTEM.read(outputs, model.temperature)[0]
+        return probabilities
 
     return answer
 

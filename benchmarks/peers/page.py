@@ -72,25 +72,27 @@ def goals(comparison: PhotoComparison) -> list[Requirement]:
 def _goals(
     photos: str, rows: Mapping[str, BenchRow], one_at_a_time: Mapping[str, BenchRow]
 ) -> list[Requirement]:
-    found: list[Requirement] = []
+    goals_of_photos: list[Requirement] = []
     if photos == "small" and "limit-fp32" in rows:
         what = f"{photos} photos, fp32: ours ÷ the limit"
-        found += ratio_goal(what, rows.get("ours-fp32"), [rows["limit-fp32"]], 0.85)
+        goals_of_photos += ratio_goal(what, rows.get("ours-fp32"), [rows["limit-fp32"]], 0.85)
     for key, name, model, wanted in (
         ("ours", "the default model", INT8, 1.05 if photos == "small" else 2.8),
         ("ours-fp32", "fp32", FP32, 1.0 if photos == "small" else 2.0),
     ):
         # Peers have the same file: fp32 beside eight bits would compare networks.
-        same = [each for each, arm in ARMS.items() if arm.role == "peers" and arm.model == model]
-        if (ours := rows.get(key)) and (peers := [rows[each] for each in same if each in rows]):
-            found += ratio_goal(f"{photos} photos, {name}: ours ÷ the best peer", ours, peers, wanted)
+        same = [peer for peer, arm in ARMS.items() if arm.role == "peers" and arm.model == model]
+        if (ours := rows.get(key)) and (peers := [rows[peer] for peer in same if peer in rows]):
+            goals_of_photos += ratio_goal(
+                f"{photos} photos, {name}: ours ÷ the best peer", ours, peers, wanted
+            )
             what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
-            found.append(_at_most(what, ours, peers, -1, 1.0))
-        alone = [one_at_a_time[each] for each in same if each in one_at_a_time]
+            goals_of_photos.append(_at_most(what, ours, peers, -1, 1.0))
+        alone = [one_at_a_time[peer] for peer in same if peer in one_at_a_time]
         if key == "ours" and photos == "small" and key in one_at_a_time and alone:
             what = f"{photos} photos, {name}, one at a time: our p50 ÷ FastAPI's"
-            found.append(_at_most(what, one_at_a_time[key], alone, 0, 1.25))
-    return found
+            goals_of_photos.append(_at_most(what, one_at_a_time[key], alone, 0, 1.25))
+    return goals_of_photos
 
 
 def _at_most(what: str, ours: BenchRow, peers: Sequence[BenchRow], which: int, wanted: float) -> Requirement:
@@ -114,9 +116,12 @@ def draw(comparison: PhotoComparison) -> Drawing:
         title = f"{title}; * disturbed by other work: not to be compared"
     words, roles = ({key: getattr(arm, name) for key, arm in ARMS.items()} for name in ("words", "role"))
     groups = [
-        (said, chart(found, said, "photos per second", words.__getitem__, roles.__getitem__, _COLOURS))
-        for photos, said in comparison.photos.items()
-        if (found := [row for row in rows if row.load.inputs == photos])
+        (
+            title_of_set,
+            chart(mine, title_of_set, "photos per second", words.__getitem__, roles.__getitem__, _COLOURS),
+        )
+        for photos, title_of_set in comparison.photos.items()
+        if (mine := [row for row in rows if row.load.inputs == photos])
     ]
     return stacked(title, groups)
 

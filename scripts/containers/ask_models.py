@@ -67,9 +67,9 @@ def end_if_hung(triton: Triton, model: str) -> None:
     """End the container where `model` computed nothing in several checks: a busy one is only late."""
     computed = f"{model} {triton.total(model).executions}\n"
     before = HUNG.read_text() if HUNG.exists() else ""
-    found = before + computed if before.startswith(computed) else computed
-    HUNG.write_text(found)
-    if found.count("\n") == MOST_HUNG_CHECKS:
+    history = before + computed if before.startswith(computed) else computed
+    HUNG.write_text(history)
+    if history.count("\n") == MOST_HUNG_CHECKS:
         HUNG.unlink()
         os.kill(FIRST_PROCESS, signal.SIGTERM)
 

@@ -35,12 +35,12 @@ def wheels(machine: str) -> dict[str, str]:
         report = Path(folder) / "report.json"
         where = [*platforms, f"--target={folder}", f"--report={report}"]
         subprocess.run([sys.executable, "-m", "pip", *command, *where, *FILES], cwd=ROOT, check=True)
-        found = json.loads(report.read_text())["install"]
+        installed = json.loads(report.read_text())["install"]
     return {
-        f"{each['metadata']['name']}=={each['metadata']['version']}": each["download_info"]["archive_info"][
-            "hashes"
-        ]["sha256"]
-        for each in found
+        f"{package['metadata']['name']}=={package['metadata']['version']}": package["download_info"][
+            "archive_info"
+        ]["hashes"]["sha256"]
+        for package in installed
     }
 
 

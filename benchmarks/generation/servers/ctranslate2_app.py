@@ -28,10 +28,10 @@ class Text(BaseModel):
 
 
 @app.post("/translate")
-def translate(asked: Text) -> dict[str, str]:
+def translate(request: Text) -> dict[str, str]:
     # A plain function, which FastAPI runs in its thread pool, and the translator lets go of the interpreter.
-    pieces = [*source.encode(asked.text, out_type=str), "</s>"]
-    (found,) = translator.translate_batch(
+    pieces = [*source.encode(request.text, out_type=str), "</s>"]
+    (result,) = translator.translate_batch(
         [pieces], beam_size=1, max_decoding_length=256, suppress_sequences=[["<pad>"]]
     )
-    return {"translation": target.decode_pieces(found.hypotheses[0])}
+    return {"translation": target.decode_pieces(result.hypotheses[0])}

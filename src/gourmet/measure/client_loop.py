@@ -35,7 +35,7 @@ def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
     """Return the rows that such a client sends first. Every step costs the same."""
     loop = of(system)
     examples, about = examples_of(registry.load(system), source)
-    asked = [next(loop.ask(example)) for example in examples]
+    requests = [next(loop.ask(example)) for example in examples]
     inputs = without_rows(info)
-    values = {given.name: [one_row(each[given.name], given) for each in asked] for given in inputs}
+    values = {spec.name: [one_row(request[spec.name], spec) for request in requests] for spec in inputs}
     return InputRows(info, inputs, values, about, tuple(examples), system)

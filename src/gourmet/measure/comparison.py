@@ -58,8 +58,8 @@ def above(figure: Estimate, limit: float) -> Outcome:
 
 
 def below(figure: Estimate, limit: float) -> Outcome:
-    found = above(figure, limit)
-    return None if found is None else not found
+    outcome = above(figure, limit)
+    return None if outcome is None else not outcome
 
 
 def all_of(*outcomes: Outcome) -> Outcome:
@@ -104,7 +104,7 @@ def goals_by_turn(
     Ratios are taken turn by turn, so that a machine that slows down in between favours neither. No goal
     where an arm was not measured in every turn: there is nothing to compare it with.
     """
-    if not ours or not theirs or any(len(each) != len(ours) for each in theirs):
+    if not ours or not theirs or any(len(figures) != len(ours) for figures in theirs):
         return []
     best = map(max, zip(*theirs, strict=True))
     ratios = tuple(mine / other if other else math.inf for mine, other in zip(ours, best, strict=True))
@@ -145,8 +145,8 @@ def differences(before: Bench, now: Bench) -> list[str]:
     """List what else differs between the runs."""
     names = sorted({*before.machine, *now.machine})
     changed = [name for name in names if before.machine.get(name) != now.machine.get(name)]
-    said = [f"{name}: {before.machine.get(name)} → {now.machine.get(name)}" for name in changed]
-    return [*said, f"data: {before.data} → {now.data}"] if before.data != now.data else said
+    lines = [f"{name}: {before.machine.get(name)} → {now.machine.get(name)}" for name in changed]
+    return [*lines, f"data: {before.data} → {now.data}"] if before.data != now.data else lines
 
 
 def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:

@@ -69,12 +69,12 @@ class InputRows:
         texts = isinstance(system, Generation) and system.example_kind == "text"
         return self.examples if system and not texts else ()
 
-    def tensor(self, given: TensorSpec, which: Sequence[int]) -> Array:
-        values = self.values[given.name]
+    def tensor(self, spec: TensorSpec, which: Sequence[int]) -> Array:
+        values = self.values[spec.name]
         return np.stack([values[row] for row in which]) if self.batched else values[which[0]]
 
     def tensors(self, which: Sequence[int], place: Place) -> Inputs:
-        return {given.name: place(self.tensor(given, which)) for given in self.inputs}
+        return {spec.name: place(self.tensor(spec, which)) for spec in self.inputs}
 
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
@@ -101,13 +101,13 @@ def rows_of(
     """Rows for a model of a system, as its clients would make them of these examples."""
     try:
         if isinstance(system, Generation):
-            asked = [system.request_inputs(example, info, options or {}) for example in examples]
+            requests = [system.request_inputs(example, info, options or {}) for example in examples]
         else:
-            asked = [system.request_inputs(example, info) for example in examples]
+            requests = [system.request_inputs(example, info) for example in examples]
     except ValueError as exc:
         raise UsageError(f"{about} cannot be sent: {exc}") from exc
-    inputs = tuple(given for given in without_rows(info) if given.name in asked[0])
-    values = {given.name: [one_row(each[given.name], given) for each in asked] for given in inputs}
+    inputs = tuple(spec for spec in without_rows(info) if spec.name in requests[0])
+    values = {spec.name: [one_row(request[spec.name], spec) for request in requests] for spec in inputs}
     return InputRows(info, inputs, values, about, tuple(examples))
 
 
@@ -129,10 +129,10 @@ def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
     return tuple(replace(spec, shape=spec.shape[1:]) for spec in info.inputs)
 
 
-def one_row(tensor: Array, given: TensorSpec) -> Array:
+def one_row(tensor: Array, spec: TensorSpec) -> Array:
     """Without the dimension of rows, where a system puts one in front."""
-    known = -1 not in given.shape
-    return tensor.reshape(given.shape if known else tensor.shape[-len(given.shape) :])
+    known = -1 not in spec.shape
+    return tensor.reshape(spec.shape if known else tensor.shape[-len(spec.shape) :])
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:
@@ -150,15 +150,15 @@ def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], s
 
 def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int) -> InputRows:
     arrays = _arrays(path, count)
-    for given in inputs:
-        array, expected = arrays.get(given.name), dtype_of(given.datatype)
-        if array is None or array.dtype != expected or not _fits(array.shape[1:], given.shape):
-            found = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+    for spec in inputs:
+        array, expected = arrays.get(spec.name), dtype_of(spec.datatype)
+        if array is None or array.dtype != expected or not _fits(array.shape[1:], spec.shape):
+            actual = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise UsageError(
-                f"{path}: {given.name} is {found}, "
-                f"and must be {given.datatype} [rows, {', '.join(map(str, given.shape))}]"
+                f"{path}: {spec.name} is {actual}, "
+                f"and must be {spec.datatype} [rows, {', '.join(map(str, spec.shape))}]"
             )
-    rows = {given.name: list(arrays[given.name]) for given in inputs}
+    rows = {spec.name: list(arrays[spec.name]) for spec in inputs}
     return InputRows(info, inputs, rows, f"{len(rows[inputs[0].name])} rows of {path.name}")
 
 
@@ -167,10 +167,10 @@ def _arrays(path: Path, count: int) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held}
         if others := [
-            name for name, each in arrays.items() if not isinstance(each, np.ndarray) or not each.ndim
+            name for name, array in arrays.items() if not isinstance(array, np.ndarray) or not array.ndim
         ]:
             raise ValueError(f"{others[0]!r} is not an array of rows")
-        return {name: each[:count] for name, each in arrays.items()}
+        return {name: array[:count] for name, array in arrays.items()}
     except Exception as exc:  # of numpy, of zipfile, and what headers bring about
         raise UsageError(f"--data {path} cannot be read as an .npz: {in_short(exc)}") from exc
 
@@ -182,26 +182,26 @@ def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
 
 
 def _noise(info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int, seed: int) -> InputRows:
-    for given in inputs:
-        if -1 in given.shape:
+    for spec in inputs:
+        if -1 in spec.shape:
             raise UsageError(
-                f"input {given.name} of {info.name} has the open shape {list(given.shape)}: "
+                f"input {spec.name} of {info.name} has the open shape {list(spec.shape)}: "
                 "give its rows as an .npz with --data"
             )
     random = np.random.default_rng(seed)
-    values = {given.name: [_random(given, random) for _ in range(count)] for given in inputs}
+    values = {spec.name: [_random(spec, random) for _ in range(count)] for spec in inputs}
     return InputRows(info, inputs, values, f"{count} rows of noise, seed {seed}")
 
 
-def _random(given: TensorSpec, random: np.random.Generator) -> Array:
-    if given.datatype == "BYTES":
-        texts = np.array([random.bytes(8).hex().encode() for _ in range(math.prod(given.shape))], np.object_)
-        return texts.reshape(given.shape)
-    kind = dtype_of(given.datatype)
+def _random(spec: TensorSpec, random: np.random.Generator) -> Array:
+    if spec.datatype == "BYTES":
+        texts = np.array([random.bytes(8).hex().encode() for _ in range(math.prod(spec.shape))], np.object_)
+        return texts.reshape(spec.shape)
+    kind = dtype_of(spec.datatype)
     if kind.kind == "f":
-        return random.standard_normal(given.shape).astype(kind)
-    most = 2 if kind.kind == "b" else min(256, int(np.iinfo(kind).max) + 1)
-    return random.integers(0, most, given.shape).astype(kind)
+        return random.standard_normal(spec.shape).astype(kind)
+    limit = 2 if kind.kind == "b" else min(256, int(np.iinfo(kind).max) + 1)
+    return random.integers(0, limit, spec.shape).astype(kind)
 
 
 def for_perf_analyzer(rows: InputRows, path: Path) -> Path:
@@ -209,9 +209,9 @@ def for_perf_analyzer(rows: InputRows, path: Path) -> Path:
     data = [
         {
             name: {"b64": base64.b64encode(raw(row)).decode(), "shape": list(row.shape)}
-            for name, row in zip(rows.values, each, strict=True)
+            for name, row in zip(rows.values, row_values, strict=True)
         }
-        for each in zip(*rows.values.values(), strict=True)
+        for row_values in zip(*rows.values.values(), strict=True)
     ]
     path.write_text(json.dumps({"data": data}))
     return path

@@ -64,13 +64,13 @@ def load(path: Path) -> Bench:
 
 def saved(folder: Path = DEFAULT) -> list[tuple[Path, Bench]]:
     """The runs under a folder, the latest first; what cannot be read is left out."""
-    found = []
+    runs = []
     for path in folder.glob(f"*/{_JSON}"):
         try:
-            found.append((path.parent, read(path)))
+            runs.append((path.parent, read(path)))
         except GourmetError:
             continue
-    return sorted(found, key=lambda each: each[1].when, reverse=True)
+    return sorted(runs, key=lambda run: run[1].when, reverse=True)
 
 
 def folder_name(when: str, title: str) -> str:

@@ -233,7 +233,9 @@ class Requirement:
 
     @property
     def met(self) -> bool | None:  # None where some turns reach it and others do not
-        reached = {each <= self.wanted if self.at_most else each >= self.wanted for each in self.per_turn}
+        reached = {
+            figure <= self.wanted if self.at_most else figure >= self.wanted for figure in self.per_turn
+        }
         return reached.pop() if len(reached) == 1 else None
 
     @property

@@ -87,8 +87,8 @@ class Points:
 
     def get(self, arm: str, level: float, batch: int = 1) -> Point:
         """Return the measurement of an arm over all turns; raise NotMeasured if there is none."""
-        if found := self.of([arm], level, batch):
-            return found[0]
+        if points := self.of([arm], level, batch):
+            return points[0]
         raise NotMeasured
 
     def of(self, arms: Sequence[str], level: float, batch: int = 1) -> list[Point]:
@@ -166,35 +166,35 @@ def run(
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
     if missing := [(turn, arm) for turn, arm in steps if store.get(turn, arm.name) is None]:
         with (
-            scenario.server() if scenario.server else nullcontext(target) as asked,
-            restored(asked, scenario.models) as running,
+            scenario.server() if scenario.server else nullcontext(target) as server,
+            restored(server, scenario.models) as running,
         ):
             serving = dict(running)
             for model, form in scenario.forms.items():
                 serving[model] = changed(running[model], form)
-                load_config(asked, model, serving[model])
+                load_config(server, model, serving[model])
             usual = dict(serving)
             on_step(0.0, "asking every row alone")
             workloads = {
-                arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
+                arm.asks: sweep.prepare(arm.model, server, data, through=arm.through, stepped=arm.stepped)
                 for arm in {arm.asks: arm for arm in scenario.arms}.values()
             }
             checked = scenario.check(workloads)
-            for place, (turn, arm) in enumerate(missing):
+            for number, (turn, arm) in enumerate(missing):
 
-                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
-                    on_step((place + share) / len(missing), f"turn {turn + 1} of {turns}: {words}")
+                def on_arm(share: float, words: str, number: int = number, turn: int = turn) -> None:
+                    on_step((number + share) / len(missing), f"turn {turn + 1} of {turns}: {words}")
 
                 on_arm(0.0, arm.name)
                 beside = scenario.beside(arm, workloads) if scenario.beside else ()
                 config = config_of(usual[arm.model], arm)
                 if config != serving[arm.model]:
-                    load_config(asked, arm.model, config)
+                    load_config(server, arm.model, config)
                     serving[arm.model] = config
                 workload = workloads[arm.asks]
-                found = sweep.run(workload, arm.loads, asked, options, arm.name, on_arm)
+                measured = sweep.run(workload, arm.loads, server, options, arm.name, on_arm)
                 about = tuple(beside), workload.rows.about, checked
-                store.put(ArmResult(tuple(found[0]), tuple(found[1]), *about), turn, arm.name)
+                store.put(ArmResult(tuple(measured[0]), tuple(measured[1]), *about), turn, arm.name)
     results = [result for turn, arm in steps if (result := store.get(turn, arm.name))]
     seen = Points(
         [point for result in results for point in result.points],

@@ -25,8 +25,8 @@ class ServerProbe:
 
     def __init__(self, target: Addresses, load: LoadSpec) -> None:
         self._triton, self._model = connect(target.url), load.model
-        asked = [target.url, target.app_url] if load.through == "app" else [target.url]
-        self._servers = [listener(address) for address in asked]
+        addresses = [target.url, target.app_url] if load.through == "app" else [target.url]
+        self._servers = [listener(address) for address in addresses]
         self._looks: list[tuple[float, ModelStatistics, list[dict[int, float]]]] = []
 
     def look(self) -> None:
@@ -58,8 +58,8 @@ def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Sp
     What Triton does not account for is the network.
     """
     phases = (counted.queue_ns, counted.input_ns, counted.infer_ns, counted.output_ns)
-    queue, given, infer, output = (requests * ns / max(1, counted.requests) / 1e6 for ns in phases)
-    return Split(queue, given, infer, output, max(0.0, mean_ms - queue - given - infer - output))
+    queue, input_ms, infer, output = (requests * ns / max(1, counted.requests) / 1e6 for ns in phases)
+    return Split(queue, input_ms, infer, output, max(0.0, mean_ms - queue - input_ms - infer - output))
 
 
 def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
@@ -109,9 +109,11 @@ def listener(address: str) -> int | None:
         return None
     with suppress(psutil.Error):
         listening = {
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == int(port) and each.pid
+            connection.pid
+            for connection in psutil.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+            and connection.laddr.port == int(port)
+            and connection.pid
         }
         return min(listening, key=lambda pid: psutil.Process(pid).create_time(), default=None)
     return None

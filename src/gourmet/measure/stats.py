@@ -75,7 +75,7 @@ def stream(
     mine = [moments for moments, counts in zip(pieces, ours, strict=True) if counts]
     first = np.array([moments[0] for moments in mine]) - due[ours]
     between = np.concatenate([np.diff(moments) for moments in mine])
-    moments = np.concatenate([np.asarray(each) for each in pieces])
+    moments = np.concatenate([np.asarray(times) for times in pieces])
     held, edges = np.histogram(moments, bins=count, range=stretch)
     return Stream(
         first_ms=latency(1000 * first),
@@ -95,14 +95,14 @@ def windows(due: Array, done: Array, began: float, ended: float, count: int) -> 
     """`count` equal stretches of a measurement: answers that arrived in each, and how long they took."""
     edges = np.linspace(began, ended, count + 1)
     stretch = (ended - began) / count
-    found = []
+    stretches = []
     for left, right in itertools.pairwise(edges):
         inside = (done >= left) & (done < right)
         took_ms = 1000 * (done[inside] - due[inside])
         some = took_ms.size > 0
         mean, p95 = (float(took_ms.mean()), float(np.percentile(took_ms, 95))) if some else (0.0, None)
-        found.append(Window(int(inside.sum()) / stretch, mean, p95))
-    return tuple(found)
+        stretches.append(Window(int(inside.sum()) / stretch, mean, p95))
+    return tuple(stretches)
 
 
 def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
@@ -122,7 +122,7 @@ def merge(turns: Sequence[Point]) -> Point:
     for size in (size for point in turns for size in point.batches):
         sizes.setdefault(size.rows, []).append(size)
     streams = [point.stream for point in turns if point.stream]
-    pieces = interval([each.pieces_per_s.value for each in streams]) if streams else None
+    pieces = interval([point_stream.pieces_per_s.value for point_stream in streams]) if streams else None
     return replace(
         turns[0],
         rows_per_s=interval([point.rows_per_s.value for point in turns]),
@@ -146,7 +146,7 @@ def _mean(turns: Sequence[Any]) -> Any:
         return None
     first = turns[0]
     if isinstance(first, Latency | Split | Stream | Estimate):
-        return replace(first, **{name: _mean([vars(each)[name] for each in turns]) for name in vars(first)})
+        return replace(first, **{name: _mean([vars(turn)[name] for turn in turns]) for name in vars(first)})
     return statistics.fmean(turns)
 
 

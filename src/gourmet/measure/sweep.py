@@ -78,12 +78,12 @@ def run(
 
     Wrong answers and errors are not a matter of one point: they end the run.
     """
-    wanted = list(loads)
+    planned = list(loads)
     points: list[Point] = []
     refused: list[Rejection] = []
-    for place, load in enumerate(wanted):
+    for number, load in enumerate(planned):
         name = f"{arm or load.model} {load}"
-        on_step(place / len(wanted), name)
+        on_step(number / len(planned), name)
         best = max((point.rows_per_s.value for point in points), default=math.inf)
         if load.arrivals == "closed" and load.level * load.batch / best > _LONGEST_WAIT_S:
             words = f"not measured: a request would wait for {load.level * load.batch / best:.0f} s"

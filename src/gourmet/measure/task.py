@@ -78,9 +78,9 @@ class Answers:
         # The same bytes again are as right as they were: most replies need no second look.
         if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
             return
-        found = _by_row(wire.read(reply), len(request.rows), self._batched)
-        for place, (row, answer) in enumerate(zip(request.rows, found, strict=True), 1):
-            self.check_row(row, answer, f"row {place} of a request of {len(found)}")
+        rows = _by_row(wire.read(reply), len(request.rows), self._batched)
+        for number, (row, answer) in enumerate(zip(request.rows, rows, strict=True), 1):
+            self.check_row(row, answer, f"row {number} of a request of {len(rows)}")
         self._right[id(request)] = reply.body
 
     def check_row(self, row: int, got: Answer, where: str) -> None:
@@ -146,7 +146,7 @@ def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:
                 f"a request of {rows} rows was answered with {got} rows of {name}: "
                 f"counting requests times rows would report answers that no client got"
             )
-    return [{name: values[place] for name, values in answer.items()} for place in range(rows)]
+    return [{name: values[row] for name, values in answer.items()} for row in range(rows)]
 
 
 def same(got: Answer, expected: Answer) -> bool:
@@ -188,16 +188,16 @@ def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     """Return ONNX Runtime's answer to each row by itself, without a server."""
     from gourmet.tasks.classification.given_onnx import opened_alone
 
-    found = []
+    answers = []
     try:
         session: Any = opened_alone(model.read_bytes())
         names = [output.name for output in session.get_outputs()]
         for row in range(len(rows)):
-            feeds = {given.name: rows.tensor(given, (row,)) for given in rows.inputs}
+            feeds = {spec.name: rows.tensor(spec, (row,)) for spec in rows.inputs}
             answer = dict(zip(names, session.run(None, feeds), strict=True))
-            if any(each.dtype == np.object_ for each in (*feeds.values(), *answer.values())):
+            if any(values.dtype == np.object_ for values in (*feeds.values(), *answer.values())):
                 raise ValueError("it takes or gives texts, and numbers alone are compared")
-            found.append(_by_row(answer, 1, rows.batched)[0])
+            answers.append(_by_row(answer, 1, rows.batched)[0])
     except Exception as exc:  # protobuf and ONNX Runtime have their own
         raise UsageError(f"--reference {model} cannot answer the rows: {in_short(exc)}") from exc
-    return found
+    return answers

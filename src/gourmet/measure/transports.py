@@ -181,16 +181,16 @@ class LoopedHttp(TritonHttp):
         return Request(which, self._rows.examples[which[0]])
 
     async def send(self, request: Request) -> RawReply:
-        asking, asked, transferred = self._loop.ask(request.body), 0, 0
+        asking, count, transferred = self._loop.ask(request.body), 0, 0
         inputs = next(asking)
         while True:
             parts, headers = infer_body(inputs)
             step = await super().send(Request((), b"".join(parts), headers))
-            asked, transferred = asked + 1, transferred + step.transferred
+            count, transferred = count + 1, transferred + step.transferred
             try:
                 inputs = asking.send(super().read(step))
             except StopIteration as done:
-                return RawReply({}, done.value, requests=asked, transferred=transferred)
+                return RawReply({}, done.value, requests=count, transferred=transferred)
 
     def read(self, reply: RawReply) -> Answer:
         return dict(reply.body)

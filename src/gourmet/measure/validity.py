@@ -52,14 +52,14 @@ class ServerOverrun(Untrusted):
 def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evidence:
     """Accept no error, or no more than --allow-errors accepts."""
     failed = sum(errors.values())
-    asked = requests + failed
-    if failed > allowed * asked:
+    sent = requests + failed
+    if failed > allowed * sent:
         worst = max(errors, key=lambda reason: errors[reason])
         raise Untrusted(
-            f"{failed} of {asked} requests failed ({failed / asked:.1%}; allowed {allowed:.0%}), most often "
+            f"{failed} of {sent} requests failed ({failed / sent:.1%}; allowed {allowed:.0%}), most often "
             f"with “{worst}”: no figures are reported; fix it, or accept some with --allow-errors"
         )
-    return Evidence("errors", f"{failed} of {asked}", f"at most {allowed:.0%}" if allowed else "none")
+    return Evidence("errors", f"{failed} of {sent}", f"at most {allowed:.0%}" if allowed else "none")
 
 
 def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0) -> Evidence:
@@ -80,9 +80,9 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
 
 def littles_law(in_flight: float, product: float) -> Evidence:
     """Requests in flight against rate × latency, which must be the same thing."""
-    found = f"rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight"
+    figures = f"rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight"
     off = abs(product / in_flight - 1)
-    return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{found}, {off:.0%} apart: {_LONGER}")
+    return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{figures}, {off:.0%} apart: {_LONGER}")
 
 
 def steady(
@@ -94,8 +94,8 @@ def steady(
 ) -> Evidence:
     """Several measurements of the same must tell the same story: windows, or rounds of a product."""
     off = stats.unsteadiness(rates)
-    found = f"{what.format(', '.join(f'{rate:.4g}' for rate in rates))}, {off:.0%} from their median"
-    return _undisturbed("windows steady", off, allowed, f"{found} (allowed {allowed:.0%}): {mend}")
+    figures = f"{what.format(', '.join(f'{rate:.4g}' for rate in rates))}, {off:.0%} from their median"
+    return _undisturbed("windows steady", off, allowed, f"{figures} (allowed {allowed:.0%}): {mend}")
 
 
 def generator_had_time(client_cores: float) -> Evidence:
@@ -104,10 +104,10 @@ def generator_had_time(client_cores: float) -> Evidence:
     return _undisturbed("client busy", client_cores, _CLIENT_CORES_ALLOWED, busy)
 
 
-def _undisturbed(name: str, found: float, allowed: float, says: str) -> Evidence:
-    if found > allowed:
+def _undisturbed(name: str, figure: float, allowed: float, says: str) -> Evidence:
+    if figure > allowed:
         raise Disturbed(says)
-    return Evidence(name, f"{found:.1%}", f"{allowed:.0%}")
+    return Evidence(name, f"{figure:.1%}", f"{allowed:.0%}")
 
 
 def generator_was_punctual(lag_ms: float, mean_ms: float) -> Evidence:

@@ -54,7 +54,7 @@ def measure(
     model: Path, feeds: Tensors, *, seconds: float = 3.0, layouts: Sequence[Layout] = ()
 ) -> list[LayoutResult]:
     """Run an ONNX file for `seconds` in every layout, by ONNX Runtime; all must give the same answer."""
-    found: list[LayoutResult] = []
+    results: list[LayoutResult] = []
     expected: Sequence[Array] = ()
     for layout in layouts or usual_layouts(available_cpus()):
         runs = [_opened(model, feeds, layout.threads) for _ in range(layout.sessions)]
@@ -67,16 +67,16 @@ def measure(
         for _, answer in done:
             pairs = zip(answer, expected, strict=True)
             if not all(np.allclose(*pair, _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE) for pair in pairs):
-                first = found[0].layout if found else layout
+                first = results[0].layout if results else layout
                 raise GourmetError(f"{layout} and {first} answer the same input differently: measure neither")
-        found.append(summarise(layout, [moments for moments, _ in done]))
-    return found
+        results.append(summarise(layout, [moments for moments, _ in done]))
+    return results
 
 
 def summarise(layout: Layout, moments: Sequence[Array]) -> LayoutResult:
     """The result of a layout out of when each session began, and was done with each run, in seconds."""
-    took_ms = 1000 * np.concatenate([np.diff(each) for each in moments])
-    wall_s = max(each[-1] for each in moments) - min(each[0] for each in moments)
+    took_ms = 1000 * np.concatenate([np.diff(times) for times in moments])
+    wall_s = max(times[-1] for times in moments) - min(times[0] for times in moments)
     return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
 
 

@@ -55,18 +55,18 @@ class Roofline:
     @property
     def computing_s(self) -> float:
         """Return the time with everything in a cache, which is a lower bound."""
-        return sum(one.operations / self.machine.peak(one.quantized) for one in self.layers)
+        return sum(layer.operations / self.machine.peak(layer.quantized) for layer in self.layers)
 
     @property
     def memory_share(self) -> float:
-        return sum(one.seconds for one in self.layers if one.bound == "memory") / self.seconds
+        return sum(layer.seconds for layer in self.layers if layer.bound == "memory") / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
         figures = {
             name: getattr(self, name)
             for name in ("batch", "seconds", "rows_per_s", "computing_s", "memory_share")
         }
-        return {"machine": vars(self.machine), **figures, "layers": [vars(one) for one in self.layers]}
+        return {"machine": vars(self.machine), **figures, "layers": [vars(layer) for layer in self.layers]}
 
 
 def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
@@ -106,37 +106,41 @@ def from_batch(layer: LayerCost, machine: Machine) -> int | None:
 def draw(title: str, rooflines: Sequence[Roofline]) -> Drawing:
     """Each layer by its intensity and the speed that it can reach, under the roof; a panel a machine."""
     panels = [
-        (f"batch {one.batch}, on {one.machine.name}: {one.machine.bandwidth / 1e9:,.3g} GB/s", _panel(one))
-        for one in rooflines
+        (
+            f"batch {panel.batch}, on {panel.machine.name}: {panel.machine.bandwidth / 1e9:,.3g} GB/s",
+            _panel(panel),
+        )
+        for panel in rooflines
     ]
     return stacked(f"Roofline of {title}", panels)
 
 
-def _panel(found: Roofline) -> Drawing:
+def _panel(roofline: Roofline) -> Drawing:
     # Layers that compute nothing have no place on a logarithmic axis; their time is in the table.
     shown = sorted(
-        (one for one in found.layers if one.operations and one.bytes), key=lambda one: -one.seconds
+        (layer for layer in roofline.layers if layer.operations and layer.bytes),
+        key=lambda layer: -layer.seconds,
     )
-    machine = found.machine
+    machine = roofline.machine
     roofs = {"fp32": machine.fp32}
-    if any(one.quantized for one in shown):
+    if any(layer.quantized for layer in shown):
         roofs["int8"] = machine.int8
     ridges = [roof / machine.bandwidth for roof in roofs.values()]
-    lowest = min(*ridges, *(one.intensity for one in shown))
-    highest = 2 * max(*ridges, *(one.intensity for one in shown))
+    lowest = min(*ridges, *(layer.intensity for layer in shown))
+    highest = 2 * max(*ridges, *(layer.intensity for layer in shown))
     drawn = []
     for (name, roof), ridge, ink in zip(roofs.items(), ridges, (INK, FAINT), strict=False):
         corners = [(lowest, lowest * machine.bandwidth), (ridge, roof), (highest, roof)]
         drawn.append(Series(f"{name}: {roof / 1e9:,.0f} G operations/s", corners, ink))
     for bound, colour in (("memory", COLOURS[0]), ("compute", COLOURS[1])):
-        mine = [one for one in shown if one.bound == bound]
-        radii = [2.5 + 10.5 * math.sqrt(one.seconds / shown[0].seconds) for one in mine]
+        mine = [layer for layer in shown if layer.bound == bound]
+        radii = [2.5 + 10.5 * math.sqrt(layer.seconds / shown[0].seconds) for layer in mine]
         hints = [
-            f"{one.name}, {one.kind}: {one.intensity:.3g} operations/byte, "
-            f"{one.seconds / found.seconds:.1%} of the time"
-            for one in mine
+            f"{layer.name}, {layer.kind}: {layer.intensity:.3g} operations/byte, "
+            f"{layer.seconds / roofline.seconds:.1%} of the time"
+            for layer in mine
         ]
-        places = [(one.intensity, one.operations / one.seconds) for one in mine]
+        places = [(layer.intensity, layer.operations / layer.seconds) for layer in mine]
         name = f"{bound}-bound" if mine else ""
         drawn.append(Series(name, places, colour, joined=False, radii=radii, hints=hints))
     return lines(drawn, machine.name, _COUNTS, size=(760.0, 460.0), log=True)

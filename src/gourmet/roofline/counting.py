@@ -84,19 +84,19 @@ def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
 
 def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:
     """Give every free size of the inputs a number: 1 to the batch, the others from `dims`."""
-    weights = {one.name for one in graph.initializer}
-    inputs = [one for one in graph.input if one.name not in weights]
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [tensor for tensor in graph.input if tensor.name not in weights]
     free, batches = [], bool(inputs)
-    for one in inputs:
-        for place, dim in enumerate(one.type.tensor_type.shape.dim):
+    for tensor in inputs:
+        for position, dim in enumerate(tensor.type.tensor_type.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value > 0:
-                batches = batches and place > 0
-            elif place == 0:
+                batches = batches and position > 0
+            elif position == 0:
                 dim.dim_value = 1
             elif dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
             else:
-                free.append(dim.dim_param or f"number {place} of {one.name}")
+                free.append(dim.dim_param or f"number {position} of {tensor.name}")
     if free:
         names = ", ".join(dict.fromkeys(free))
         raise GourmetError(f"{path} leaves sizes open ({names}): say them with --dim {free[0]}=NUMBER")
@@ -123,19 +123,19 @@ class _SizedGraph:
 
     def __init__(self, graph: Any) -> None:
         self.nodes = list(graph.node)
-        self.constants = {one.name for one in graph.initializer}
-        self.outputs = {one.name for one in graph.output}
+        self.constants = {value.name for value in graph.initializer}
+        self.outputs = {value.name for value in graph.output}
         self.shapes: dict[str, Shape] = {}
         self.bytes: dict[str, float] = {}
         self.users: dict[str, list[Any]] = {}
         self.sources: dict[str, str] = {}  # a tensor -> the one whose bytes are really there
         self.unknown: Counter[str] = Counter()
-        for one in graph.initializer:
-            self._size(one.name, tuple(one.dims), one.data_type)
-        for one in (*graph.input, *graph.value_info, *graph.output):
-            tensor = one.type.tensor_type
+        for value in graph.initializer:
+            self._size(value.name, tuple(value.dims), value.data_type)
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            tensor = value.type.tensor_type
             if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-                self._size(one.name, tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type)
+                self._size(value.name, tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type)
         for node in self.nodes:
             for name in node.input:
                 self.users.setdefault(name, []).append(node)
@@ -184,13 +184,13 @@ class _SizedGraph:
         weights = moved = 0.0
         quantized = first.op_type in _INTEGER_LAYERS
         for node in chain:
-            for place, name in enumerate(node.input):
+            for position, name in enumerate(node.input):
                 stored = self.sources.get(name, name)
                 if not name or name in inside or stored not in self.shapes:
                     continue
                 if name in self.constants:
                     weights += self.bytes[stored]
-                elif node.op_type in _PARTIAL_READS and place == 0:
+                elif node.op_type in _PARTIAL_READS and position == 0:
                     moved += sum(self.bytes.get(out, 0.0) for out in node.output)
                 else:
                     moved += self.bytes[stored]
@@ -242,7 +242,9 @@ def _gemm(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
 
 
 def _pool(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    kernel: Sequence[int] = next(one.ints for one in node.attribute if one.name == "kernel_shape")
+    kernel: Sequence[int] = next(
+        attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"
+    )
     return math.prod(outs[0]) * math.prod(kernel)
 
 

@@ -46,19 +46,19 @@ def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: 
         return "The present config stays: no other could be measured."
     ours, theirs = confirmation.ours, confirmation.theirs
     gain = f"{confirmation.gain:.2f} times"
-    said = f"“{best.name}” reaches {_reached(ours)}"
+    text = f"“{best.name}” reaches {_reached(ours)}"
     if request.kind == "throughput":
-        said += f", {gain} the throughput of the present config ({_reached(theirs)})"
+        text += f", {gain} the throughput of the present config ({_reached(theirs)})"
     else:
-        said += f"; the p95 of the present config is {gain} as long ({_reached(theirs)})"
+        text += f"; the p95 of the present config is {gain} as long ({_reached(theirs)})"
     if not confirmation.won:
         # Noise is only what the interval does not exclude.
         why_not = "which is worse" if below(confirmation.gain, 1) else "which may be noise"
         why_not = why_not if confirmation.keeps else "its p95 does not keep the goal"
-        return f"The present config stays: the best found, {said}, {why_not}."
+        return f"The present config stays: the best found, {text}, {why_not}."
     if confirmation.only_ours:
-        said += ", which misses the goal in every turn"
-    return f"{said}, because {because(ours, theirs, request.cpus)}."
+        text += ", which misses the goal in every turn"
+    return f"{text}, because {because(ours, theirs, request.cpus)}."
 
 
 def because(ours: Point, theirs: Point, cpus: int) -> str:
@@ -99,10 +99,10 @@ def _reached(point: Point) -> str:
 def _out_of_reach(request: TuneRequest, best: Trial) -> str:
     point = nearest(best.points)
     name = "the present one" if best.name == PRESENT else f"“{best.name}”"
-    most, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
+    phase, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
     return (
         f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest is {name}, which "
-        f"reaches {_reached(point)}; {ms / point.latency_ms.mean:.0%} of its mean is {most}."
+        f"reaches {_reached(point)}; {ms / point.latency_ms.mean:.0%} of its mean is {phase}."
     )
 
 
@@ -140,11 +140,11 @@ def tried(tuning: Tuning) -> list[Point]:
 
 def front(points: Iterable[Point]) -> list[Point]:
     """The points for which no other has both more rows a second and a lower p95, by throughput."""
-    found: list[Point] = []
+    best: list[Point] = []
     for point in sorted(points, key=lambda each: (-each.rows_per_s.value, each.latency_ms.p95)):
-        if not found or point.latency_ms.p95 < found[-1].latency_ms.p95:
-            found.append(point)
-    return found[::-1]
+        if not best or point.latency_ms.p95 < best[-1].latency_ms.p95:
+            best.append(point)
+    return best[::-1]
 
 
 def pareto(tuning: Tuning) -> chart.Drawing:

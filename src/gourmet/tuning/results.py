@@ -47,7 +47,9 @@ class TuneRequest:
         """Few requests in flight, as many as keep the CPUs busy, and so many that they wait in line."""
         busy = 2.0 * self.cpus
         levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
-        return tuple(LoadSpec(self.model, each, batch=self.batch, protocol=self.protocol) for each in levels)
+        return tuple(
+            LoadSpec(self.model, level, batch=self.batch, protocol=self.protocol) for level in levels
+        )
 
     @property
     def heaviest(self) -> float:
@@ -160,14 +162,14 @@ class Tuning:
         """The recommended config as a file, with the reason over it; empty where there is none."""
         if not (chosen := self.recommended):
             return ""
-        said = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
-        found = f"# Found by: {self.bench.command}, {self.bench.when}\n"
+        reason = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
+        origin = f"# Found by: {self.bench.command}, {self.bench.when}\n"
         # A server's answer less what it filled in itself and another Triton would fill in otherwise.
         filled_in = {"runtime", *(["platform"] if chosen.config.get("backend") else [])}
         config = {name: value for name, value in chosen.config.items() if name not in filled_in}
         groups = config.get("instance_group", [])
         config["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
-        return said + found + as_pbtxt(config)
+        return reason + origin + as_pbtxt(config)
 
 
 def as_json(tuning: Tuning) -> str:

@@ -78,8 +78,8 @@ def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> lis
     """Describe what was tried, for a reader to judge the result."""
     numbers = {"bases": _BASES, "finalists": _FINALISTS}
     times = {"short": _shorter(long), "long": long}
-    given = {"space": space, "request": space.request, "trials": trials, **numbers, **times}
-    return render("tuning/searched.txt", **given).splitlines()
+    values = {"space": space, "request": space.request, "trials": trials, **numbers, **times}
+    return render("tuning/searched.txt", **values).splitlines()
 
 
 def _shorter(long: MeasureOptions) -> MeasureOptions:
@@ -128,24 +128,26 @@ class Search:
 
     def _ranked(self) -> list[Trial]:
         """The best first; what was refused is left out, and not all may be."""
-        found = [trial for trial in self.trials.values() if trial.points]
-        if not found:
+        measured = [trial for trial in self.trials.values() if trial.points]
+        if not measured:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
             raise validity.Untrusted("no config could be measured: " + "; ".join(reasons))
         # What was measured for longer goes first: short windows flatter the lucky.
-        found.sort(key=lambda trial: (trial.stage == "long", *self._request.rank(trial.points)), reverse=True)
-        return found
+        measured.sort(
+            key=lambda trial: (trial.stage == "long", *self._request.rank(trial.points)), reverse=True
+        )
+        return measured
 
     def _stage(
         self, stage: str, candidates: Sequence[Change], options: MeasureOptions, shares: tuple[float, float]
     ) -> None:
         """Try each of these; `shares` of the whole search are done before and after it."""
-        for place, candidate in enumerate(candidates):
+        for number, candidate in enumerate(candidates):
             running, is_present = self._space.running, candidate == self._space.present
             config = running if is_present else changed(running, candidate)
             trial = Trial(PRESENT if is_present else summary(config), config, stage)
-            done = shares[0] + (shares[1] - shares[0]) * place / len(candidates)
-            self._on_step(done, f"{stage} {place + 1} of {len(candidates)}: {trial.name}")
+            done = shares[0] + (shares[1] - shares[0]) * number / len(candidates)
+            self._on_step(done, f"{stage} {number + 1} of {len(candidates)}: {trial.name}")
             self._candidates[trial.name] = candidate
             self.trials[trial.name] = self._tried(trial, options)
 

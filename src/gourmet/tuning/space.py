@@ -74,38 +74,38 @@ class Space:
 
     def coarse(self) -> list[Change]:
         """Every layout of instances and threads, with dynamic batching and without."""
-        found = []
+        changes = []
         for instances, threads in self._layouts():
             layout = replace(self.present, instances=instances, threads=threads)
             if not self.keeps_its_queue:
-                found.append(replace(layout, dynamic_batching=False, delay_us=None, preferred_batches=None))
+                changes.append(replace(layout, dynamic_batching=False, delay_us=None, preferred_batches=None))
             elif not self.batches:
-                found.append(layout)
+                changes.append(layout)
             if self.batches:
-                found.append(_batching(layout))
-        return self._new(found)
+                changes.append(_batching(layout))
+        return self._new(changes)
 
     def fine(self, bases: Iterable[Change], tried: Iterable[Change]) -> list[Change]:
         """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
-        request, found = self.request, []
+        request, changes = self.request, []
         delays = _DELAYS_US if request.delays_us is None else request.delays_us
         if request.p95_ms is not None:
             # A wait of half the goal cannot keep it: the row must still be computed.
-            delays = tuple(each for each in delays if each <= 500 * request.p95_ms)
+            delays = tuple(delay_us for delay_us in delays if delay_us <= 500 * request.p95_ms)
         # Batches that can come about: half and a quarter of what waits at most.
         together = min(self.largest, int(request.heaviest) * request.batch)
         usual = (together // 2, together // 4)
         largest = request.max_batches or (() if self.takes_as_many else self._sizes(usual))
         for base in bases if self.batches else ():
-            found += [_batching(base, delay) for delay in delays]
+            changes += [_batching(base, delay) for delay in delays]
             for size in self._sizes(usual if request.preferred is None else request.preferred):
-                found.append(_batching(base, _WAIT_FOR_PREFERRED_US, size))
-            found += [replace(_batching(base), max_batch=size) for size in largest]
-        return self._new(found, tried)
+                changes.append(_batching(base, _WAIT_FOR_PREFERRED_US, size))
+            changes += [replace(_batching(base), max_batch=size) for size in largest]
+        return self._new(changes, tried)
 
-    def _new(self, found: Iterable[Change], tried: Iterable[Change] = ()) -> list[Change]:
+    def _new(self, changes: Iterable[Change], tried: Iterable[Change] = ()) -> list[Change]:
         known = {self.present, *tried}
-        return [each for each in dict.fromkeys(found) if each not in known]
+        return [change for change in dict.fromkeys(changes) if change not in known]
 
     def _layouts(self) -> list[tuple[int, int | None]]:
         request, cpus = self.request, self.request.cpus
@@ -118,9 +118,9 @@ class Space:
         # One thread alone: a small network loses more by sharing a row out than it gains.
         return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
 
-    def _sizes(self, given: Sequence[int]) -> list[int]:
+    def _sizes(self, sizes: Sequence[int]) -> list[int]:
         """Return the sizes above one that every request of the load fits into."""
-        return [size for size in dict.fromkeys(given) if max(2, self.request.batch) <= size <= self.largest]
+        return [size for size in dict.fromkeys(sizes) if max(2, self.request.batch) <= size <= self.largest]
 
 
 def _batching(base: Change, delay_us: int = 0, *preferred: int) -> Change:

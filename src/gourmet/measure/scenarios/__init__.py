@@ -25,11 +25,11 @@ _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
 
 def known() -> dict[str, dict[str, Any]]:
     """The arguments of every exercise that a system names."""
-    found: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, dict[str, Any]] = {}
     for system in registry.names():
         if (named := registry.folder_of(system) / "scenarios.toml").exists():
-            found |= tomllib.loads(named.read_text(encoding="utf-8"))
-    return found
+            arguments |= tomllib.loads(named.read_text(encoding="utf-8"))
+    return arguments
 
 
 def load(name: str, model: str | None = None) -> Scenario:

@@ -87,12 +87,12 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
 
 def _raw_runs(points: Points) -> list[Statement]:
     """The runs without a server, for the reader to hold the rest against."""
-    found = []
+    statements = []
     for same in zip(*points.beside, strict=True):
-        rate, p50 = ([getattr(each, name) for each in same] for name in ("runs_per_s", "p50_ms"))
+        rate, p50 = ([getattr(result, name) for result in same] for name in ("runs_per_s", "p50_ms"))
         figures = f"{median_and_range(rate, '.0f')} runs/s, p50 {median_and_range(p50, '.1f')} ms"
-        found.append(Statement(f"Without a server, {same[0].layout}: {figures}."))
-    return found
+        statements.append(Statement(f"Without a server, {same[0].layout}: {figures}."))
+    return statements
 
 
 def _goals(
@@ -105,9 +105,9 @@ def _goals(
         return turns if len(turns) == len(points.beside) else []
 
     raw = [layouts[0] for layouts in points.beside]
-    raw_best = [max(each.runs_per_s for each in layouts) for layouts in points.beside]
-    http, memory = (whole(ONE, each) for each in alone)
-    served = filter(None, (whole(ONNX, each) for each in several))
+    raw_best = [max(item.runs_per_s for item in layouts) for layouts in points.beside]
+    http, memory = (whole(ONE, item) for item in alone)
+    served = filter(None, (whole(ONNX, item) for item in several))
     best = [max(point.rows_per_s.value for point in turn) for turn in zip(*served, strict=True)]
     ours, lab = ([p.rows_per_s.value for p in whole(arm, LoadSpec("", 8))] for arm in (OURS, LAB))
     added = {
@@ -134,7 +134,7 @@ def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
     """One turn of every layout of ONNX Runtime by itself."""
     folder = repository.DEFAULT / onnx
     weights = folder / str(repository.versions(folder)[-1]) / "model.onnx"
-    return without_server.measure(weights, {given.name: rows.tensor(given, (0,)) for given in rows.inputs})
+    return without_server.measure(weights, {spec.name: rows.tensor(spec, (0,)) for spec in rows.inputs})
 
 
 @contextmanager
@@ -153,9 +153,9 @@ def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:
     """Return how often the three models give the same label; raise if they clearly disagree."""
     ours = _probabilities(python)
     labels = list(registry.classification(python.rows.info.system).labels_of(python.rows.info))
-    given = lab.answers.expected
-    (name,) = [name for name in given[0] if given[0][name].dtype == np.object_]
-    of_lab = np.array([labels.index(answer[name].item().decode()) for answer in given])
+    answers = lab.answers.expected
+    (name,) = [name for name in answers[0] if answers[0][name].dtype == np.object_]
+    of_lab = np.array([labels.index(answer[name].item().decode()) for answer in answers])
     shares = []
     for other, chosen in ((onnx, _probabilities(onnx).argmax(axis=1)), (lab, of_lab)):
         lead = ours.max(axis=1) - ours[np.arange(len(ours)), chosen]
@@ -178,5 +178,5 @@ def _probabilities(workload: Workload) -> Array:
         name: np.stack([answer[name] for answer in workload.answers.expected])
         for name in workload.answers.expected[0]
     }
-    found: Array = registry.classification(info.system).probabilities(outputs, info)
-    return found
+    probabilities: Array = registry.classification(info.system).probabilities(outputs, info)
+    return probabilities

@@ -97,10 +97,10 @@ def _delayed(us: int) -> str:
 
 
 def _best(points: Points, arm: str) -> Point:
-    found = [point for level in _LEVELS for point in points.of([arm], level)]
-    if not found:
+    measured = [point for level in _LEVELS for point in points.of([arm], level)]
+    if not measured:
         raise NotMeasured
-    return max(found, key=lambda point: point.rows_per_s.value)
+    return max(measured, key=lambda point: point.rows_per_s.value)
 
 
 def _steps(points: Sequence[Point]) -> str:
@@ -114,11 +114,11 @@ def _batching_pays_not(points: Points) -> Found:
 
 
 def _delays_cost(points: Points) -> Found:
-    found = [points.get(_delayed(us), 1) for us in _DELAYS_US]
-    first, *longer = found
+    measured = [points.get(_delayed(us), 1) for us in _DELAYS_US]
+    first, *longer = measured
     # Two hundred microseconds are little beside a step.
-    fewer = [below(times_the_throughput(each, first), 1 - NOISE) for each in longer[1:]]
-    return all_of(*fewer), _steps(found)
+    fewer = [below(times_the_throughput(point, first), 1 - NOISE) for point in longer[1:]]
+    return all_of(*fewer), _steps(measured)
 
 
 def _second_pays_not(points: Points) -> Found:
@@ -146,7 +146,7 @@ def answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
         if any(values.dtype == np.object_ for values in workload.answers.expected[0].values())
     }
     (first, usual), *others = texts.items()
-    said = []
+    shares = []
     for asks, answers in others:
         same = float(np.mean([mine == other for mine, other in zip(usual, answers, strict=True)]))
         if same < _LEAST_AGREEMENT:
@@ -154,8 +154,8 @@ def answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
                 f"{first} and {asks} agree on {same:.0%} of the examples only: "
                 "deploy both from the same weights"
             )
-        said.append(f"{asks} to {same:.0%}")
-    return f"The answers were checked first: as {first} said the others, {', '.join(said)} of the examples."
+        shares.append(f"{asks} to {same:.0%}")
+    return f"The answers were checked first: as {first} said the others, {', '.join(shares)} of the examples."
 
 
 def _text(system: str, answer: Mapping[str, Array], workload: Workload) -> str:

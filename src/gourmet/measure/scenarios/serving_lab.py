@@ -81,9 +81,9 @@ def _more(ours: str, theirs: str) -> Callable[[Points], Found]:
 
 
 def _queue_grows(points: Points) -> Found:
-    found = [points.get(ONE, level) for level in (1, 8, 16)]
-    shares = [point.split_ms.queue / point.latency_ms.mean for point in found]
-    figures = over(found, lambda p: f"{p.split_ms.queue / p.latency_ms.mean:.0%}", lambda p: p.load.at)
+    measured = [points.get(ONE, level) for level in (1, 8, 16)]
+    shares = [point.split_ms.queue / point.latency_ms.mean for point in measured]
+    figures = over(measured, lambda p: f"{p.split_ms.queue / p.latency_ms.mean:.0%}", lambda p: p.load.at)
     return shares[0] < shares[1] < shares[2] and shares[2] > 0.5, figures
 
 
@@ -147,11 +147,11 @@ def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scen
 
 
 def _few_do(points: Points) -> Found:
-    found = [points.get(_count(count), _LEVEL) for count in _COUNTS]
-    most, few = found[0], found[2]
-    gained = times_the_throughput(few, most)
-    figures = over(found, lambda p: f"{p.rows_per_s.value:.0f} rows/s", lambda p: p.arm)
-    return above(gained, 1 - NOISE), f"{figures}; {few.arm} {gained:.2f} times {most.arm}", gained
+    measured = [points.get(_count(count), _LEVEL) for count in _COUNTS]
+    many, few = measured[0], measured[2]
+    gained = times_the_throughput(few, many)
+    figures = over(measured, lambda p: f"{p.rows_per_s.value:.0f} rows/s", lambda p: p.arm)
+    return above(gained, 1 - NOISE), f"{figures}; {few.arm} {gained:.2f} times {many.arm}", gained
 
 
 def _count(count: int) -> str:
@@ -164,9 +164,9 @@ def arm_name(delay_us: int) -> str:
 
 def only_noise(arms: Sequence[Arm], points: Points) -> Found:
     """Check that delays make no difference where nothing can be batched."""
-    first, *_, last = found = _several(arms, _LEVEL, points)
+    first, *_, last = measured = _several(arms, _LEVEL, points)
     longest = times_the_throughput(last, first)
-    rows = max(point.executed_rows for point in found)
+    rows = max(point.executed_rows for point in measured)
     figures = (
         f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(last)} "
         f"instead of {_delay(first)}; the dynamic batcher sends a lone row on at once"
@@ -178,8 +178,8 @@ def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
     """Say whether waiting fills the batches, and what it costs, where rows can be batched."""
 
     def grows(figure: Callable[[Point], float], unit: str, factor: float, points: Points) -> Found:
-        first, *_, last = found = _several(arms, level, points)
-        figures = over(found, lambda point: f"{figure(point):.2f} {unit}", _delay)
+        first, *_, last = measured = _several(arms, level, points)
+        figures = over(measured, lambda point: f"{figure(point):.2f} {unit}", _delay)
         return figure(last) > factor * figure(first), figures
 
     def pays(points: Points) -> Found:
@@ -202,10 +202,10 @@ def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
 
 
 def _several(arms: Sequence[Arm], level: float, points: Points) -> Sequence[Point]:
-    found = points.of([arm.name for arm in arms], level)
-    if len(found) < 2:
+    measured = points.of([arm.name for arm in arms], level)
+    if len(measured) < 2:
         raise NotMeasured
-    return found
+    return measured
 
 
 def _delay(point: Point) -> str:
