@@ -25,7 +25,7 @@ from app.core.errors import BadRequest
 from app.core.http import marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.contracts import GeneratedText
-from gourmet.systems.captioner.contract import OPTIONS, STREAMING_MODEL, SYSTEM
+from gourmet.systems.captioner.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name
 _STREAM: Final = ("0", "1")
@@ -91,7 +91,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(f"only a single photo is streamed, and these are {len(photos)}")
             if photos[0].fault:
                 raise photos[0].fault
-            model = generator.find_streaming(chosen, STREAMING_MODEL, deadline, SYSTEM.name)
+            model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
             return text_calls.in_pieces(generator, model, photos[0].data, options, deadline, _caption)
         model = generator.find(chosen, deadline, SYSTEM.name)
         g.model = model.info.name
@@ -123,7 +123,7 @@ def _caption(
 
 def _options(asked: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
     """Return the options of the call, and whether its answer is streamed."""
-    given = {name: request.values[name] for name in ("prompt", *OPTIONS) if name in request.values}
+    given = {name: request.values[name] for name in ("prompt", *SYSTEM.options) if name in request.values}
     stream = request.values.get("stream", "0")
     if stream not in _STREAM:
         raise BadRequest(f"stream is {stream[:50]!r}; allowed: {', '.join(_STREAM)}")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gourmet.runtime.decoding import package
-from gourmet.systems.captioner.graphs import decoder_graph, vision_graph
+from gourmet.systems.captioner.export import decoder_graph, vision_graph
 from gourmet.systems.captioner.network import GRID_VISION, CaptionerCheckpoint, CaptionNetwork, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
 from gourmet.tasks.generation.int8 import rounded

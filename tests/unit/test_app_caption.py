@@ -20,7 +20,7 @@ from app import create_app
 from app.core.http import marks
 from app.core.settings import Rate, Settings
 from app.features.caption import Captioned, Captions
-from gourmet.systems.captioner.contract import OPTIONS, SYSTEM
+from gourmet.systems.captioner.contract import SYSTEM
 
 __all__ = ["listen"]  # the fixture
 
@@ -232,8 +232,8 @@ def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_g
 def test_the_document_has_its_options_and_the_page_its_examples(browser: FlaskClient) -> None:
     parameters = browser.get("/api/v1/openapi.json").json["paths"][CAPTION]["post"]["parameters"]
     allowed = {each["name"]: each["schema"] for each in parameters if "name" in each}
-    assert allowed.keys() == {"prompt", *OPTIONS, "stream"}
-    for name, (least, most, _) in OPTIONS.items():
+    assert allowed.keys() == {"prompt", *SYSTEM.options, "stream"}
+    for name, (least, most, _) in SYSTEM.options.items():
         for number in range(most + 2):
             is_allowed = str(number) in allowed[name].get("enum", ()) or bool(
                 re.search(allowed[name].get("pattern", "^$"), str(number))

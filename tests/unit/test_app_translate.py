@@ -17,7 +17,8 @@ from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
 from gourmet.commands.translate import translate
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.systems.translator.contract import MOST_CHARACTERS, OPTIONS
+from gourmet.systems.translator.contract import MOST_CHARACTERS
+from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 __all__ = ["listen"]  # the fixture
 
@@ -76,7 +77,7 @@ def test_the_document_has_the_limits(browser: FlaskClient) -> None:
     options = {
         name: (each["minimum"], each["maximum"]) for name, each in shape["options"]["properties"].items()
     }
-    assert options == {name: (least, most) for name, (least, most, _) in OPTIONS.items()}
+    assert options == {name: (least, most) for name, (least, most, _) in TRANSLATOR.options.items()}
 
 
 def test_the_page_is_a_form_that_does_without_a_script_and_says_so_where_nobody_can_answer(

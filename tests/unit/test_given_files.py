@@ -28,8 +28,6 @@ from gourmet.roofline.counting import count
 from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
-from gourmet.systems.captioner.evaluate import squashed_pixels
-from gourmet.systems.captioner.seen import pixels
 from gourmet.tasks.classification.given_onnx import GivenOnnx
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import load_tensors
@@ -259,9 +257,8 @@ def captioned(folder: Path, photo: bytes) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("decode", [pixels, squashed_pixels])
 def test_a_photo_to_learn_from_is_one_that_may_be_decoded(
-    decode: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its name says: Pillow takes some fifty formats, and starts a program for one of them."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -270,7 +267,7 @@ def test_a_photo_to_learn_from_is_one_that_may_be_decoded(
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
     data = captioned(tmp_path, eps)
     with pytest.raises(BadData, match=r"a\.jpg cannot be used"):
-        list(decoded(data, photos(data, "validation"), 32, decode))
+        list(decoded(data, photos(data, "validation"), 32))
     assert not (tmp_path / "started").exists()
 
 

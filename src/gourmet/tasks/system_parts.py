@@ -179,6 +179,12 @@ def check_classes(source: Path, found: Iterable[int], labels: Sequence[str]) -> 
         )
 
 
+def spread(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
+    """`limit` examples, evenly from all of them."""
+    count = min(limit or len(examples), len(examples))
+    return tuple(examples[number * len(examples) // count] for number in range(count))
+
+
 def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
     """`limit` examples, as many of each class as there are of the others, spread over each class."""
     if limit is None or not examples:

@@ -1,4 +1,4 @@
-"""Photos and what people said of them.
+"""Photos and what people said of them, and how near a caption comes to that.
 
 Data are a folder with
     photos.zip     the photos
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import re
 import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decode import Pixels, squashed_pixels
 from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_text
-from gourmet.tasks.system_parts import BadData, EmptyPart, check_part
+from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, spread
 
 PARTS: Final = {"train": "train", "validation": "dev", "test": "test"}
 PHOTOS: Final = "photos.zip"
@@ -35,17 +37,16 @@ class CaptionedPhoto:
 def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPhoto, ...]:
     """Return the photos of one part of `data`; with a `limit`, evenly from all of it."""
     check_part(part, PARTS)
-    captions, there = _captions(data), _there(data)
+    captions, files = _captions(data), _files(data)
     names = _text(data / "splits" / f"{PARTS[part]}.txt").split()
-    found = [CaptionedPhoto(name, captions[name]) for name in names if name in captions and name in there]
-    if not found:
+    captioned = [CaptionedPhoto(name, captions[name]) for name in names if name in captions and name in files]
+    if not captioned:
         raise EmptyPart(f"{data} has no photo with a caption for its {part} part")
-    count = min(limit or len(found), len(found))
-    return tuple(found[number * len(found) // count] for number in range(count))
+    return spread(captioned, limit)
 
 
 def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
-    """Each as the file that it is."""
+    """The file of each photo."""
     with contextlib.ExitStack() as opened:
         try:
             archive = opened.enter_context(zipfile.ZipFile(data / PHOTOS))
@@ -59,13 +60,11 @@ def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
             yield content
 
 
-def decoded(
-    data: Path, chosen: Sequence[CaptionedPhoto], side: int, decode: Callable[[bytes, int], Pixels]
-) -> Iterator[Pixels]:
-    """Each as squares of `side` pixels; raises BadData for what is not a photo that may be decoded."""
+def decoded(data: Path, chosen: Sequence[CaptionedPhoto], side: int) -> Iterator[Pixels]:
+    """Each photo as served models decode it, squashed to squares of `side` pixels; raises BadData."""
     for photo, file in zip(chosen, read(data, chosen), strict=True):
         try:
-            square = decode(file, side)
+            square = squashed_pixels(file, side)
         except (OSError, ValueError) as exc:
             raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {in_short(exc)}") from exc
         yield square
@@ -73,19 +72,19 @@ def decoded(
 
 @functools.lru_cache(maxsize=2)
 def _captions(data: Path) -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    captions: dict[str, list[str]] = defaultdict(list)
     for number, line in enumerate(_text(data / CAPTIONS).split("\n"), 1):
         name, tab, caption = line.rstrip("\r").partition("\t")
         if not line.strip():
             continue
         if not tab or not caption.strip():
             raise BadData(f"{data / CAPTIONS}: line {number} is not a name and a caption with a tab between")
-        found[name].append(caption.strip())
-    return {name: tuple(captions) for name, captions in found.items()}
+        captions[name].append(caption.strip())
+    return {name: tuple(texts) for name, texts in captions.items()}
 
 
 @functools.lru_cache(maxsize=2)
-def _there(data: Path) -> frozenset[str]:
+def _files(data: Path) -> frozenset[str]:
     try:
         with zipfile.ZipFile(data / PHOTOS) as archive:
             return frozenset(archive.namelist())
@@ -102,3 +101,60 @@ def _text(path: Path) -> str:
         return read_text(path).removeprefix("\ufeff")
     except (OSError, ValueError) as exc:
         raise BadData(f"{path} cannot be read: {exc}. Wanted is {' '.join(str(__doc__).split())}") from exc
+
+
+TOKENIZER: Final = "lower case, words of letters, digits and inner ' and -, 's apart, no punctuation"
+_RUNS: Final = 4
+_DEVIATION: Final = 6.0
+_WORD: Final = re.compile(r"'s\b|[^\W_]+(?:-[^\W_]+|'(?!s\b)[^\W_]+)*")
+
+_Vector = tuple[dict[tuple[str, ...], float], ...]
+
+
+def scored_words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _counted(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+    return Counter(
+        tuple(words[first : first + length])
+        for length in range(1, _RUNS + 1)
+        for first in range(len(words) - length + 1)
+    )
+
+
+class Cider:
+    """CIDEr-D (Vedantam, Zitnick, Parikh: CVPR 2015): how much of what people said of a photo a caption says.
+
+    Each run of one to four words counts by how few photos it is said of. Texts are lower case without
+    punctuation, as COCO's evaluation has them; its tokenizer is a Java program, and reports name this one.
+    """
+
+    def __init__(self, references: Sequence[Sequence[str]]) -> None:
+        counted = [[_counted(scored_words(text)) for text in texts] for texts in references]
+        self._photos = math.log(max(1, len(references)))
+        self._seen_in = Counter(run for of_photo in counted for run in set().union(*of_photo))
+        self._references = [[self._weighed(counts) for counts in of_photo] for of_photo in counted]
+
+    def score(self, photo: int, text: str) -> float:
+        vector, norms, length = self._weighed(_counted(scored_words(text)))
+        scores = []
+        for reference, right, how_long in self._references[photo]:
+            likeness = 0.0
+            for runs, ours, norm, theirs in zip(vector, reference, norms, right, strict=True):
+                both = sum(min(value, ours[run]) * ours[run] for run, value in runs.items() if run in ours)
+                likeness += both / (norm * theirs) if norm and theirs else 0.0
+            scores.append(likeness * math.exp(-((length - how_long) ** 2) / (2 * _DEVIATION**2)))
+        return 10.0 * sum(scores) / len(scores) / _RUNS
+
+    def mean(self, texts: Sequence[str]) -> float:
+        """Return the mean score of one text for each photo."""
+        return sum(self.score(photo, text) for photo, text in enumerate(texts)) / len(texts)
+
+    def _weighed(self, counts: Counter[tuple[str, ...]]) -> tuple[_Vector, list[float], int]:
+        """Weigh the runs of words by length; return them with their norms and the number of word pairs."""
+        vector: _Vector = ({}, {}, {}, {})
+        for run, count in counts.items():
+            vector[len(run) - 1][run] = count * (self._photos - math.log(max(1, self._seen_in[run])))
+        norms = [math.sqrt(sum(value * value for value in runs.values())) for runs in vector]
+        return vector, norms, sum(count for run, count in counts.items() if len(run) == 2)

@@ -11,15 +11,13 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.pictures.decode import squashed_pixels
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
-from gourmet.systems.captioner.cider import TOKENIZER, Cider, scored_words
-from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
+from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
@@ -139,7 +137,7 @@ class CaptionEvaluation:
         checkpoint = load(weights)
         side = checkpoint.network.side
         held = photos(data, "validation", limit)
-        seen = list(decoded(data, held[: 4 * _ROWS], side, squashed_pixels))
+        seen = list(decoded(data, held[: 4 * _ROWS], side))
         files = TrainedCaptioner(checkpoint, seen).files
         found: dict[str, list[Caption]] = {}
         for part in _PARTS:
@@ -168,7 +166,7 @@ def _answers(
 ) -> dict[str, list[Caption]]:
     served = CaptionerNetwork.open(files, available_cpus())
     memories: list[Floats] = []
-    for square in decoded(data, shown, side, squashed_pixels):
+    for square in decoded(data, shown, side):
         memories += served.engine.encode([square])
         tick(0.5 * len(memories) / len(shown), f"seen {len(memories)}/{len(shown)}")
     decoder = onnx_graph(files[DECODER], available_cpus())

@@ -1,21 +1,29 @@
 """The captioner as the files that its served models open, compared with the loop of transformers.
 
-What is served is the network in eight bits (gourmet.tasks.generation.int8), unless it is asked for fp32;
-ResNet50 is in eight bits as it was when the words learned from what it sees.
+    Vision     pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
+    BlipStep   see gourmet.tasks.generation.graphs
+
+A picture is seen as P places, each a hidden state of W numbers. What is served is the network in eight bits
+(gourmet.tasks.generation.int8), unless it is asked for fp32; ResNet50 is in eight bits as it was when the
+words learned from what it sees.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
+from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Export, Target
@@ -26,20 +34,27 @@ from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import in_short, malformed_as_value_error
-from gourmet.systems.captioner.cider import Cider
-from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
-from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
-from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
-from gourmet.systems.captioner.int8_vision import BODY, GRID, body
-from gourmet.systems.captioner.network import CaptionerCheckpoint, CaptionNetwork, find, load
+from gourmet.systems.captioner.contract import SYSTEM
+from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
+from gourmet.systems.captioner.network import (
+    GRID,
+    MEAN,
+    STD,
+    CaptionerCheckpoint,
+    CaptionNetwork,
+    GridVision,
+    find,
+    load,
+)
 from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.tasks import evaluation_file
+from gourmet.tasks import evaluation_file, static_int8
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.comparison import EXAMPLES, HeldOut, TextCandidate
-from gourmet.tasks.generation.graphs import OPSET, Graph
+from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.generation.learning import until
 from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.tasks.system_parts import EmptyPart
 from gourmet.training.task import Tick
@@ -49,6 +64,125 @@ _EXAMPLES: Final = 16
 _ROWS: Final = 16
 _LICENSE: Final = "other: research data, for demonstration and study"
 _ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
+# The output of the graph of ResNet50 in eight bits, and the file beside the weights that learned from it.
+GRID_OUTPUT: Final = "grid"
+BODY: Final = "vision-int8.onnx"
+_OPERATORS: Final = ("Resize", "Conv", "MaxPool", "Relu", "Add")
+
+
+def _attention(of: Any) -> Attention:
+    asked = of.self
+    return Attention(
+        asked.query, asked.key, asked.value, asked.num_attention_heads, asked.attention_head_size
+    )
+
+
+def across(network: Any) -> list[Attention]:
+    return [_attention(layer.crossattention) for layer in network.text_decoder.bert.encoder.layer]
+
+
+class Vision(nn.Module):
+    def __init__(self, network: CaptionNetwork) -> None:
+        super().__init__()
+        self.network, self.memory = network, Memory(across(network))
+
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.network.states(self.network.normalised(pixels))
+        return self.memory(states), states
+
+
+class BlipStep(StepNetwork):
+    several = True  # so that whole captions can be asked too, as loops in the client do
+
+    def __init__(self, network: Any) -> None:
+        text = network.text_decoder
+        layers = text.bert.encoder.layer
+        super().__init__(layers, [_attention(layer.attention) for layer in layers], across(network))
+        self.embeddings, self.head = text.bert.embeddings, text.cls
+        never = torch.zeros(network.config.vocab_size)
+        never[network.never] = NEVER
+        self.register_buffer("never", never)
+
+    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        parts = self.embeddings
+        return parts.LayerNorm(  # type: ignore[no-any-return]
+            parts.word_embeddings(token) + parts.position_embeddings(place)
+        )
+
+    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return layer.attention.output(found, states)  # type: ignore[no-any-return]
+
+    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return layer.crossattention.output(found, states)  # type: ignore[no-any-return]
+
+    def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
+        return layer.feed_forward_chunk(states)  # type: ignore[no-any-return]
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return self.head(states) + self.never  # type: ignore[no-any-return]
+
+
+class _Grid(nn.Module):
+    """The rest of it, of the grid that ResNet50 sees."""
+
+    def __init__(self, network: CaptionNetwork) -> None:
+        super().__init__()
+        self.vision, self.memory = network.vision_model, Memory(across(network))
+
+    def forward(self, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.vision.states(grid)
+        return self.memory(states), states
+
+
+def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
+    """Write the graph behind the `grid` of ResNet50."""
+    rows = {0: "rows"}
+    seen = torch.zeros(2, network.vision_model.seen_channels, GRID, GRID)
+    return Graph(
+        _Grid(network), {grid: seen}, ("memory", "hidden"), dict.fromkeys((grid, "memory", "hidden"), rows)
+    )
+
+
+def vision_graph(network: CaptionNetwork) -> Graph:
+    side, rows = network.side, {0: "rows"}
+    pixels = torch.zeros(2, side, side, 3, dtype=torch.uint8)
+    return Graph(
+        Vision(network),
+        {"pixels": pixels},
+        ("memory", "hidden"),
+        dict.fromkeys(("pixels", "memory", "hidden"), rows),
+    )
+
+
+def decoder_graph(network: CaptionNetwork) -> Graph:
+    return step_graph(BlipStep(network))
+
+
+class _Body(nn.Module):
+    def __init__(self, vision: GridVision) -> None:
+        super().__init__()
+        self.vision = copy.deepcopy(vision)
+        static_int8.take_pixels(self.vision.conv1, MEAN, STD)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.vision.seen(pixels)
+
+
+def body(vision: GridVision, photos: npt.NDArray[np.uint8]) -> bytes:
+    """The graph of what is frozen: pixels uint8 [N, side, side, 3] -> grid float [N, 2048, 7, 7]."""
+    side = photos.shape[1]
+    rows = {0: "rows"}
+    graph = Graph(
+        _Body(vision),
+        {static_int8.PIXELS: torch.zeros(2, 3, side, side)},
+        (GRID_OUTPUT,),
+        {static_int8.PIXELS: rows, GRID_OUTPUT: rows},
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "body.onnx"
+        graph.write(path)
+        static_int8.quantize(path, photos, mean=MEAN, operators=_OPERATORS, name=static_int8.PIXELS)
+        return path.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -111,11 +245,11 @@ class TrainedCaptioner:
     def _vision(self) -> bytes:
         if not self.body:
             return vision_graph(self.network).file()
-        parts = self.body, memory_graph(self.network, GRID).file()
+        parts = self.body, memory_graph(self.network, GRID_OUTPUT).file()
         sees, attends = map(onnx.load_from_string, parts)
         attends.ir_version = sees.ir_version
         apart = onnx.compose.add_prefix(attends, "words/", rename_inputs=False, rename_outputs=False)
-        return onnx.compose.merge_models(sees, apart, [(GRID, GRID)]).SerializeToString()  # type: ignore[no-any-return]
+        return onnx.compose.merge_models(sees, apart, [(GRID_OUTPUT, GRID_OUTPUT)]).SerializeToString()  # type: ignore[no-any-return]
 
 
 def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[list[int]]:
@@ -125,9 +259,8 @@ def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[l
         pixels = torch.from_numpy(np.stack(pictures[first : first + _ROWS]))
         with torch.inference_mode():
             states = network.states(network.normalised(pixels))
-        for row in network.generate(states, [], MAX_TOKENS).tolist():
-            words = row[1:]
-            found.append(words[: words.index(network.end)] if network.end in words else words)
+        rows = network.generate(states, [], MAX_TOKENS).tolist()
+        found += [until(network.end, row[1:]) for row in rows]
     return found
 
 
@@ -152,7 +285,7 @@ class CaptionerExport:
             pictures = [squashed_pixels(file, side) for file in SYSTEM.examples(_EXAMPLES, seed=0)]
         else:
             held = photos(data, "validation", _VERIFIED)
-            pictures = list(decoded(data, held, side, squashed_pixels))
+            pictures = list(decoded(data, held, side))
         source = TrainedCaptioner(checkpoint, pictures, self.fp32)
         candidate = TextCandidate(
             SYSTEM.default_model,
@@ -194,7 +327,7 @@ def _held_out(data: Path) -> HeldOut:
             break
 
     def ask(network: CaptionerNetwork) -> list[Parts]:
-        pictures = decoded(data, shown, network.side, squashed_pixels)
+        pictures = decoded(data, shown, network.side)
         return [[Row(pixels, MAX_TOKENS)] for pixels in pictures]
 
     def points(captions: Sequence[str]) -> list[float]:
@@ -215,7 +348,7 @@ def _targets(source: TrainedCaptioner) -> dict[str, Target]:
         "vision": graph(VISION, vision_graph(network)),
         "decoder": graph(DECODER, decoder_graph(network)),
         "python": Target(SYSTEM.default_model, package.FILE, source.package, source.agreement),
-        "stream": Target(STREAMING_MODEL, package.REFERENCE, source.reference, lambda path: ()),
+        "stream": Target(SYSTEM.streaming_model, package.REFERENCE, source.reference, lambda path: ()),
     }
 
 

@@ -1,34 +1,113 @@
-"""The network: BLIP's text decoder as transformers has it, over BLIP's vision encoder or over a small one, so
+"""The network: BLIP's text decoder as transformers has it, over BLIP's vision encoder or over ResNet50, so
 that public checkpoints and ours go the same way: a picture's hidden states in, words out.
+
+ResNet50 goes up to its last grid of 7 × 7 places, which is projected to the decoder's width. Its batch norms
+are part of its convolutions, as weights for serving have them. As first published, the first convolution of a
+block halves a picture, not the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final, cast
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.reading import in_short, read_table
-from gourmet.systems.captioner import vision
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, known_to
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
-# What a config calls the small vision encoder.
+# What a config calls ResNet50, and BLIP's own encoder.
 GRID_VISION: Final = "resnet50_grid"
 _BLIP_VISION: Final = "blip_vision_model"
-# BLIP's pictures were normalised by these.
-_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
-_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+GRID: Final = 7
+# ImageNet's; BLIP's pictures were normalised by others.
+MEAN: Final = (0.485, 0.456, 0.406)
+STD: Final = (0.229, 0.224, 0.225)
+_BLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+_BLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+_SEEN_SIDE: Final = 224
+_CHANNELS: Final = 64
+_BLOCKS: Final = (3, 4, 6, 3)
+_EPSILON: Final = 1e-5
 _PLACES: Final = "position_ids"
+
+
+class _Bottleneck(nn.Module):
+    def __init__(self, width: int, middle: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, middle, 1, stride)
+        self.conv2 = nn.Conv2d(middle, middle, 3, padding=1)
+        self.conv3 = nn.Conv2d(middle, 4 * middle, 1)
+        self.downsample = None if width == 4 * middle else nn.Conv2d(width, 4 * middle, 1, stride)
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        found = self.conv3(F.relu(self.conv2(F.relu(self.conv1(seen)))))
+        return F.relu(found + (seen if self.downsample is None else self.downsample(seen)))
+
+
+class GridVision(nn.Module):
+    """float [N, 3, any, any], normalised -> hidden states [N, 49, width]"""
+
+    def __init__(self, width: int, dropout: float, channels: int = _CHANNELS) -> None:
+        """Build it; with fewer `channels` it is small enough for tests."""
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, channels, 7, 2, padding=3)
+        before = channels
+        for stage, blocks in enumerate(_BLOCKS):
+            middle = channels << stage
+            parts = [
+                _Bottleneck(4 * middle if place else before, middle, 2 if stage and not place else 1)
+                for place in range(blocks)
+            ]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))
+            before = 4 * middle
+        self.seen_channels = before
+        self.project = nn.Linear(before, width)
+        self.places = nn.Parameter(torch.randn(GRID * GRID, width) * 0.02)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout1d(dropout)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.states(self.seen(pictures))
+
+    def seen(self, pictures: torch.Tensor) -> torch.Tensor:
+        """The last grid: [N, channels, rows, columns]."""
+        large = F.interpolate(pictures, (_SEEN_SIDE, _SEEN_SIDE), mode="bilinear", align_corners=False)
+        found = F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1)
+        for stage in self.stages():
+            found = stage(found)
+        return found
+
+    def states(self, seen: torch.Tensor) -> torch.Tensor:
+        """The hidden states of what `seen` saw."""
+        grid = self.dropout(seen.flatten(2)).transpose(1, 2)
+        return self.norm(self.project(grid) + self.places)  # type: ignore[no-any-return]
+
+    def freeze(self) -> None:
+        """Freeze everything before `project`."""
+        for part in (self.conv1, *self.stages()):
+            part.requires_grad_(False)
+
+    def stages(self) -> list[nn.Module]:
+        return [self.get_submodule(f"layer{stage + 1}") for stage in range(len(_BLOCKS))]
+
+
+def normalised(
+    pixels: torch.Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+) -> torch.Tensor:
+    """uint8 [N, rows, columns, 3] -> float [N, 3, rows, columns]"""
+    shares = pixels.permute(0, 3, 1, 2).float() / 255.0
+    return (shares - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
 class CaptionNetwork(nn.Module):
@@ -45,9 +124,9 @@ class CaptionNetwork(nn.Module):
         self.vision_model: Any
         if self.is_grid:
             width = int(seen["hidden_size"])
-            channels = int(seen.get("channels", vision.CHANNELS))
-            self.vision_model = vision.GridVision(width, float(seen.get("dropout", 0.0)), channels)
-            self.side, self.places = int(seen["image_size"]), vision.GRID**2
+            channels = int(seen.get("channels", _CHANNELS))
+            self.vision_model = GridVision(width, float(seen.get("dropout", 0.0)), channels)
+            self.side, self.places = int(seen["image_size"]), GRID**2
         else:
             shape: Any = blip.BlipVisionConfig(**known_to(blip.BlipVisionConfig, seen))
             self.vision_model = blip.modeling_blip.BlipVisionModel(shape)
@@ -67,7 +146,7 @@ class CaptionNetwork(nn.Module):
 
     def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [N, side, side, 3] -> float [N, 3, side, side]"""
-        return vision.normalised(pixels) if self.is_grid else vision.normalised(pixels, _MEAN, _STD)
+        return normalised(pixels) if self.is_grid else normalised(pixels, _BLIP_MEAN, _BLIP_STD)
 
     @torch.inference_mode()
     def generate(
@@ -145,3 +224,23 @@ def check_architecture(folder: Path) -> None:
 
 def find(checkpoint: str) -> Path:
     return checkpoints.find(checkpoint, check_architecture, (VOCABULARY,))
+
+
+def folded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """torchvision's tensors of a ResNet50 for `GridVision`: each norm goes into its convolution."""
+    found = {}
+    for name in [name for name in tensors if _norm_of(name)]:
+        conv, norm = name.removesuffix(".weight"), _norm_of(name)
+        scale = tensors[f"{norm}.weight"] / (tensors[f"{norm}.running_var"] + _EPSILON).sqrt()
+        conv = conv.removesuffix(".0") if "downsample" in conv else conv
+        found[f"{conv}.weight"] = tensors[name] * scale[:, None, None, None]
+        found[f"{conv}.bias"] = tensors[f"{norm}.bias"] - tensors[f"{norm}.running_mean"] * scale
+    return found
+
+
+def _norm_of(name: str) -> str:
+    """The norm behind the convolution that has this tensor; empty for other tensors."""
+    *path, part, _ = ("", *name.split(".")) if name.endswith(".weight") else ("", "")
+    if part.startswith("conv"):
+        return ".".join([*path, part.replace("conv", "bn")]).lstrip(".")
+    return name.replace("downsample.0.weight", "downsample.1") if "downsample.0." in name else ""

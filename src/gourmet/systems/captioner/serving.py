@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.contracts import GeneratedText
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_pixels
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
@@ -47,6 +46,7 @@ class CaptionerNetwork:
     """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the picture was not described in time"
+    outputs = staticmethod(contract.SYSTEM.outputs)
 
     def __init__(self, engine: CaptionerEngine, files: Mapping[str, bytes]) -> None:
         self.engine, self.vocabulary = engine, WordPieces(files)
@@ -66,10 +66,10 @@ class CaptionerNetwork:
         images = inputs[contract.IMAGE]
         prompts = inputs.get(contract.PROMPT) or [self._prompt] * len(images)
         limits, beams = (
-            inputs.get(name) or [contract.OPTIONS[name.lower()][2]] * len(images)
+            contract.SYSTEM.option_of(name, inputs.get(name, ()), len(images))
             for name in (contract.MAX_TOKENS, contract.BEAMS)
         )
-        rows = [self._row(*each) for each in zip(prompts, limits, beams, strict=True)]
+        rows = [self._row(*options) for options in zip(prompts, limits, beams, strict=True)]
         for number, (row, image) in enumerate(zip(rows, images, strict=True)):
             where = f"{contract.IMAGE} row {number} of {len(images)}"
             with _refused(where):
@@ -79,29 +79,20 @@ class CaptionerNetwork:
                 row.prepare = partial(self._decoded, where)
         return [[row] for row in rows]
 
-    def _row(self, prompt: object, limit: object, beams: object) -> Row:
-        max_tokens = min(contract.option_of(contract.MAX_TOKENS, limit), self._max_tokens)
+    def _row(self, prompt: object, limit: int, beams: int) -> Row:
         prefix = self.vocabulary.encode(contract.prompt_of(prompt))
-        if len(prefix) > contract.MOST_PROMPT_TOKENS:
+        if len(prefix) > contract.MAX_PROMPT_TOKENS:
             raise ValueError(
                 f"{contract.PROMPT} has {len(prefix)} pieces of words; a caption begins with at most "
-                f"{contract.MOST_PROMPT_TOKENS}"
+                f"{contract.MAX_PROMPT_TOKENS}"
             )
-        width = contract.option_of(contract.BEAMS, beams)
-        return Row(None, max_tokens, prefix=prefix, prefix_is_answer=True, beams=width)
+        max_tokens = min(limit, self._max_tokens)
+        return Row(None, max_tokens, prefix=prefix, prefix_is_answer=True, beams=beams)
 
     def _decoded(self, where: str, row: Row) -> Pixels:
         """Decode a photo in another process."""
         with _refused(where), decoding_for(row.deadline - time.monotonic(), row.gave_up, row.client):
             return squashed_pixels(row.source, self.side)
-
-    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        return {
-            contract.CAPTION: answer.text,
-            contract.TOKENS: np.int32(answer.tokens or 0),
-            contract.SCORE: np.float32(answer.score or 0.0),
-            contract.ALTERNATIVES: "\n".join(answer.others),
-        }
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ import numpy as np
 
 from gourmet import repository
 from gourmet.measure.client_loop import Asking, ClientLoop
-from gourmet.systems.translator.contract import SCORE, SYSTEM, TOKENS, TRANSLATION
+from gourmet.runtime.decoding.contract import SCORE, TOKENS
+from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
 
 # Places of a source and a target, and what stands in those that are free, as the first clients have it.

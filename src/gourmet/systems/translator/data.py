@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.runtime.reading import read_text
-from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part
+from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part, spread
 
 PARTS: Final = ("train", "validation", "test")
 PAIRS: Final = "pairs.tsv"
@@ -45,11 +45,9 @@ class SentenceData:
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
         """One part of `data`; with a `limit`, evenly from the whole of it."""
         check_part(part, PARTS)
-        found = _read(data, self.is_russian).get(part, ())
-        if not found:
+        if not (pairs := _read(data, self.is_russian).get(part, ())):
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
-        count = min(limit or len(found), len(found))
-        return tuple(found[number * len(found) // count] for number in range(count))
+        return spread(pairs, limit)
 
 
 DATA: Final[TextData] = SentenceData()
@@ -67,13 +65,13 @@ def beside(data: Path, name: str) -> tuple[Reference, ...]:
 def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
     path = data / PAIRS if data.is_dir() else data
     rows = _rows(path, 4, 2)
-    found: dict[str, list[Reference]] = {part: [] for part in PARTS}
+    parts: dict[str, list[Reference]] = {part: [] for part in PARTS}
     if len(rows[0]) == 4:
         for split, source, english, russian in rows:
             if split not in _PART_OF_SPLIT:
                 raise BadData(f"{path}: the first column has {split!r}; it may be train, dev and test")
-            found[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
-        return found
+            parts[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
+        return parts
     first, second = (
         sum(bool(_RUSSIAN.search(row[place])) for row in rows) if is_russian else 1 - place
         for place in (0, 1)
@@ -85,8 +83,8 @@ def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
         # By its text and not by its place, so that the parts of a file that grows stay apart.
         lot = zlib.crc32(english.casefold().encode()) % _HELD_OUT
         part = {0: "validation", 1: "test"}.get(lot, "train")
-        found[part].append(Reference(path.stem, russian, english))
-    return found
+        parts[part].append(Reference(path.stem, russian, english))
+    return parts
 
 
 def _rows(path: Path, *columns: int) -> list[list[str]]:

@@ -16,7 +16,7 @@ from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
-from gourmet.tasks.generation.learning import padded
+from gourmet.tasks.generation.learning import padded, until
 from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
@@ -63,8 +63,7 @@ def answered(
                 bad_words_ids=[[tokenizer.pad]],
             )
         for place, answer in zip(places, answers.tolist(), strict=True):
-            words = answer[1:]
-            found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
+            found[place] = until(tokenizer.end, answer[1:])
         tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
     return found
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
@@ -59,6 +57,7 @@ class TranslatorNetwork:
     """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the text was not translated in time"
+    outputs = staticmethod(contract.SYSTEM.outputs)
 
     def __init__(self, engine: MarianEngine, tokenizer: Tokenizer) -> None:
         self.engine, self.vocabulary = engine, tokenizer
@@ -72,7 +71,7 @@ class TranslatorNetwork:
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         texts = [contract.text_of(row) for row in inputs[contract.TEXT]]
         limits, beams = (
-            contract.options_of(name, inputs.get(name, ()), len(texts))
+            contract.SYSTEM.option_of(name, inputs.get(name, ()), len(texts))
             for name in (contract.MAX_TOKENS, contract.BEAMS)
         )
         return [self.parts(*each) for each in zip(texts, limits, beams, strict=True)]
@@ -84,17 +83,6 @@ class TranslatorNetwork:
             self._row(numbers(part.text), max_tokens, beams) if part.is_sentence else part.text
             for part in split(text, lambda piece: len(numbers(piece)), MAX_SOURCE_TOKENS)
         ]
-
-    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        outputs = {
-            contract.TRANSLATION: answer.text,
-            contract.TOKENS: np.int32(answer.tokens or 0),
-            contract.SCORE: np.float32(answer.score or 0.0),
-        }
-        if answer.sentences is None:
-            return outputs
-        sentences = [(begin, end, round(score, 4)) for begin, end, score in answer.sentences]
-        return {**outputs, contract.SENTENCES: json.dumps(sentences)}
 
     def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
         """Twice as many pieces as the sentence has itself and some."""

@@ -13,21 +13,19 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from gourmet.errors import UsageError
 from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import changed, padded, smoothed_loss
+from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded, smoothed_loss
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Recipe, Tick, Training
+from gourmet.training.task import Phase, Tick, Training
 
 # Sentences of about the same length are shown together, chosen among so many batches.
 _SORTED_BATCHES: Final = 50
-_MEASURED: Final = 500
 
 
 @dataclass(frozen=True)
@@ -59,34 +57,17 @@ class Config:
 
 
 @dataclass(frozen=True)
-class TranslatorTraining:
+class TranslatorTraining(GenerationTraining):
     """Fulfils `gourmet.training.task.Training`."""
 
     config: Config = Config()
-
-    def configured(self, overrides: Sequence[str]) -> TranslatorTraining:
-        """Return the training with some configuration as `name=value`; raise UsageError."""
-        return replace(self, config=changed(self.config, overrides))
-
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
-        if pretrained:
-            raise UsageError("there are no pretrained weights for the translator: train without --pretrained")
-        config = self.config
-        return Recipe(
-            epochs or config.epochs,
-            (Phase(0.0, config.batch),),
-            rate or config.rate,
-            warmup=config.warmup,
-            ema_decay=0.999,
-            seed=seed,
-        )
+    ema_decay = 0.999
+    not_pretrained = "there are no pretrained weights for the translator: train without --pretrained"
 
     def prepare(
         self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
     ) -> TranslatorTask:
-        held = DATA.references(data, "validation", min(limit or _MEASURED, _MEASURED))
+        held = DATA.references(data, "validation", min(limit or MEASURED, MEASURED))
         train = DATA.references(data, "train", limit)
         more, synthetic = (
             beside(data, name)[: limit and limit // 2] if count else ()
@@ -108,9 +89,6 @@ class TranslatorTraining:
         network = build(shape)
         files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
         return TranslatorTask(self.config, network.to(device), files, train, more, synthetic, held)
-
-    def bundled_data(self) -> None:
-        """Return None: a file of sentences has to be named."""
 
 
 def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -1,16 +1,48 @@
-"""Training of generating networks: the loss, rows of texts, and configurations by name."""
+"""Training of generating networks: recipes and configurations by name, the loss, and rows of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
 
 import torch
 
 from gourmet.errors import UsageError
+from gourmet.training.task import Phase, Recipe
 
+MEASURED: Final = 500  # texts held out, measured after each epoch
 _ROWS: Final = 128
+
+
+@dataclass(frozen=True)
+class GenerationTraining:
+    """The common members of trainings; with `prepare`, fulfils `gourmet.training.task.Training`."""
+
+    config: Any
+    ema_decay: ClassVar[float]
+    not_pretrained: ClassVar[str]  # the message for --pretrained
+
+    def configured(self, overrides: Sequence[str]) -> Self:
+        """Return the training with some configuration as `name=value`; raise UsageError."""
+        return replace(self, config=changed(self.config, overrides))
+
+    def recipe(
+        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
+    ) -> Recipe:
+        if pretrained:
+            raise UsageError(self.not_pretrained)
+        return Recipe(
+            epochs or self.config.epochs,
+            (Phase(0.0, self.config.batch),),
+            rate or self.config.rate,
+            warmup=self.config.warmup,
+            ema_decay=self.ema_decay,
+            seed=seed,
+        )
+
+    def bundled_data(self) -> None:
+        """Return None: a file or folder has to be named."""
 
 
 class _SmoothedLoss(torch.autograd.Function):
@@ -59,6 +91,11 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
     """Rows of different lengths as one tensor."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
+
+
+def until(end: int, tokens: list[int]) -> list[int]:
+    """The tokens before the first `end`."""
+    return tokens[: tokens.index(end)] if end in tokens else tokens
 
 
 if TYPE_CHECKING:
