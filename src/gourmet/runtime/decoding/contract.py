@@ -72,10 +72,10 @@ class TextGenerator:
             return [usual] * rows
         if len(values) != rows:
             raise ValueError(f"{name} has {len(values)} values for {rows} rows: give one for each")
-        numbers = [int(str(value)) for value in values]
-        if wrong := [number for number in numbers if not smallest <= number <= largest]:
-            raise ValueError(f"{name} is {wrong[0]}; it has to be from {smallest} to {largest}")
-        return numbers
+        for value in values:
+            if not (str(value).isdecimal() and smallest <= int(str(value)) <= largest):
+                raise ValueError(f"{name} is {value}; it has to be from {smallest} to {largest}")
+        return [int(str(value)) for value in values]
 
     def text_option(self, name: str, value: object) -> bytes | None:
         """An option that is a text; None for others."""
