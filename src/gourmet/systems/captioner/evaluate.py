@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,26 +12,22 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.reports.page import render
-from gourmet.reports.table import columns
 from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.tasks import evaluation_file
 from gourmet.tasks.generation.certainty import chosen
+from gourmet.tasks.generation.evaluation import GenerationReport, Section, to_read
 from gourmet.tasks.system_parts import Evaluation, Stage
 from gourmet.training.task import Tick
 
 _PARTS: Final = ("validation", "test")
 _BEAMS: Final = (1, 3)
 _ROWS: Final = 16
-_READ: Final = 20
 # A caption with less is not of what people saw; of those that are sure, at most this share may have less.
 NEAR: Final = 0.2
 _WRONG: Final = 0.2
@@ -38,11 +35,14 @@ _WRONG: Final = 0.2
 
 @dataclass(frozen=True)
 class Caption:
-    photo: str
+    photo: CaptionedPhoto
     text: str
-    tokens: int
     score: float  # the logarithm of the probability of a piece, on average
     cider: float
+
+    @property
+    def is_near(self) -> bool:
+        return self.cider >= NEAR
 
 
 @dataclass(frozen=True)
@@ -59,59 +59,14 @@ class CaptionScores:
     near: float
     near_of_all: float
 
-
-@dataclass(frozen=True)
-class CaptionsEvaluated:
-    """Fulfils `gourmet.tasks.system_parts.EvaluationReport`."""
-
-    threshold: float
-    scores: Mapping[str, CaptionScores]
-    to_read: Sequence[Caption]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            THRESHOLD_PARAMETER: self.threshold,
-            "tokenizer": TOKENIZER,
-            "scores": {name: asdict(each) for name, each in self.scores.items()},
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        head = ("", "photos", "CIDEr-D", "BLEU-4", "distinct", "words", "sure", "of them near")
-        rows = [
-            (
-                name,
-                f"{each.photos:,}",
-                f"{each.cider:.3f}",
-                f"{each.bleu:.3f}",
-                f"{each.distinct:,}",
-                f"{each.words:.1f}",
-                f"{each.sure:.0%}",
-                f"{each.near:.0%} (of all {each.near_of_all:.0%})",
-            )
-            for name, each in self.scores.items()
-        ]
-        return [head, *rows]
-
-    def notes(self) -> list[str]:
-        return [
-            f"CIDEr-D and BLEU-4 of {TOKENIZER}; {next(iter(self.scores.values())).signature}",
-            f"sure from a score of {self.threshold:.2f} on; near: a CIDEr-D of at least {NEAR}",
-        ]
-
-    def lines(self) -> list[str]:
-        read = [(each.photo, f"{each.score:.2f}", each.text) for each in self.to_read]
-        return [columns(self.rows()), *self.notes(), columns([("to read", "score", "caption"), *read])]
-
-    def write(self, weights: Path, title: str) -> Path:
-        """The report and what was measured, beside the weights."""
-        evaluation_file.write(weights, **self.as_dict())
-        report = weights.parent / "evaluation.html"
-        write_whole(report, render("systems/captioner/evaluation.html", title=title, found=self))
-        return report
+    def row(self) -> tuple[str, ...]:
+        near = f"{self.near:.0%} (of all {self.near_of_all:.0%})"
+        scores = (f"{self.photos:,}", f"{self.cider:.3f}", f"{self.bleu:.3f}", f"{self.distinct:,}")
+        return (*scores, f"{self.words:.1f}", f"{self.sure:.0%}", near)
 
 
 class _Remembered(Engine):
-    """Sources are memories: each photo is seen once, whatever is asked of it."""
+    """An engine whose sources are memories, so that each photo is seen once for both searches."""
 
     def encode(self, sources: Sequence[Floats]) -> Sequence[Floats]:
         return sources
@@ -121,8 +76,8 @@ class CaptionEvaluation:
     """Fulfils `gourmet.tasks.system_parts.Evaluation`, by what is served: graphs and the loop."""
 
     def load(self, weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
-        found = load(weights)
-        return found.network, found.about
+        checkpoint = load(weights)
+        return checkpoint.network, checkpoint.about
 
     def evaluate(
         self,
@@ -133,89 +88,80 @@ class CaptionEvaluation:
         limit: int | None,
         device: str,
         architecture: str = "",
-    ) -> CaptionsEvaluated:
+    ) -> GenerationReport:
         checkpoint = load(weights)
-        side = checkpoint.network.side
-        held = photos(data, "validation", limit)
-        seen = list(decoded(data, held[: 4 * _ROWS], side))
-        files = TrainedCaptioner(checkpoint, seen).files
-        found: dict[str, list[Caption]] = {}
+        seen = list(decoded(data, photos(data, "validation", limit)[: 4 * _ROWS], checkpoint.network.side))
+        served = TrainedCaptioner(checkpoint, seen).files
+        captions: dict[str, list[Caption]] = {}
         for part in _PARTS:
-            shown = photos(data, part, limit)
             with stage(part) as tick:
-                found |= _answers(files, data, part, shown, side, tick)
-        threshold = _threshold(found[_name("validation", _BEAMS[0])])
-        scores = {name: _scores(each, data, name.split(",")[0], threshold) for name, each in found.items()}
-        read_by_people = found[_name("test", _BEAMS[0])]
-        return CaptionsEvaluated(
-            threshold, scores, read_by_people[:: max(1, len(read_by_people) // _READ)][:_READ]
+                captions |= _answers(served, data, part, photos(data, part, limit), tick)
+        validation = captions["validation"]
+        near = [caption.is_near for caption in validation]
+        threshold = chosen([caption.score for caption in validation], near, 1 - _WRONG, errors=0.0)
+        scores = {name: _scores(of_part, threshold) for name, of_part in captions.items()}
+        head = ("", "photos", "CIDEr-D", "BLEU-4", "distinct", "words", "sure", "of them near")
+        notes = [
+            f"CIDEr-D and BLEU-4 of {TOKENIZER}; {scores['test'].signature}",
+            f"sure from a score of {threshold:.2f} on; near: a CIDEr-D of at least {NEAR}",
+        ]
+        answers = [(caption.photo.name, f"{caption.score:.2f}", caption.text) for caption in captions["test"]]
+        section = Section(
+            "captions, and some of the test part to read",
+            [head, *((name, *of_part.row()) for name, of_part in scores.items())],
+            notes,
+            [("photo", "score", "caption"), *to_read(answers)],
         )
-
-
-def _name(part: str, beams: int) -> str:
-    return f"{part}, {beams} beams" if beams > 1 else part
+        measured = {
+            THRESHOLD_PARAMETER: threshold,
+            "tokenizer": TOKENIZER,
+            "scores": {name: asdict(of_part) for name, of_part in scores.items()},
+        }
+        return GenerationReport(measured, measured, [section])
 
 
 def _answers(
-    files: Mapping[str, bytes],
-    data: Path,
-    part: str,
-    shown: Sequence[CaptionedPhoto],
-    side: int,
-    tick: Tick,
+    files: Mapping[str, bytes], data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
 ) -> dict[str, list[Caption]]:
+    """The captions of each search, by the name of the part and the search."""
     served = CaptionerNetwork.open(files, available_cpus())
     memories: list[Floats] = []
-    for square in decoded(data, shown, side):
+    for square in decoded(data, shown, served.side):
         memories += served.engine.encode([square])
         tick(0.5 * len(memories) / len(shown), f"seen {len(memories)}/{len(shown)}")
-    decoder = onnx_graph(files[DECODER], available_cpus())
-    engine, words = _Remembered(decoder), served.vocabulary
-    cider, found = Cider([photo.captions for photo in shown]), {}
+    engine, words = _Remembered(onnx_graph(files[DECODER], available_cpus())), served.vocabulary
+    cider, captions = Cider([photo.captions for photo in shown]), {}
     for beams in _BEAMS:
         rows = [Row(memory, MAX_TOKENS, beams=beams) for memory in memories]
         Loop(engine, start=words.start, end=words.end, max_rows=_ROWS).complete(rows)
         tick(0.5 + 0.5 * beams / max(_BEAMS), f"described with beams: {beams}")
         texts = [words.decode(row.tokens) for row in rows]
-        found[_name(part, beams)] = [
-            Caption(
-                photo.name, text, len(row.tokens), row.score / (len(row.tokens) + 1), cider.score(place, text)
-            )
+        captions[f"{part}, {beams} beams" if beams > 1 else part] = [
+            Caption(photo, text, row.score / (len(row.tokens) + 1), cider.score(place, text))
             for place, (photo, row, text) in enumerate(zip(shown, rows, texts, strict=True))
         ]
-    return found
+    return captions
 
 
-def _threshold(captions: Sequence[Caption]) -> float:
-    """The lowest score from which on few enough are wrong."""
-    near = [each.cider >= NEAR for each in captions]
-    return chosen([each.score for each in captions], near, 1 - _WRONG, errors=0.0)
-
-
-def _scores(captions: Sequence[Caption], data: Path, part: str, threshold: float) -> CaptionScores:
+def _scores(captions: Sequence[Caption], threshold: float) -> CaptionScores:
     from sacrebleu.metrics.bleu import BLEU
 
-    by_name = {photo.name: photo.captions for photo in photos(data, part)}
-    people = [by_name[each.photo] for each in captions]
-    most = max(map(len, people))
-    right = [
-        [" ".join(scored_words(texts[place])) if place < len(texts) else None for texts in people]
-        for place in range(most)
-    ]
-    said = [" ".join(scored_words(each.text)) for each in captions]
+    people = [[" ".join(scored_words(text)) for text in caption.photo.captions] for caption in captions]
+    right = list(itertools.zip_longest(*people))  # None where people wrote fewer
+    texts = [" ".join(scored_words(caption.text)) for caption in captions]
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
-    score = float(bleu.corpus_score(said, right).score) / 100  # type: ignore[arg-type]  # None: no more of them
-    sure = [each for each in captions if each.score >= threshold]
+    score = float(bleu.corpus_score(texts, right).score) / 100
+    sure = [caption for caption in captions if caption.score >= threshold]
     return CaptionScores(
         photos=len(captions),
-        cider=float(np.mean([each.cider for each in captions])),
+        cider=float(np.mean([caption.cider for caption in captions])),
         bleu=score,
         signature=str(bleu.get_signature()),
-        distinct=len({each.text for each in captions}),
-        words=float(np.mean([len(each.split()) for each in said])),
+        distinct=len({caption.text for caption in captions}),
+        words=float(np.mean([len(text.split()) for text in texts])),
         sure=len(sure) / len(captions),
-        near=float(np.mean([each.cider >= NEAR for each in sure])) if sure else 0.0,
-        near_of_all=float(np.mean([each.cider >= NEAR for each in captions])),
+        near=float(np.mean([caption.is_near for caption in sure])) if sure else 0.0,
+        near_of_all=float(np.mean([caption.is_near for caption in captions])),
     )
 
 

@@ -20,49 +20,44 @@ _READ: Final = 20
 Answer = Callable[[Path, Sequence[str], str, Tick], Sequence[str]]
 
 
-@dataclass(frozen=True)
-class AnsweredPart:
-    """One part of the data with its answers, and how near they are."""
-
-    references: Sequence[Reference]
-    answers: Sequence[str]
-    scores: TextScores
-
-    def to_read(self) -> list[tuple[str, str, str]]:
-        """Some texts, evenly from the whole: what was asked, answered, and what people said."""
-        step = max(1, len(self.answers) // _READ)
-        return [
-            (reference.text, answer, reference.answer)
-            for reference, answer in zip(self.references[::step], self.answers[::step], strict=True)
-        ][:_READ]
+Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class TextsEvaluated:
+class Section:
+    """Some scores as a table, and answers to read; the first row of each is its head."""
+
+    heading: str
+    scores: Rows
+    notes: Sequence[str]
+    to_read: Rows
+
+
+@dataclass(frozen=True)
+class GenerationReport:
     """Fulfils `gourmet.tasks.system_parts.EvaluationReport`."""
 
-    parts: Mapping[str, AnsweredPart]
+    measured: Mapping[str, Any]
+    kept: Mapping[str, Any]  # beside the weights, for `gourmet deploy`
+    sections: Sequence[Section]
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: asdict(part.scores) for name, part in self.parts.items()}
+        return dict(self.measured)
 
     def lines(self) -> list[str]:
-        found = []
-        for name, part in self.parts.items():
-            rows = [(name, "texts", "BLEU", "chrF")]
-            rows += [
-                (group, f"{each.texts:,}", f"{each.bleu:.1f}", f"{each.chrf:.1f}")
-                for group, each in part.scores.groups().items()
-            ]
-            found += [columns(rows), f"BLEU ± {part.scores.margin:.1f} (95 %)", *part.scores.signatures]
-        return found
+        return [line for part in self.sections for line in (columns(part.scores), *part.notes)]
 
     def write(self, weights: Path, title: str) -> Path:
         """The report and what was measured, beside the weights."""
-        evaluation_file.write(weights, scores=self.as_dict())
+        evaluation_file.write(weights, **self.kept)
         report = weights.parent / "evaluation.html"
-        write_whole(report, render("tasks/generation/evaluation.html", title=title, parts=self.parts))
+        write_whole(report, render("tasks/generation/evaluation.html", title=title, sections=self.sections))
         return report
+
+
+def to_read(rows: Rows) -> list[Sequence[str]]:
+    """Some answers, evenly from all of them."""
+    return list(rows[:: max(1, len(rows) // _READ)][:_READ])
 
 
 @dataclass(frozen=True)
@@ -83,14 +78,16 @@ class TextEvaluation:
         limit: int | None,
         device: str,
         architecture: str = "",
-    ) -> TextsEvaluated:
-        found = {}
+    ) -> GenerationReport:
+        scores, sections = {}, []
         for name in self.parts:
             references = self.data.references(data, name, limit)
             with stage(name) as tick:
-                answers = self.answer(weights, [each.text for each in references], device, tick)
-            found[name] = AnsweredPart(references, answers, score(references, answers))
-        return TextsEvaluated(found)
+                answers = self.answer(weights, [pair.text for pair in references], device, tick)
+            scores[name] = asdict(part := score(references, answers))
+            shown = [(pair.text, text, pair.answer) for pair, text in zip(references, answers, strict=True)]
+            sections.append(part.section(name, shown))
+        return GenerationReport(scores, {"scores": scores}, sections)
 
 
 _LENGTHS = {**{f"up to {most} words": most for most in (4, 6, 8, 12)}, "over 12 words": float("inf")}
@@ -116,8 +113,15 @@ class TextScores:
     by_source: Mapping[str, TextScore]
     signatures: tuple[str, str]
 
-    def groups(self) -> Mapping[str, TextScore]:
-        return {"all": self.all, **self.by_length, **self.by_source}
+    def section(self, name: str, answers: Rows) -> Section:
+        groups = {"all": self.all, **self.by_length, **self.by_source}
+        rows = [
+            (group, f"{scored.texts:,}", f"{scored.bleu:.1f}", f"{scored.chrf:.1f}")
+            for group, scored in groups.items()
+        ]
+        notes = [f"BLEU ± {self.margin:.1f} (95 %)", *self.signatures]
+        shown = [("text", "answer", "people's"), *to_read(answers)]
+        return Section(name, [(name, "texts", "BLEU", "chrF"), *rows], notes, shown)
 
 
 def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores:
