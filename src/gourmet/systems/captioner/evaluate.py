@@ -15,6 +15,7 @@ from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.instances import available_cpus
+from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
@@ -91,7 +92,7 @@ class CaptionEvaluation:
     ) -> GenerationReport:
         checkpoint = load(weights)
         seen = list(decoded(data, photos(data, "validation", limit)[: 4 * _ROWS], checkpoint.network.side))
-        served = TrainedCaptioner(checkpoint, seen).files
+        served = TrainedCaptioner(checkpoint, False, SYSTEM, seen).files
         captions: dict[str, list[Caption]] = {}
         for part in _PARTS:
             with stage(part) as tick:

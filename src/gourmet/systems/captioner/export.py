@@ -26,13 +26,10 @@ import torch
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.deploying.target import Check, Deployment, Export, Target
+from gourmet.deploying.target import Deployment, Export, Target
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
@@ -50,10 +47,9 @@ from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, Captione
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file, static_int8
 from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.generation import served
-from gourmet.tasks.generation.comparison import EXAMPLES, HeldOut, TextCandidate
+from gourmet.tasks.generation.comparison import EXAMPLES, HeldOut
+from gourmet.tasks.generation.export import TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
-from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.generation.learning import until
 from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.tasks.system_parts import EmptyPart
@@ -186,19 +182,30 @@ def body(vision: GridVision, photos: npt.NDArray[np.uint8]) -> bytes:
 
 
 @dataclass(frozen=True)
-class TrainedCaptioner:
+class TrainedCaptioner(TrainedGenerator):
     """A checkpoint, and photos to compare with."""
 
     checkpoint: CaptionerCheckpoint
     pictures: Sequence[Pixels]
-    fp32: bool = False
+    serving = SERVING
+    architecture = "BLIP"
+    examples = "photos"
+    compared_tokens = MAX_TOKENS
+    elsewhere = _ELSEWHERE
 
-    @cached_property
-    def network(self) -> CaptionNetwork:
-        """Return the network that is served."""
-        if self.fp32:
-            return self.checkpoint.network
-        return quantized(self.checkpoint.network, lambda network: eager_answers(network, self.pictures))
+    @property
+    def rows(self) -> Sequence[Row]:
+        return [Row(pixels, MAX_TOKENS) for pixels in self.pictures]
+
+    def eager(self, network: CaptionNetwork) -> list[list[int]]:
+        answers = list[list[int]]()
+        for first in range(0, len(self.pictures), _ROWS):
+            pixels = torch.from_numpy(np.stack(self.pictures[first : first + _ROWS]))
+            with torch.inference_mode():
+                states = network.states(network.normalised(pixels))
+            rows = network.generate(states, [], MAX_TOKENS).tolist()
+            answers += [until(network.end, row[1:]) for row in rows]
+        return answers
 
     @cached_property
     def body(self) -> bytes | None:
@@ -210,13 +217,8 @@ class TrainedCaptioner:
             return path.read_bytes()
         return body(self.checkpoint.network.vision_model, np.stack(self.pictures))
 
-    @property
-    def form(self) -> str:
-        return "fp32" if self.fp32 else "int8"
-
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """All that a Python model needs."""
         graphs = {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
         return self.checkpoint.files | {
             name: with_metadata(graph, SYSTEM.name, _LICENSE) for name, graph in graphs.items()
@@ -227,21 +229,6 @@ class TrainedCaptioner:
         seen = ", ResNet50 in int8 QDQ per channel" if self.body and name == VISION else ""
         return {"form": f"ONNX, {self.form}{seen}", "opset": OPSET}
 
-    def package(self, path: Path) -> dict[str, Any]:
-        return served.write_package(path, self.files, self.form, _ELSEWHERE)
-
-    def reference(self, path: Path) -> dict[str, Any]:
-        return served.write_reference(path, self.files, SYSTEM.default_model, _ELSEWHERE)
-
-    def agreement(self, path: Path) -> Sequence[Check]:
-        """The loop that is served against that of transformers."""
-        opened = CaptionerNetwork.open(package.read(path), available_cpus())
-        rows = [Row(pixels, MAX_TOKENS) for pixels in self.pictures]
-        found = served.served_answers(opened.engine, opened.vocabulary, rows, _ROWS)
-        right = eager_answers(self.checkpoint.network, self.pictures)
-        how = partial(served.agreement, what="photos", compared=MAX_TOKENS)
-        return how(opened.vocabulary, found, right, fp32=self.fp32)
-
     def _vision(self) -> bytes:
         if not self.body:
             return vision_graph(self.network).file()
@@ -250,18 +237,6 @@ class TrainedCaptioner:
         attends.ir_version = sees.ir_version
         apart = onnx.compose.add_prefix(attends, "words/", rename_inputs=False, rename_outputs=False)
         return onnx.compose.merge_models(sees, apart, [(GRID_OUTPUT, GRID_OUTPUT)]).SerializeToString()  # type: ignore[no-any-return]
-
-
-def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[list[int]]:
-    """transformers', of photos as the network sees them."""
-    found = list[list[int]]()
-    for first in range(0, len(pictures), _ROWS):
-        pixels = torch.from_numpy(np.stack(pictures[first : first + _ROWS]))
-        with torch.inference_mode():
-            states = network.states(network.normalised(pixels))
-        rows = network.generate(states, [], MAX_TOKENS).tolist()
-        found += [until(network.end, row[1:]) for row in rows]
-    return found
 
 
 @dataclass(frozen=True)
@@ -286,23 +261,11 @@ class CaptionerExport:
         else:
             held = photos(data, "validation", _VERIFIED)
             pictures = list(decoded(data, held, side))
-        source = TrainedCaptioner(checkpoint, pictures, self.fp32)
-        candidate = TextCandidate(
-            SYSTEM.default_model,
-            SERVING,
-            lambda: source.files,
-            sha256(weights),
-            _held_out(data) if data else None,
-            "name photos and their captions with --data",
-        )
-        targets = {
-            name: replace(target, compare=candidate.compare) for name, target in _targets(source).items()
-        }
-        facts = {
-            "network": {"system": SYSTEM.name, "architecture": "BLIP", "shape": checkpoint.about},
-            "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
-            "verified_on": "examples" if data is None else "photos held out",
-        }
+        source = TrainedCaptioner(checkpoint, self.fp32, SYSTEM, pictures)
+        held_out = _held_out(data) if data else None
+        lack = "name photos and their captions with --data"
+        targets = source.compared(_targets(source), weights, held_out, lack)
+        facts = source.facts(weights, data)
         try:
             measured = evaluation_file.read(weights)
         except NotEvaluated:
@@ -347,8 +310,8 @@ def _targets(source: TrainedCaptioner) -> dict[str, Target]:
     return {
         "vision": graph(VISION, vision_graph(network)),
         "decoder": graph(DECODER, decoder_graph(network)),
-        "python": Target(SYSTEM.default_model, package.FILE, source.package, source.agreement),
-        "stream": Target(SYSTEM.streaming_model, package.REFERENCE, source.reference, lambda path: ()),
+        "python": source.package(),
+        "stream": source.reference(SYSTEM.streaming_model),
     }
 
 

@@ -1,11 +1,16 @@
 """A translator as the files that its served models open, each compared with the loop of transformers.
 
+Encoder         ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
+TranslatorStep  see gourmet.tasks.generation.graphs
+Whole           source [B, 50], target [B, 50]                -> output [B, 50, V]
+
 What is served is the network in eight bits (gourmet.tasks.generation.int8), unless it is asked for fp32.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,25 +24,21 @@ from torch import nn
 from gourmet import repository
 from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
-from gourmet.deploying.target import Calibrated, Check, Deployment, Export, Target
+from gourmet.deploying.target import Calibrated, Deployment, Export, Target
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
-from gourmet.systems.translator.graphs import Encoder, TranslatorStep, Whole
 from gourmet.systems.translator.network import Checkpoint, find, load
-from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork, open_engine
-from gourmet.systems.translator.tokenizer import Tokenizer
+from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
-from gourmet.tasks.generation.comparison import EXAMPLES, TextCandidate, chrf
-from gourmet.tasks.generation.graphs import OPSET, Graph, step_graph
-from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.generation.comparison import EXAMPLES, HeldOut, chrf
+from gourmet.tasks.generation.export import TrainedGenerator
+from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.onnx_metadata import described
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.training.task import Tick
@@ -49,6 +50,90 @@ _ROWS: Final = 16
 _LICENSE: Final = "other: research data, for demonstration and study"
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
+
+
+def _attention(of: Any) -> Attention:
+    return Attention(of.q_proj, of.k_proj, of.v_proj, of.num_heads, of.head_dim)
+
+
+def _across(network: Any) -> list[Attention]:
+    return [_attention(layer.encoder_attn) for layer in network.model.decoder.layers]
+
+
+def _fed_forward(layer: Any, states: torch.Tensor) -> torch.Tensor:
+    out = layer.fc2(layer.activation_fn(layer.fc1(states)))
+    return layer.final_layer_norm(states + out)  # type: ignore[no-any-return]
+
+
+class _Embedding(nn.Module):
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self.words, self.places = of.embed_tokens, of.embed_positions
+        self.scale = math.sqrt(self.words.embedding_dim) if of.config.scale_embedding else 1.0
+
+    def forward(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) * self.scale + self.places.weight[places]  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        encoder = network.model.encoder
+        self.embedding = _Embedding(encoder)
+        self.layers: Any = encoder.layers
+        self.attention: Any = nn.ModuleList(_attention(layer.self_attn) for layer in self.layers)
+        self.memory = Memory(_across(network))
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.embedding(ids, torch.arange(ids.shape[1], device=ids.device))
+        for layer, attention in zip(self.layers, self.attention, strict=True):
+            attended = attention(states, attention.key(states), attention.value(states), mask)
+            states = layer.self_attn_layer_norm(states + layer.self_attn.out_proj(attended))
+            states = _fed_forward(layer, states)
+        return states, self.memory(states)
+
+
+class TranslatorStep(StepNetwork):
+    def __init__(self, network: Any) -> None:
+        decoder = network.model.decoder
+        attention = [_attention(layer.self_attn) for layer in decoder.layers]
+        super().__init__(decoder.layers, attention, _across(network))
+        self.embedding, self.words = _Embedding(decoder), network.lm_head
+        bias = network.final_logits_bias.clone()
+        bias[:, network.config.pad_token_id] = NEVER  # a pad is never an answer
+        self.register_buffer("bias", bias)
+
+    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return self.embedding(token, place)  # type: ignore[no-any-return]
+
+    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return layer.self_attn_layer_norm(states + layer.self_attn.out_proj(found))  # type: ignore[no-any-return]
+
+    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        out = layer.encoder_attn.out_proj(found)
+        return layer.encoder_attn_layer_norm(states + out)  # type: ignore[no-any-return]
+
+    def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
+        return _fed_forward(layer, states)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return self.words(states) + self.bias  # type: ignore[no-any-return]
+
+
+class Whole(nn.Module):
+    """Every place of a target at once, and nothing kept: for loops in the client."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.pad = network.config.pad_token_id
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        ids, begun = (torch.where(each == 1, self.pad, each).long() for each in (source, target))
+        found: torch.Tensor = self.network(
+            input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=begun, use_cache=False
+        ).logits
+        return found
 
 
 def graphs(network: Any) -> dict[str, Graph]:
@@ -72,63 +157,41 @@ def whole(network: nn.Module) -> Graph:
 
 
 @dataclass(frozen=True)
-class TrainedTranslator:
+class TrainedTranslator(TrainedGenerator):
     """A checkpoint, and what its network answers in 32 bits to sentences held out; both as numbers."""
 
     checkpoint: Checkpoint
+    system: Translator
     sources: Sequence[Sequence[int]]
     answers: Sequence[Sequence[int]]
-    fp32: bool = False
-    system: Translator = SYSTEM
-
-    @cached_property
-    def network(self) -> Any:
-        """Return the network that is served."""
-        if self.fp32:
-            return self.checkpoint.network
-        tokenizer = self.checkpoint.tokenizer
-        return quantized(self.checkpoint.network, lambda network: answered(network, tokenizer, self.sources))
+    serving = SERVING
+    architecture = "Marian"
+    examples = "sentences"
+    # The last place of an answer without an end is not compared: some checkpoints force an end there.
+    compared_tokens = MAX_TOKENS - 1
 
     @property
-    def form(self) -> str:
-        return "fp32" if self.fp32 else "int8"
+    def rows(self) -> Sequence[Row]:
+        return [Row(source, MAX_TOKENS) for source in self.sources]
+
+    @property
+    def right(self) -> Sequence[Sequence[int]]:
+        return self.answers
+
+    def eager(self, network: Any) -> Sequence[Sequence[int]]:
+        return answered(network, self.checkpoint.tokenizer, self.sources)
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """All that a Python model needs."""
         return self.checkpoint.files | {name: graph.file() for name, graph in self.graphs.items()}
 
     @property
     def graphs(self) -> dict[str, Graph]:
         return graphs(self.network)
 
-    def package(self, path: Path) -> dict[str, Any]:
-        return served.write_package(path, self.files, self.form)
-
-    def reference(self, path: Path) -> dict[str, Any]:
-        return served.write_reference(path, self.files, self.system.default_model)
-
     def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
         graph.write(path)
         return {"form": f"ONNX, {self.form}", "opset": OPSET}
-
-    def agreement(self, path: Path) -> Sequence[Check]:
-        """The loop that is served against that of transformers.
-
-        The last place of an answer without an end is not compared: some checkpoints force an end there.
-        """
-        tokenizer = self.checkpoint.tokenizer
-        engine = open_engine(package.read(path), available_cpus(), tokenizer.pad)
-        found = served_answers(engine, tokenizer, self.sources)
-        how = partial(served.agreement, what="sentences", compared=MAX_TOKENS - 1)
-        return how(tokenizer, found, self.answers, fp32=self.fp32)
-
-
-def served_answers(
-    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
-) -> list[list[int]]:
-    rows = [Row(each, MAX_TOKENS) for each in sources]
-    return served.served_answers(engine, tokenizer, rows, rows_at_once)
 
 
 @dataclass(frozen=True)
@@ -159,22 +222,17 @@ class TranslatorExport:
             texts = [pair.text for pair in self.data.references(data, _VALIDATION, _VERIFIED)]
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
-        source = TrainedTranslator(checkpoint, sources, answers, self.fp32, self.system)
-        facts = {
-            "network": {"system": self.system.name, "architecture": "Marian", "shape": checkpoint.about},
-            "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
-            "verified_on": "examples" if data is None else "sentences held out",
-        }
-        targets = self._compared(_targets(source), source, sha256(weights), data)
+        source = TrainedTranslator(checkpoint, self.fp32, self.system, sources, answers)
+        lack = "name sentences and their translations with --data"
+        targets = source.compared(_targets(source), weights, self._held_out(data), lack)
+        facts = source.facts(weights, data)
         if data is None:
             return Deployment(targets, facts)
         sure = self._calibrated(source.files, data, tick)
         return Deployment(targets, {**facts, **sure.facts}, sure.calibration)
 
-    def _compared(
-        self, targets: Mapping[str, Target], source: TrainedTranslator, weights: str, data: Path | None
-    ) -> dict[str, Target]:
-        """Return the targets with a comparison: on sentences of the data, or on those that are shipped."""
+    def _held_out(self, data: Path | None) -> HeldOut | None:
+        """Sentences of the data, or those that are shipped; None if there are none with a translation."""
         known = self.system.meanings.items()
         references: Sequence[Reference] = [Reference("", *pair) for pair in known if all(pair)]
         for part in ("test", _VALIDATION):
@@ -187,15 +245,7 @@ class TranslatorExport:
         def ask(network: TranslatorNetwork) -> list[Parts]:
             return [network.parts(self.system.written(text_of(pair.text))) for pair in references]
 
-        candidate = TextCandidate(
-            self.system.default_model,
-            SERVING,
-            lambda: source.files,
-            weights,
-            chrf(references, ask) if references else None,
-            "name sentences and their translations with --data",
-        )
-        return {name: replace(target, compare=candidate.compare) for name, target in targets.items()}
+        return chrf(references, ask) if references else None
 
     def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
         config = as_json(repository.read_config(version.parent))
@@ -232,11 +282,10 @@ class TranslatorExport:
 def _targets(source: TrainedTranslator) -> dict[str, Target]:
     """Return the targets of the formats, by name."""
     system = source.system
-    package_of = Target(system.default_model, package.FILE, source.package, source.agreement)
     if system != SYSTEM:
-        stream = Target(system.streaming_model, package.REFERENCE, source.reference, lambda path: ())
+        stream = source.reference(system.streaming_model)
         return {
-            "python": _like(SYSTEM.default_model, package_of, system),
+            "python": _like(SYSTEM.default_model, source.package(), system),
             "stream": _like(SYSTEM.streaming_model, stream, system),
         }
     encoder = source.graphs[ENCODER]
@@ -248,15 +297,12 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
         target = Target(model, "model.onnx", build, verify, dims=graph.dims())
         return described(target, SYSTEM.name, _LICENSE)
 
-    def reference(model: str) -> Target:
-        return Target(model, package.REFERENCE, source.reference, lambda path: ())
-
     return {
-        "python": package_of,
-        "stream": reference(SYSTEM.streaming_model),
+        "python": source.package(),
+        "stream": source.reference(SYSTEM.streaming_model),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
-        "bls": reference("translator_bls"),
+        "bls": source.reference("translator_bls"),
         "whole": graph("onnx-model", whole(source.network)),
     }
 

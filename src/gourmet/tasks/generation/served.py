@@ -1,20 +1,15 @@
-"""Export a network that generates: files of its parts, and a check that they answer as the network does."""
+"""Answers of served files without a server, compared with those of the network that they were made of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from gourmet.contracts import GeneratedText
 from gourmet.deploying.target import Check
-from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, ServedNetwork, Vocabulary
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.runtime.manifest import sha256
-from gourmet.tasks.generation.graphs import OPSET
 from gourmet.training.task import Tick
 
 # Of the answers, the share whose words need not be those of the network; of a few, one.
@@ -24,33 +19,13 @@ _FEW: Final = 10
 _NEAR: Final = 85.0
 # A loop has a list of those that wait, which it goes through at each step.
 _ASKED_TOGETHER: Final = 250
-
-
-def write_package(
-    path: Path, files: Mapping[str, bytes], form: str, elsewhere: Mapping[str, str] = package.NOTHING
-) -> dict[str, Any]:
-    package.write(path, files, elsewhere)
-    return {"form": f"ONNX in a package, {form}", "opset": OPSET, "holds": sorted(files)}
-
-
-def write_reference(
-    path: Path,
-    files: Mapping[str, bytes],
-    model: str,
-    elsewhere: Mapping[str, str] = package.NOTHING,
-) -> dict[str, Any]:
-    """Write a reference to a package that another model of the repository has."""
-    with TemporaryDirectory() as folder:
-        made = Path(folder) / package.FILE
-        package.write(made, files, elsewhere)
-        package.write_reference(path, model, sha256(made))
-    return {"form": "a reference to the package of a model beside it"}
+_ROWS: Final = 16
 
 
 def served_answers(
-    engine: Engine, vocabulary: Vocabulary, rows: Sequence[Row], rows_at_once: int
+    engine: Engine, vocabulary: Vocabulary, rows: Sequence[Row], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
-    """The loop's, which has as many of them at work as it takes."""
+    """The tokens of the loop's answers."""
     loop = Loop(engine, start=vocabulary.start, end=vocabulary.end, max_rows=rows_at_once)
     loop.complete(rows)
     return [row.tokens for row in rows]
