@@ -72,7 +72,7 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
 AS_ANOTHER = f"""
 import os
 import gourmet.commands.new, gourmet.deploying.deploy, gourmet.tasks.classification.new_system
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import torchvision
 from gourmet.cli import main
 torchvision()
 os.setgroups([])

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from textwrap import shorten
+from types import ModuleType
 from typing import Any, Final
 
 import safetensors
@@ -172,3 +173,17 @@ def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
                 f"{path} was trained for something else: its {name}, which training does not change, "
                 "differs. Name weights of a run on data divided in the same way, or none"
             )
+
+
+def torchvision() -> ModuleType:
+    """Import torchvision; one built for CUDA misses two operators beside a CPU-only torch, as from PyPI."""
+    try:
+        import torchvision as imported
+    except RuntimeError:
+        # Only after the failure: a torchvision that has the operators ends the process if they are declared.
+        for operator in ("nms", "qnms"):
+            schema = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", schema)
+        import torchvision as imported
+    module: ModuleType = imported
+    return module

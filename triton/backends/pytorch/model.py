@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch_names
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
@@ -27,14 +26,14 @@ class TritonPythonModel:
         # one thread 30 and 20; two threads that spin 42 and 0.3 to 10; two that do not spin 17 and 13 to 20.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Import torch late: Triton also starts a process only to complete a model's config.
-        from torch_network import TorchNetwork
+        import torch_network
 
         config = json.loads(args["model_config"])
         try:
-            torch_names.check(config)
+            torch_network.check(config)
             version = Path(args["model_repository"], args["model_version"])
             path = manifest.deployed_file(version, config, "model.pt")
-            self._network = TorchNetwork(
+            self._network = torch_network.TorchNetwork(
                 path,
                 config,
                 None if args["model_instance_kind"].endswith("MODEL") else wanted_device(args),

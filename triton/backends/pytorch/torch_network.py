@@ -1,23 +1,42 @@
-"""A TorchScript file as a function of named arrays. Only this module imports torch."""
+"""A TorchScript file as a function of named arrays. Only this module imports torch.
+
+The inputs and outputs of a config are matched with those of the network by the rules of NVIDIA's backend.
+`config` is the dictionary that Triton passes to a model.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-import torch_names
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import malloc
+from gourmet.runtime import batches, malloc
 from gourmet.runtime.batches import Array, Feeds, UnusableTensors
 from gourmet.runtime.instances import THREADS_PARAMETER, Device, integer_parameter, switch
 from gourmet.runtime.reading import in_short
 
+Config = Mapping[str, Any]
+
+# The types that both numpy and torch have.
+TYPES: Final = {
+    "TYPE_BOOL": "bool",
+    "TYPE_UINT8": "uint8",
+    "TYPE_INT8": "int8",
+    "TYPE_INT16": "int16",
+    "TYPE_INT32": "int32",
+    "TYPE_INT64": "int64",
+    "TYPE_FP16": "float16",
+    "TYPE_FP32": "float32",
+    "TYPE_FP64": "float64",
+}
+_INDEXED: Final = re.compile(r".*__(\d+)")
 # TorchScript profiles in the first run and compiles in the second. The number of rows does not matter.
 _WARM_UP_ROWS: Final = (1, 2)
 # Parameters of NVIDIA's backend that are global switches of torch. Each instance is a process of its own.
@@ -28,11 +47,59 @@ _JIT: Final[Mapping[str, Callable[[bool], Any]]] = {
 }
 
 
+def check(config: Config) -> None:
+    """Raise GourmetError with everything in the config that this backend does not support."""
+    if problems := list(_problems(config)):
+        raise GourmetError("; ".join(problems))
+
+
+def _problems(config: Config) -> Iterator[str]:
+    for role in ("input", "output"):
+        if not config[role]:
+            yield f"the config has no {role}s: add them, since a TorchScript file does not describe them"
+        for declared in config[role]:
+            if declared["data_type"] not in TYPES:
+                yield (
+                    f"{role} {declared['name']!r} is {declared['data_type']}; this backend supports "
+                    f"{', '.join(TYPES)}"
+                )
+    if config.get("platform") not in (None, "", "pytorch_libtorch"):
+        yield f"platform {config['platform']!r} is not supported: TorchScript is pytorch_libtorch"
+    yield from batches.unsupported(config)
+    if config.get("sequence_batching"):
+        yield "sequence_batching is not supported"
+
+
+def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the config's inputs in the order of the network's `arguments`.
+
+    Their names are those of the arguments or end in numbers, as in INPUT__0; otherwise the config's order
+    counts.
+    """
+    if set(names) == set(arguments):
+        return list(arguments)
+    return by_number(names)
+
+
+def by_number(names: Sequence[str]) -> list[str]:
+    """Return the names in the order of the numbers at their ends; unchanged if a name has none."""
+    matches = [_INDEXED.fullmatch(name) for name in names]
+    numbered = {int(match[1]): match[0] for match in matches if match}
+    if len(numbered) < len(names):
+        return list(names)
+    if sorted(numbered) != list(range(len(names))):
+        raise GourmetError(
+            f"{', '.join(names)} end in the numbers {', '.join(map(str, sorted(numbered)))}; "
+            f"they must be 0 to {len(names) - 1}, each once"
+        )
+    return [numbered[number] for number in range(len(names))]
+
+
 class TorchNetwork:
     """One instance: a file, run with the settings of its config. Raise GourmetError if it cannot be run."""
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], device: Device | None, warn: Callable[[str], None]
+        self, path: Path, config: Config, device: Device | None, warn: Callable[[str], None]
     ) -> None:
         """Without a `device`, the network stays on the devices on which it was saved (KIND_MODEL)."""
         self._config, self._warn = config, warn
@@ -47,8 +114,8 @@ class TorchNetwork:
         module = self._load(path, "cpu" if device is None else str(self._device), keep=device is None)
         self._inputs = self._ordered(module.forward.schema.arguments[1:])
         outputs = config["output"]
-        self._outputs = torch_names.by_number([output["name"] for output in outputs])
-        self._types = {output["name"]: torch_names.TYPES[output["data_type"]] for output in outputs}
+        self._outputs = by_number([output["name"] for output in outputs])
+        self._types = {output["name"]: TYPES[output["data_type"]] for output in outputs}
         self._module = self._optimize(module) if self._optimized else module
         self._warm_up()
 
@@ -113,7 +180,7 @@ class TorchNetwork:
                 f"the network takes {signature}, the config names the inputs {', '.join(inputs)}: the config "
                 "must name one input per tensor, and each argument must be a tensor"
             )
-        return torch_names.in_order(inputs, [argument.name for argument in used])
+        return in_order(inputs, [argument.name for argument in used])
 
     def _optimize(self, module: Any) -> Any:
         """Freeze and fuse the network for this machine. That form cannot be saved, so it is made here."""
@@ -157,7 +224,7 @@ class TorchNetwork:
             sizes = [int(size) for size in shape]
             if -1 in sizes:
                 return
-            feeds[declared["name"]] = np.zeros(sizes, torch_names.TYPES[declared["data_type"]])
+            feeds[declared["name"]] = np.zeros(sizes, TYPES[declared["data_type"]])
         for rows in _WARM_UP_ROWS if batched else (0, 0):
             if rows <= max(1, self._config["max_batch_size"]):
                 stacked = {name: np.stack([row] * rows) if rows else row for name, row in feeds.items()}

@@ -19,7 +19,7 @@ from torch.nn.functional import softmax
 
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import load
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import torchvision
 
 
 class TritonPythonModel:

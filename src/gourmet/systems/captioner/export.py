@@ -198,14 +198,7 @@ class TrainedCaptioner(TrainedGenerator):
         return [Row(pixels, MAX_TOKENS) for pixels in self.pictures]
 
     def eager(self, network: CaptionNetwork) -> list[list[int]]:
-        answers = list[list[int]]()
-        for first in range(0, len(self.pictures), _ROWS):
-            pixels = torch.from_numpy(np.stack(self.pictures[first : first + _ROWS]))
-            with torch.inference_mode():
-                states = network.states(network.normalised(pixels))
-            rows = network.generate(states, [], MAX_TOKENS).tolist()
-            answers += [until(network.end, row[1:]) for row in rows]
-        return answers
+        return eager_answers(network, self.pictures)
 
     @cached_property
     def body(self) -> bytes | None:
@@ -237,6 +230,18 @@ class TrainedCaptioner(TrainedGenerator):
         attends.ir_version = sees.ir_version
         apart = onnx.compose.add_prefix(attends, "words/", rename_inputs=False, rename_outputs=False)
         return onnx.compose.merge_models(sees, apart, [(GRID_OUTPUT, GRID_OUTPUT)]).SerializeToString()  # type: ignore[no-any-return]
+
+
+def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[list[int]]:
+    """The tokens of transformers' captions, of photos as the network sees them."""
+    answers = list[list[int]]()
+    for first in range(0, len(pictures), _ROWS):
+        pixels = torch.from_numpy(np.stack(pictures[first : first + _ROWS]))
+        with torch.inference_mode():
+            states = network.states(network.normalised(pixels))
+        rows = network.generate(states, [], MAX_TOKENS).tolist()
+        answers += [until(network.end, row[1:]) for row in rows]
+    return answers
 
 
 @dataclass(frozen=True)

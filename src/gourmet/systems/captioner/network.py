@@ -23,8 +23,7 @@ from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, known_to
-from gourmet.training.files import load_tensors, put_tensors
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import load_tensors, put_tensors, torchvision
 
 # What a config calls ResNet50, and BLIP's own encoder.
 GRID_VISION: Final = "resnet50_grid"

@@ -15,8 +15,7 @@ from gourmet.systems.translator.contract import MAX_NEW_TOKENS
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, known_to
-from gourmet.training.files import load_tensors, put_tensors
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import load_tensors, put_tensors, torchvision
 
 MOST_TOKENS: Final = 512
 _POSITIONS: Final = "embed_positions.weight"

@@ -15,8 +15,7 @@ from gourmet.errors import UsageError
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import check_weights
 from gourmet.tasks.classification import torchvision_network
-from gourmet.training.files import load_tensors, put_tensors
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import load_tensors, put_tensors, torchvision
 
 _SIDE: Final = 224
 _IMAGENET_CLASSES: Final = 1000

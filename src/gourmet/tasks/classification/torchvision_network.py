@@ -12,8 +12,7 @@ from torch import nn
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.optional import optional
-from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors
-from gourmet.training.torchvision_import import torchvision
+from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors, torchvision
 
 PREFIX: Final = "torchvision:"
 TIMM: Final = "timm:"
