@@ -67,7 +67,7 @@ def config(kind: str, words: int) -> dict[str, Any]:
 def checkpoint(folder: Path, kind: str = "blip") -> CaptionerCheckpoint:
     """Written to `folder` as a run or a public checkpoint is, and opened."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = learn(_TEXTS, least=1)
+    vocabulary = learn(_TEXTS, min_count=1)
     shape = config(kind, vocabulary.count(b"\n"))
     seed, wish_to_end = _DRAWN[kind]
     torch.manual_seed(seed)

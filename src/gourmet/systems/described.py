@@ -138,7 +138,7 @@ def _one_of(value: Any, *allowed: str) -> str:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    found = tuple(map(float, values))
-    if not all(map(math.isfinite, found)):
+    numbers = tuple(map(float, values))
+    if not all(map(math.isfinite, numbers)):
         raise ValueError(f"{values!r} has a number that is not finite")
-    return found
+    return numbers

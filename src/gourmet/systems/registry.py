@@ -25,8 +25,8 @@ _OF_CLASSIFIERS: Final = f"gourmet.tasks.classification.{_DESCRIBED}"
 
 
 def names() -> tuple[str, ...]:
-    found = (path for folder in folders() for file in _FILES for path in folder.glob(f"*/{file}"))
-    return tuple(sorted({path.parent.name for path in found if path.parent.name.isidentifier()}))
+    paths = (path for folder in folders() for file in _FILES for path in folder.glob(f"*/{file}"))
+    return tuple(sorted({path.parent.name for path in paths if path.parent.name.isidentifier()}))
 
 
 def folder_of(system: str) -> Path:
@@ -40,19 +40,19 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
     """A part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
     folder = folder_of(system)
     path = folder / f"{module}.py"
-    found: Any
+    part: Any
     if (folder / "contract.py").exists():
         if not path.exists():
             raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")
-        found = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
+        part = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
     else:
-        found = _described(folder, module)
-    if not isinstance(found, protocol):
+        part = _described(folder, module)
+    if not isinstance(part, protocol):
         raise GourmetError(
             f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
             "docs/models.md says what each file holds"
         )
-    return found
+    return part
 
 
 def _described(folder: Path, module: str) -> Any:
@@ -77,17 +77,15 @@ def _described(folder: Path, module: str) -> Any:
 
 def patterns() -> tuple[str, ...]:
     """The systems that are code and that one which is data may be like."""
-    there = ((name, folder_of(name)) for name in names())
-    return tuple(
-        name for name, folder in there if not is_data(name) and (folder / f"{_DESCRIBED}.py").exists()
-    )
+    code = [name for name in names() if not is_data(name)]
+    return tuple(name for name in code if (folder_of(name) / f"{_DESCRIBED}.py").exists())
 
 
 @cache
 def load(system: str) -> System:
     """Load a system's contract."""
-    found = piece(system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
-    return classification(system) if found.task == "classification" else generation(system)
+    contract = piece(system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
+    return classification(system) if contract.task == "classification" else generation(system)
 
 
 def load_all() -> dict[str, System]:
@@ -102,18 +100,18 @@ def is_data(system: str) -> bool:
 
 def broken() -> dict[str, str]:
     """Return the systems that cannot be used, such as half removed ones, with the reason."""
-    known, found = names(), dict[str, str]()
+    known, problems = names(), dict[str, str]()
     for path in (path.parent for folder in folders() for path in folder.glob(f"*/{described.SAMPLE}")):
         if path.name not in known:
-            found[path.name] = f"{path} has no {described.FILE}"
+            problems[path.name] = f"{path} has no {described.FILE}"
     for name in filter(is_data, known):
         try:
             load(name).sample()
         except GourmetError as exc:
-            found[name] = str(exc)
+            problems[name] = str(exc)
         except OSError as exc:
-            found[name] = f"{exc.filename} is missing"
-    return found
+            problems[name] = f"{exc.filename} is missing"
+    return problems
 
 
 def check_free(name: str) -> None:
@@ -124,7 +122,7 @@ def check_free(name: str) -> None:
             f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
             "a letter first"
         )
-    for path in (each / file for each in folders() for file in (name, f"{name}.py")):
+    for path in (folder / file for folder in folders() for file in (name, f"{name}.py")):
         if path.exists():
             raise UsageError(f"{path} is there already: choose another name than {name!r}")
 

@@ -95,7 +95,7 @@ class TextGenerator:
         for name, option in options.items():
             text = self.text_option(name, option)
             if name.upper() not in names or (text is None and name not in self.options):
-                known = " and ".join(each for each in ("prompt", *self.options) if each.upper() in names)
+                known = " and ".join(key for key in ("prompt", *self.options) if key.upper() in names)
                 raise ValueError(f"{name!r} is not an option of {model.name}; it takes {known or 'none'}")
             if text is not None:
                 inputs[name.upper()] = np.full(shape, text, np.object_)

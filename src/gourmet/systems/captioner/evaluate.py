@@ -138,8 +138,8 @@ def _answers(
         tick(0.5 + 0.5 * beams / max(_BEAMS), f"described with beams: {beams}")
         texts = [words.decode(row.tokens) for row in rows]
         captions[f"{part}, {beams} beams" if beams > 1 else part] = [
-            Caption(photo, text, row.score / (len(row.tokens) + 1), cider.score(place, text))
-            for place, (photo, row, text) in enumerate(zip(shown, rows, texts, strict=True))
+            Caption(photo, text, row.score / (len(row.tokens) + 1), cider.score(number, text))
+            for number, (photo, row, text) in enumerate(zip(shown, rows, texts, strict=True))
         ]
     return captions
 

@@ -67,10 +67,8 @@ _OPERATORS: Final = ("Resize", "Conv", "MaxPool", "Relu", "Add")
 
 
 def _attention(of: Any) -> Attention:
-    asked = of.self
-    return Attention(
-        asked.query, asked.key, asked.value, asked.num_attention_heads, asked.attention_head_size
-    )
+    own = of.self
+    return Attention(own.query, own.key, own.value, own.num_attention_heads, own.attention_head_size)
 
 
 def across(network: Any) -> list[Attention]:
@@ -99,17 +97,17 @@ class BlipStep(StepNetwork):
         never[network.never] = NEVER
         self.register_buffer("never", never)
 
-    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    def embedded(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         parts = self.embeddings
         return parts.LayerNorm(  # type: ignore[no-any-return]
-            parts.word_embeddings(token) + parts.position_embeddings(place)
+            parts.word_embeddings(token) + parts.position_embeddings(position)
         )
 
-    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        return layer.attention.output(found, states)  # type: ignore[no-any-return]
+    def attended(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return layer.attention.output(context, states)  # type: ignore[no-any-return]
 
-    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        return layer.crossattention.output(found, states)  # type: ignore[no-any-return]
+    def attended_across(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return layer.crossattention.output(context, states)  # type: ignore[no-any-return]
 
     def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
         return layer.feed_forward_chunk(states)  # type: ignore[no-any-return]
@@ -300,7 +298,7 @@ def _held_out(data: Path) -> HeldOut:
 
     def points(captions: Sequence[str]) -> list[float]:
         cider = Cider([photo.captions for photo in shown])
-        return [100 * cider.score(place, text) for place, text in enumerate(captions)]
+        return [100 * cider.score(photo, text) for photo, text in enumerate(captions)]
 
     return HeldOut("CIDEr-D × 100", len(shown), ask, points)
 

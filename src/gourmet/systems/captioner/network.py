@@ -50,8 +50,8 @@ class _Bottleneck(nn.Module):
         self.downsample = None if width == 4 * middle else nn.Conv2d(width, 4 * middle, 1, stride)
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        found = self.conv3(F.relu(self.conv2(F.relu(self.conv1(seen)))))
-        return F.relu(found + (seen if self.downsample is None else self.downsample(seen)))
+        output = self.conv3(F.relu(self.conv2(F.relu(self.conv1(seen)))))
+        return F.relu(output + (seen if self.downsample is None else self.downsample(seen)))
 
 
 class GridVision(nn.Module):
@@ -65,8 +65,8 @@ class GridVision(nn.Module):
         for stage, blocks in enumerate(_BLOCKS):
             middle = channels << stage
             parts = [
-                _Bottleneck(4 * middle if place else before, middle, 2 if stage and not place else 1)
-                for place in range(blocks)
+                _Bottleneck(4 * middle if number else before, middle, 2 if stage and not number else 1)
+                for number in range(blocks)
             ]
             self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))
             before = 4 * middle
@@ -82,10 +82,10 @@ class GridVision(nn.Module):
     def seen(self, pictures: torch.Tensor) -> torch.Tensor:
         """The last grid: [N, channels, rows, columns]."""
         large = F.interpolate(pictures, (_SEEN_SIDE, _SEEN_SIDE), mode="bilinear", align_corners=False)
-        found = F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1)
+        grid = F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1)
         for stage in self.stages():
-            found = stage(found)
-        return found
+            grid = stage(grid)
+        return grid
 
     def states(self, seen: torch.Tensor) -> torch.Tensor:
         """The hidden states of what `seen` saw."""
@@ -140,8 +140,8 @@ class CaptionNetwork(nn.Module):
         self.never = sorted({int(self.config.pad_token_id), self.start} - {self.end})
 
     def states(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        found = self.vision_model(pixel_values)
-        return found if self.is_grid else found.last_hidden_state  # type: ignore[no-any-return]
+        output = self.vision_model(pixel_values)
+        return output if self.is_grid else output.last_hidden_state  # type: ignore[no-any-return]
 
     def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [N, side, side, 3] -> float [N, 3, side, side]"""
@@ -197,7 +197,7 @@ def load(weights: Path) -> CaptionerCheckpoint:
     except Exception as exc:  # what transformers makes of what somebody wrote
         raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
     # Numbers in order, which transformers saved once and computes today.
-    kept = {name: each for name, each in tensors.items() if not name.endswith(_PLACES)}
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_PLACES)}
     put_tensors(network, kept, weights)
     network.never = sorted({*network.never, tokenizer.unknown})
     return CaptionerCheckpoint(network.eval(), tokenizer, files, folder, weights, about)
@@ -227,14 +227,14 @@ def find(checkpoint: str) -> Path:
 
 def folded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """torchvision's tensors of a ResNet50 for `GridVision`: each norm goes into its convolution."""
-    found = {}
+    folded_tensors = {}
     for name in [name for name in tensors if _norm_of(name)]:
         conv, norm = name.removesuffix(".weight"), _norm_of(name)
         scale = tensors[f"{norm}.weight"] / (tensors[f"{norm}.running_var"] + _EPSILON).sqrt()
         conv = conv.removesuffix(".0") if "downsample" in conv else conv
-        found[f"{conv}.weight"] = tensors[name] * scale[:, None, None, None]
-        found[f"{conv}.bias"] = tensors[f"{norm}.bias"] - tensors[f"{norm}.running_mean"] * scale
-    return found
+        folded_tensors[f"{conv}.weight"] = tensors[name] * scale[:, None, None, None]
+        folded_tensors[f"{conv}.bias"] = tensors[f"{norm}.bias"] - tensors[f"{norm}.running_mean"] * scale
+    return folded_tensors
 
 
 def _norm_of(name: str) -> str:

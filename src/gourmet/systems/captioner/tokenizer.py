@@ -40,16 +40,16 @@ class WordPieces:
 
     def encode(self, text: str) -> list[int]:
         """The pieces of `text`, without start and end; ValueError for what cannot be spelled."""
-        found: list[int] = []
+        tokens: list[int] = []
         for word in words(text):
             if not (pieces := self._cut(word)):
                 raise ValueError(f"{word[:_LONGEST]!r} is not a word that a caption can have")
-            found += pieces
-        return found
+            tokens += pieces
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Signs say nothing. What is said of some tokens is how what is said of more of them begins."""
-        found, before = "", ""
+        text, before = "", ""
         for piece in (self._pieces[token] for token in tokens if 0 <= token < self.size):
             if piece.startswith("[") and piece.endswith("]"):
                 continue
@@ -59,36 +59,36 @@ class WordPieces:
                 or before == "-"
                 or (before == "'" and piece in _ENDINGS)
             )
-            found += piece.removeprefix(_MORE) if joined or not found else f" {piece}"
+            text += piece.removeprefix(_MORE) if joined or not text else f" {piece}"
             before = piece
-        return found
+        return text
 
     def settled(self, tokens: Sequence[int]) -> int:
         """A word is whole when the next begins."""
-        places = range(len(tokens) - 1, -1, -1)
-        return next((place for place in places if not self._goes_on(tokens[place])), 0)
+        indices = range(len(tokens) - 1, -1, -1)
+        return next((index for index in indices if not self._goes_on(tokens[index])), 0)
 
     def _goes_on(self, token: int) -> bool:
         return 0 <= token < self.size and self._pieces[token].startswith(_MORE)
 
     def _cut(self, word: str) -> list[int]:
         """The longest known piece, again and again; nothing where some of the word is not known."""
-        found, first = [], 0
+        ids, first = [], 0
         while first < len(word) <= _LONGEST:
             sign = _MORE if first else ""
             ends = range(len(word), first, -1)
             end = next((end for end in ends if sign + word[first:end] in self._ids), first)
             if end == first:
                 break
-            found.append(self._ids[sign + word[first:end]])
+            ids.append(self._ids[sign + word[first:end]])
             first = end
-        return found if first == len(word) else []
+        return ids if first == len(word) else []
 
 
 def settings_of(size: int, places: int, start: int, end: int, prompt: str = "") -> dict[str, bytes]:
     """The settings beside a vocabulary: pictures of size × size pixels, seen as so many places."""
-    found = {"size": size, "places": places, "start": start, "end": end, "prompt": prompt}
-    return {SETTINGS: (json.dumps({**found, "max_tokens": MAX_TOKENS}, indent=2) + "\n").encode()}
+    settings = {"size": size, "places": places, "start": start, "end": end, "prompt": prompt}
+    return {SETTINGS: (json.dumps({**settings, "max_tokens": MAX_TOKENS}, indent=2) + "\n").encode()}
 
 
 def words(text: str) -> list[str]:
@@ -101,12 +101,13 @@ def words(text: str) -> list[str]:
     return _PARTS.findall(plain)
 
 
-def learn(texts: Iterable[str], least: int) -> bytes:
+def learn(texts: Iterable[str], min_count: int) -> bytes:
     """A vocabulary of the words that `texts` have so often, and of all letters for the others."""
     counted = Counter(word for text in texts for word in words(text))
     letters = sorted({letter for word in counted for letter in word})
     often = sorted(
-        (word for word, count in counted.items() if count >= least), key=lambda word: -counted[word]
+        (word for word, count in counted.items() if count >= min_count), key=lambda word: -counted[word]
     )
-    pieces = dict.fromkeys([PAD, UNKNOWN, START, END, *often, *letters, *(_MORE + each for each in letters)])
+    inner = [_MORE + letter for letter in letters]
+    pieces = dict.fromkeys([PAD, UNKNOWN, START, END, *often, *letters, *inner])
     return ("\n".join(pieces) + "\n").encode()

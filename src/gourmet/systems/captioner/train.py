@@ -196,7 +196,7 @@ class CaptionerTask:
         self.held, self.seen_held = held
         cut = [[self.tokenizer.encode(spoken(text)) for text in photo.captions] for photo in photos]
         self.captions = [[caption for caption in texts if len(caption) < config.longest] for texts in cut]
-        self.photos = [place for place, texts in enumerate(self.captions) if texts]
+        self.photos = [number for number, texts in enumerate(self.captions) if texts]
         self.reward = Cider([photo.captions for photo in photos]) if config.drawn else None
         self.measured = Cider([photo.captions for photo in self.held])
         kept = {name: value for name, value in asdict(config).items() if name not in _NOT_ABOUT}
@@ -241,8 +241,8 @@ class CaptionerTask:
         captions = [until(end, row[1:]) for row in drawn_rows.tolist()]
         rewards = torch.tensor(
             [
-                self._reward(shown, place // drawn, self.tokenizer.decode(caption))
-                for place, caption in enumerate(captions)
+                self._reward(shown, number // drawn, self.tokenizer.decode(caption))
+                for number, caption in enumerate(captions)
             ]
         ).view(-1, drawn)
         others = (rewards.sum(dim=1, keepdim=True) - rewards) / (drawn - 1)
@@ -252,12 +252,12 @@ class CaptionerTask:
         worth = (rewards - others).flatten().repeat_interleave(lengths)
         return (F.cross_entropy(scores, targets, reduction="none") * worth).mean()
 
-    def _reward(self, shown: Sequence[int], place: int, text: str) -> float:
+    def _reward(self, shown: Sequence[int], number: int, text: str) -> float:
         assert self.reward
-        own = self.reward.score(shown[place], text)
+        own = self.reward.score(shown[number], text)
         if not self.config.apart:
             return own
-        others = [shown[(place + step) % len(shown)] for step in range(1, _OTHERS + 1)]
+        others = [shown[(number + step) % len(shown)] for step in range(1, _OTHERS + 1)]
         return own - self.config.apart * sum(self.reward.score(other, text) for other in others) / _OTHERS
 
     def _tensor(self, grid: Seen) -> torch.Tensor:
@@ -274,13 +274,13 @@ class CaptionerTask:
         start, end = self.tokenizer.start, self.tokenizer.end
         begun = [[token for caption in texts for token in (start, *caption)] for texts in captions]
         right = [token for texts in captions for caption in texts for token in (*caption, end)]
-        places = [[place for caption in texts for place in range(len(caption) + 1)] for texts in captions]
+        positions = [[at for caption in texts for at in range(len(caption) + 1)] for texts in captions]
         whose = [
             [number for number, caption in enumerate(texts) for _ in range(len(caption) + 1)]
             for texts in captions
         ]
         device = grid.device
-        ids, at, of = (padded(rows, -1).to(device) for rows in (begun, places, whose))
+        ids, at, of = (padded(rows, -1).to(device) for rows in (begun, positions, whose))
         hidden = (of[:, :, None] != of[:, None, :]) | (at[:, :, None] < at[:, None, :])
         mask = torch.zeros(hidden.shape, device=device).masked_fill(hidden, torch.finfo(torch.float32).min)
         with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):

@@ -55,8 +55,8 @@ class DigitClassifier(PictureClassifier):
         with Image.open(_DRAWN) as picture:
             digits = np.hsplit(np.asarray(picture), len(self.labels))
         drawn = [Image.fromarray(digits[number % len(digits)]) for number in range(count)]
-        turned = [each.rotate(random.uniform(-20, 20)) for each in drawn]
-        return [png(each.resize(tuple(random.integers(140, 281, 2)))) for each in turned]
+        turned = [digit.rotate(random.uniform(-20, 20)) for digit in drawn]
+        return [png(digit.resize(tuple(random.integers(140, 281, 2)))) for digit in turned]
 
     def pixels(self, data: bytes | Header) -> Pixels:
         """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
@@ -96,10 +96,10 @@ def shows_several(ink: npt.NDArray[Any]) -> bool:
     """Return True if a straight line, upright or slanting, passes between two marks as tall as digits."""
     rows, columns = np.nonzero(_strong(ink))
     for slant in _SLANTS:
-        places = np.round(columns + slant * rows).astype(int)
-        inked = np.unique(places)
+        positions = np.round(columns + slant * rows).astype(int)
+        inked = np.unique(positions)
         for last in inked[:-1][np.diff(inked) > 1 + _GAP * np.ptp(rows)]:
-            sides = (rows[places <= last], rows[places > last])
+            sides = (rows[positions <= last], rows[positions > last])
             smaller, larger = sorted(map(len, sides))
             lower, taller = sorted(map(np.ptp, sides))
             if 2 * lower >= taller and smaller > _SPECKS * larger:
@@ -139,9 +139,9 @@ def _ink(grey: Floats) -> Floats:
 
 def _start(profile: Floats, window: float) -> float:
     """Return the start of a window around the centre of mass, moved so that it holds all ink."""
-    there = np.flatnonzero(profile)
+    inked = np.flatnonzero(profile)
     centre = float(profile @ (np.arange(len(profile)) + 0.5)) / float(profile.sum())
-    first, last = float(there[0]), float(there[-1] + 1)
+    first, last = float(inked[0]), float(inked[-1] + 1)
     return min(max(centre - window / 2, last - window), first)
 
 

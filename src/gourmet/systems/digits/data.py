@@ -92,19 +92,19 @@ class DigitData:
 DATA: Final = DigitData()
 
 
-def drawn(each: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
-    """Digits drawn by strokes, `each` of every kind."""
+def drawn(count: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
+    """Digits drawn by strokes, `count` of every kind."""
     return [
         LabelledDigit(f"{DRAWN}:{row}", class_id, image)
-        for row, (class_id, image) in enumerate(strokes.drawn(each, seed, trembling), 1)
+        for row, (class_id, image) in enumerate(strokes.drawn(count, seed, trembling), 1)
     ]
 
 
-def no_digits(each: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
-    """Return pictures that show no digit, about `each` of every kind: those that are refused are left out."""
+def no_digits(count: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
+    """Return some `count` pictures of every kind that shows no digit, without those that are refused."""
     system, none = contract.SYSTEM, len(contract.SYSTEM.labels)
-    pictures = filter(system.is_read, [*made_up.pictures(each, seed), *_photo_pieces(each, seed)])
-    images = [*strokes.no_digits(each, seed, trembling), *map(system.pixels, pictures)]
+    pictures = filter(system.is_read, [*made_up.pictures(count, seed), *_photo_pieces(count, seed)])
+    images = [*strokes.no_digits(count, seed, trembling), *map(system.pixels, pictures)]
     read = [image for image in images if system.is_read(contract.png(Image.fromarray(image)))]
     return [LabelledDigit(f"{OTHER}:{row}", none, image) for row, image in enumerate(read, 1)]
 
@@ -124,12 +124,12 @@ def _photo_pieces(count: int, seed: int) -> Iterator[bytes]:
 @functools.lru_cache(maxsize=2)
 def _divided(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """`data` by part. Kept, since verbs ask for part after part, and large files take long to read."""
-    found = _read(data)
+    parts = _read(data)
     lots = np.random.default_rng(_SEED)
-    if "test" not in found:
-        found["test"], found["train"] = _hold_out(found["train"], 5, lots)
-    found["validation"], found["train"] = _hold_out(found["train"], 10, lots)
-    return found
+    if "test" not in parts:
+        parts["test"], parts["train"] = _hold_out(parts["train"], 5, lots)
+    parts["validation"], parts["train"] = _hold_out(parts["train"], 10, lots)
+    return parts
 
 
 def _hold_out(
@@ -138,11 +138,11 @@ def _hold_out(
     """One in so many of every class, by lot, and the rest; both in the order in which they lay."""
     held: set[int] = set()
     for class_id in range(len(contract.SYSTEM.labels)):
-        mine = [place for place, digit in enumerate(digits) if digit.class_id == class_id]
+        mine = [index for index, digit in enumerate(digits) if digit.class_id == class_id]
         held.update(lots.permutation(mine)[: round(len(mine) / one_in)])
     return (
-        [digit for place, digit in enumerate(digits) if place in held],
-        [digit for place, digit in enumerate(digits) if place not in held],
+        [digit for index, digit in enumerate(digits) if index in held],
+        [digit for index, digit in enumerate(digits) if index not in held],
     )
 
 

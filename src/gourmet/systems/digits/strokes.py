@@ -125,11 +125,11 @@ _WAYS: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 
-def drawn(each: int, seed: int, trembling: float = STEADY) -> Iterator[tuple[int, Pixels]]:
-    """`each` of every digit, laid out as the contract says; the same ones for the same seed."""
+def drawn(count: int, seed: int, trembling: float = STEADY) -> Iterator[tuple[int, Pixels]]:
+    """`count` of every digit, laid out as the contract says; the same ones for the same seed."""
     random = np.random.default_rng(seed)
     for digit, ways in enumerate(_WAYS):
-        for number in range(each):
+        for number in range(count):
             strokes = [_curve(stroke, trembling, random) for stroke in ways[number % len(ways)].split(";")]
             yield digit, contract.layout(_inked(_written(strokes, random), random))
 
@@ -153,10 +153,10 @@ _SHAPES: Final = (
 )
 
 
-def no_digits(each: int, seed: int, trembling: float = STEADY) -> Iterator[Pixels]:
-    """Draw scribbles, shapes, and letters, `each` of every kind, laid out like digits."""
+def no_digits(count: int, seed: int, trembling: float = STEADY) -> Iterator[Pixels]:
+    """Draw scribbles, shapes, and letters, `count` of every kind, laid out like digits."""
     random = np.random.default_rng(seed)
-    for number in range(each):
+    for number in range(count):
         points = random.uniform(0.0, 1.0, (random.integers(10, 22), 2))
         yield contract.layout(_inked(_written([_smooth(points)], random), random, _THICKEST_SCRIBBLE))
         shape = _SHAPES[number % len(_SHAPES)].split(";")

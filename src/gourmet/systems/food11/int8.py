@@ -121,6 +121,6 @@ def _in_float(model: onnx.ModelProto) -> list[str]:
     likelihoods of hundreds of dishes are computed.
     """
     nodes = list(model.graph.node)
-    convolutions = [place for place, node in enumerate(nodes) if node.op_type == "Conv"]
-    mean = next(place for place, node in enumerate(nodes) if node.op_type == "ReduceMean")
+    convolutions = [index for index, node in enumerate(nodes) if node.op_type == "Conv"]
+    mean = next(index for index, node in enumerate(nodes) if node.op_type == "ReduceMean")
     return [node.name for node in [*nodes[: convolutions[3]], *nodes[mean:]]]

@@ -64,10 +64,10 @@ class _SamePadding(nn.Conv2d):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if torch.onnx.is_in_onnx_export():
-            found: torch.Tensor = _PaddedInOnnx.apply(  # type: ignore[no-untyped-call]
+            output: torch.Tensor = _PaddedInOnnx.apply(  # type: ignore[no-untyped-call]
                 images, self.weight, self.bias, self.groups
             )
-            return found
+            return output
         return super().forward(F.pad(images, _AFTER))
 
 
@@ -149,8 +149,8 @@ class Food11Network(nn.Module):
 
 def start(network: Food11Network) -> None:
     """Give a network the weights that are never trained."""
-    if (found := sha256(STARTING_WEIGHTS)) != _STARTING_SHA256:
-        raise GourmetError(f"{STARTING_WEIGHTS} is damaged: its sha256 is {found}, not {_STARTING_SHA256}")
+    if (digest := sha256(STARTING_WEIGHTS)) != _STARTING_SHA256:
+        raise GourmetError(f"{STARTING_WEIGHTS} is damaged: its sha256 is {digest}, not {_STARTING_SHA256}")
     tensors, _ = load_tensors(STARTING_WEIGHTS)
     own = {name: tensor for name, tensor in network.state_dict().items() if name not in tensors}
     put_tensors(network, {name: tensor.float() for name, tensor in tensors.items()} | own, STARTING_WEIGHTS)

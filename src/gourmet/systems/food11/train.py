@@ -149,14 +149,14 @@ class Food11Training(PictureTraining):
 
 def _activations(network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: Tick) -> Floats:
     """Return the last layer's inputs for the photos, and behind them for made-up pictures."""
-    last, found = LastLayer(network), []
+    last, activations = LastLayer(network), []
     for first in range(0, len(listed), _AT_ONCE):
         (pixels,) = decode([listed[first : first + _AT_ONCE]], SYSTEM.input_size)
-        found.append(last.activations(augment.served(torch.from_numpy(pixels.images), SYSTEM)))
+        activations.append(last.activations(augment.served(torch.from_numpy(pixels.images), SYSTEM)))
         tick((first + len(pixels.photos)) / len(listed))
     drawn = torch.from_numpy(made_up.squares(_MADE_UP, seed, SYSTEM.input_size))
-    found += [last.activations(augment.served(some, SYSTEM)) for some in torch.split(drawn, _AT_ONCE)]
-    return np.concatenate(found)
+    activations += [last.activations(augment.served(some, SYSTEM)) for some in torch.split(drawn, _AT_ONCE)]
+    return np.concatenate(activations)
 
 
 def _solve(network: Food11Network, activations: Floats, classes: Classes) -> Layer:
@@ -179,7 +179,7 @@ def _folds(listed: Sequence[LabelledPhoto]) -> list[int]:
     """
     origins = [photo.origin or str(zlib.crc32(photo.name.encode()) % _FOLDS) for photo in listed]
     sizes, fold_of = [0] * _FOLDS, dict[str, int]()
-    for origin in sorted(set(origins), key=lambda each: (-origins.count(each), each)):
+    for origin in sorted(set(origins), key=lambda name: (-origins.count(name), name)):
         fold_of[origin] = sizes.index(min(sizes))
         sizes[fold_of[origin]] += origins.count(origin)
     return [fold_of[origin] for origin in origins]
@@ -187,11 +187,11 @@ def _folds(listed: Sequence[LabelledPhoto]) -> list[int]:
 
 def _drawn(held_out: EvaluatedClassifier) -> str:
     """The accuracy on each source by a layer that was solved without it."""
-    found = held_out.parts[HELD_OUT]
-    shown = [Bar("all", found.accuracy.balanced, says=f"{found.accuracy.balanced:.3f}")]
+    measured = held_out.parts[HELD_OUT]
+    shown = [Bar("all", measured.accuracy.balanced, says=f"{measured.accuracy.balanced:.3f}")]
     shown += [
-        Bar(f"{each.origin} ({each.photos})", each.balanced, says=f"{each.balanced:.3f}")
-        for each in found.origins
+        Bar(f"{source.origin} ({source.photos})", source.balanced, says=f"{source.balanced:.3f}")
+        for source in measured.origins
     ]
     return bars(
         shown, "Balanced accuracy on each source, held out", "share right, every class alike", end=1.0

@@ -36,21 +36,21 @@ class TranslatorLoop:
         source[0, : len(ids)] = ids
         target = np.full((1, PLACES), EMPTY, np.int32)
         target[0, 0] = tokenizer.pad
-        found: list[int] = []
+        tokens: list[int] = []
         score = 0.0
-        for place in range(PLACES):
+        for position in range(PLACES):
             outputs = yield {"source": source, "target": target.copy()}
-            scores = outputs["output"][0, place].copy()
+            scores = outputs["output"][0, position].copy()
             scores[tokenizer.pad] = -np.inf
             token = int(scores.argmax())
             score -= float(np.log(np.exp(scores - scores[token]).sum()))
             if token == tokenizer.end:
                 break
-            found.append(token)
-            target[0, place + 1 : place + 2] = token
+            tokens.append(token)
+            target[0, position + 1 : position + 2] = token
         return {
-            TRANSLATION: np.array([[tokenizer.decode(found).encode()]], np.object_),
-            TOKENS: np.array([[len(found)]], np.int32),
+            TRANSLATION: np.array([[tokenizer.decode(tokens).encode()]], np.object_),
+            TOKENS: np.array([[len(tokens)]], np.int32),
             SCORE: np.array([[score]], np.float32),
         }
 

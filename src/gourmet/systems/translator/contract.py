@@ -92,7 +92,7 @@ class Translator(TextGenerator):
     title: str
     source: str  # the languages, as HTML names them
     target: str
-    given: Sequence[str] = ()  # sentences to ask, of which the first is the sample
+    sentences: Sequence[str] = ()  # sentences to ask, of which the first is the sample
     example_kind: ExampleKind = "text"
     example_input = TEXT
     answer_output = TRANSLATION
@@ -103,17 +103,17 @@ class Translator(TextGenerator):
     @cached_property
     def meanings(self) -> Mapping[str, str]:
         """The sentences to ask, with what people say that each means; empty where nobody said it."""
-        return dict.fromkeys(self.given, "")
+        return dict.fromkeys(self.sentences, "")
 
     def sample(self) -> bytes:
-        return self.given[0].encode()
+        return self.sentences[0].encode()
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
         """Everyday sentences; more than there are begin again in another order."""
         known = list(self.meanings)
         random = np.random.default_rng(seed)
         order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
-        return [known[place].encode() for place in order[:count]]
+        return [known[number].encode() for number in order[:count]]
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
         return f"«{self.sample().decode()}» → {self.answer_to_sample(outputs, model).text}"

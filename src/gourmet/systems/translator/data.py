@@ -73,8 +73,8 @@ def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
             parts[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
         return parts
     first, second = (
-        sum(bool(_RUSSIAN.search(row[place])) for row in rows) if is_russian else 1 - place
-        for place in (0, 1)
+        sum(bool(_RUSSIAN.search(row[column])) for row in rows) if is_russian else 1 - column
+        for column in (0, 1)
     )
     if first == second:
         raise BadData(f"{path}: as many lines have Russian letters in either column, so which is Russian?")

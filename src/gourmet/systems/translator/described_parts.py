@@ -23,16 +23,16 @@ _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?")
 def contract(name: str, described: Mapping[str, Any]) -> Translator:
     """Make a contract from `described`; raise KeyError, TypeError or ValueError."""
     source, target = described["languages"]
-    if wrong := [each for each in (source, target) if not _LANGUAGE.fullmatch(each)]:
+    if wrong := [language for language in (source, target) if not _LANGUAGE.fullmatch(language)]:
         raise ValueError(f"{wrong[0]!r} is not a language as HTML names them, such as de or pt-BR")
-    given = described["examples"]
-    if not isinstance(given, list) or not given:
+    examples = described["examples"]
+    if not isinstance(examples, list) or not examples:
         raise ValueError("it has no sentences as examples, of which the first would be the sample")
-    for text in given:
+    for text in examples:
         if why := problem(text):
             raise ValueError(f"its example {text[:40]!r} cannot be translated: {why}")
         check_sentences(text)
-    return Translator(name, described["title"] + "", source, target, tuple(given))
+    return Translator(name, described["title"] + "", source, target, tuple(examples))
 
 
 def data(_system: Translator) -> TextData:

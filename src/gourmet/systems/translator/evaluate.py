@@ -47,14 +47,14 @@ def answered(
     tick: Tick = lambda share, words="": None,
 ) -> list[list[int]]:
     """Return the answers of transformers' own loop, without the end; texts of one length go together."""
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
-    found: list[list[int]] = [[] for _ in sources]
+    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    answers: list[list[int]] = [[] for _ in sources]
     device = next(network.parameters()).device
     for first in range(0, len(order), _ROWS):
-        places = order[first : first + _ROWS]
-        rows = padded([sources[place] for place in places], tokenizer.pad).to(device)
+        together = order[first : first + _ROWS]
+        rows = padded([sources[number] for number in together], tokenizer.pad).to(device)
         with torch.inference_mode():
-            answers = network.generate(  # type: ignore[operator]
+            rows_out = network.generate(  # type: ignore[operator]
                 input_ids=rows,
                 attention_mask=(rows != tokenizer.pad).long(),
                 num_beams=1,
@@ -62,20 +62,20 @@ def answered(
                 max_new_tokens=MAX_TOKENS,
                 bad_words_ids=[[tokenizer.pad]],
             )
-        for place, answer in zip(places, answers.tolist(), strict=True):
-            found[place] = until(tokenizer.end, answer[1:])
-        tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
-    return found
+        for number, answer in zip(together, rows_out.tolist(), strict=True):
+            answers[number] = until(tokenizer.end, answer[1:])
+        tick((first + len(together)) / len(order), f"{first + len(together)}/{len(order)}")
+    return answers
 
 
 def evaluation(system: Translator, data: TextData) -> TextEvaluation:
     def network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
-        found = load(weights)
-        return found.network, found.about
+        checkpoint = load(weights)
+        return checkpoint.network, checkpoint.about
 
     def answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
-        found = load(weights)
-        return translate(found.network.to(device), found.tokenizer, texts, tick)
+        checkpoint = load(weights)
+        return translate(checkpoint.network.to(device), checkpoint.tokenizer, texts, tick)
 
     return TextEvaluation(network, data, answer)
 

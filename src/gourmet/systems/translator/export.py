@@ -103,14 +103,14 @@ class TranslatorStep(StepNetwork):
         bias[:, network.config.pad_token_id] = NEVER  # a pad is never an answer
         self.register_buffer("bias", bias)
 
-    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        return self.embedding(token, place)  # type: ignore[no-any-return]
+    def embedded(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return self.embedding(token, position)  # type: ignore[no-any-return]
 
-    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        return layer.self_attn_layer_norm(states + layer.self_attn.out_proj(found))  # type: ignore[no-any-return]
+    def attended(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return layer.self_attn_layer_norm(states + layer.self_attn.out_proj(context))  # type: ignore[no-any-return]
 
-    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        out = layer.encoder_attn.out_proj(found)
+    def attended_across(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        out = layer.encoder_attn.out_proj(context)
         return layer.encoder_attn_layer_norm(states + out)  # type: ignore[no-any-return]
 
     def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
@@ -129,11 +129,11 @@ class Whole(nn.Module):
         self.pad = network.config.pad_token_id
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        ids, begun = (torch.where(each == 1, self.pad, each).long() for each in (source, target))
-        found: torch.Tensor = self.network(
+        ids, begun = (torch.where(ids == 1, self.pad, ids).long() for ids in (source, target))
+        logits: torch.Tensor = self.network(
             input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=begun, use_cache=False
         ).logits
-        return found
+        return logits
 
 
 def graphs(network: Any) -> dict[str, Graph]:
@@ -263,19 +263,19 @@ class TranslatorExport:
                     raise
                 continue
             try:
-                texts = [text_of(each.text) for each in references]
+                texts = [text_of(pair.text) for pair in references]
             except ValueError as exc:
                 raise BadData(f"{data} has a text that no translator is asked about: {exc}") from exc
-            asked = [network.parts(self.system.written(text)) for text in texts]
-            answers = served.whole_answers(network, asked, _ROWS, tick)
+            questions = [network.parts(self.system.written(text)) for text in texts]
+            answers = served.whole_answers(network, questions, _ROWS, tick)
             warned = [
                 self.system.with_warning(reference.text.encode(), answer)
                 for reference, answer in zip(references, answers, strict=True)
             ]
             parts[part] = judged(references, warned)
-        found = certainty(_VALIDATION, parts)
+        sure = certainty(_VALIDATION, parts)
         return Calibrated(
-            {THRESHOLD_PARAMETER: found.threshold}, {"certainty": found.as_dict()}, list(found.lines())
+            {THRESHOLD_PARAMETER: sure.threshold}, {"certainty": sure.as_dict()}, list(sure.lines())
         )
 
 
@@ -309,13 +309,13 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
 def _like(ours: str, target: Target, system: Translator) -> Target:
     """One that a repository need not have: its config and its code are then those of our model."""
-    there = repository.DEFAULT / ours
-    config = as_json(repository.read_config(there))
+    folder = repository.DEFAULT / ours
+    config = as_json(repository.read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
     def build(path: Path) -> dict[str, Any]:
         if not (code := path.with_name(_CODE)).exists():
-            shutil.copyfile(there / str(repository.versions(there)[-1]) / _CODE, code)
+            shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, code)
         return target.build(path)
 
     return replace(target, build=build, config={**config, "name": target.model})

@@ -74,7 +74,7 @@ class TranslatorNetwork:
             contract.SYSTEM.option_of(name, inputs.get(name, ()), len(texts))
             for name in (contract.MAX_TOKENS, contract.BEAMS)
         )
-        return [self.parts(*each) for each in zip(texts, limits, beams, strict=True)]
+        return [self.parts(*row) for row in zip(texts, limits, beams, strict=True)]
 
     def parts(self, text: str, max_tokens: int = contract.MAX_NEW_TOKENS, beams: int = 1) -> Parts:
         """The sentences of a text, each with a limit of its own, and what lies between them."""

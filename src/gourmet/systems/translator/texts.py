@@ -73,17 +73,17 @@ def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart
 
     What has no letter in it, such as a number or a pictogram alone, is the same in any language.
     """
-    found: list[TextPart] = []
+    parts: list[TextPart] = []
     for sentence in _sentences(text):
         bare = _without_pictograms(sentence)
         before, _, after = sentence.partition(bare) if bare else (sentence, "", "")
-        found += [TextPart(before, False)] if before else []
+        parts += [TextPart(before, False)] if before else []
         if _LETTERS.search(bare):
-            found += _cut(bare, size, max_size)
+            parts += _cut(bare, size, max_size)
         elif bare:
-            found.append(TextPart(bare, False))
-        found += [TextPart(after, False)] if after else []
-    return found
+            parts.append(TextPart(bare, False))
+        parts += [TextPart(after, False)] if after else []
+    return parts
 
 
 def _without_pictograms(sentence: str) -> str:
@@ -117,8 +117,8 @@ def _cut(sentence: str, size: Callable[[str], int], max_size: int) -> Iterator[T
         return
     middle = len(sentence) // 2
     for pattern in (_PAUSE, _SPACE):
-        if places := list(pattern.finditer(sentence)):
-            nearest = min(places, key=lambda place: abs(place.start() - middle))
+        if pauses := list(pattern.finditer(sentence)):
+            nearest = min(pauses, key=lambda pause: abs(pause.start() - middle))
             before, between, after = sentence[: nearest.start()], nearest[0], sentence[nearest.end() :]
             if before and after:
                 break
@@ -147,25 +147,25 @@ def warning(text: str, translation: str) -> str:
     """Return what is doubtful about a translation from Russian, or an empty text."""
     if not looks_russian(text):
         return HARDLY_RUSSIAN
-    found = []
+    warnings = []
     if others := sorted(set(_OTHER.findall(text.lower()))):
-        found.append(OTHER_CYRILLIC.format(letters=", ".join(others)))
+        warnings.append(OTHER_CYRILLIC.format(letters=", ".join(others)))
     if _in_capitals(text):
-        found.append(
+        warnings.append(
             "the text is in capitals, which the model does not know: it was translated in lower case"
         )
-    return "; ".join([*found, *doubts(text, translation)])
+    return "; ".join([*warnings, *doubts(text, translation)])
 
 
 def doubts(text: str, translation: str) -> list[str]:
     """Return what is doubtful about a translation from any language."""
-    found = []
+    warnings = []
     if missing := _missing(text, translation):
         more = ["…"] if len(missing) > _MOST_NAMED else []
-        found.append(f"not in the translation as written: {', '.join(missing[:_MOST_NAMED] + more)}")
+        warnings.append(f"not in the translation as written: {', '.join(missing[:_MOST_NAMED] + more)}")
     if _UNKNOWN in translation and _UNKNOWN not in text:
-        found.append(f"{_UNKNOWN} stands for a sign that the model does not know")
-    return found
+        warnings.append(f"{_UNKNOWN} stands for a sign that the model does not know")
+    return warnings
 
 
 def _in_capitals(text: str) -> bool:

@@ -75,8 +75,8 @@ class Tokenizer:
 
     def settled(self, numbers: Sequence[int]) -> int:
         """All but the last pieces that are a byte each: others may belong to the same letter."""
-        places = range(len(numbers) - 1, -1, -1)
-        is_byte = (self._pieces.get(numbers[place], "").startswith(_BYTE) for place in places)
+        indices = range(len(numbers) - 1, -1, -1)
+        is_byte = (self._pieces.get(numbers[index], "").startswith(_BYTE) for index in indices)
         return len(numbers) - len(list(itertools.takewhile(bool, is_byte)))
 
     def _numbers(self, processor: SentencePieceProcessor, text: str, sampling: float) -> list[int]:

@@ -136,12 +136,12 @@ class TranslatorTask:
         self.tokenizer = tokenizer = Tokenizer(files)
         self.pairs = (*everyday, *more, *synthetic)
         cut = [(tokenizer.encode(pair.text), tokenizer.encode_target(pair.answer)) for pair in self.pairs]
-        lengths = {place: (len(source), len(target)) for place, (source, target) in enumerate(cut)}
-        self.lengths = {place: pair for place, pair in lengths.items() if max(pair) <= config.longest}
-        self.everyday = [place for place in self.lengths if place < len(everyday)]
+        lengths = {number: (len(source), len(target)) for number, (source, target) in enumerate(cut)}
+        self.lengths = {number: pair for number, pair in lengths.items() if max(pair) <= config.longest}
+        self.everyday = [number for number in self.lengths if number < len(everyday)]
         first = len(everyday) + len(more)
-        self.more = [place for place in self.lengths if len(everyday) <= place < first]
-        self.synthetic = [place for place in self.lengths if place >= first]
+        self.more = [number for number in self.lengths if len(everyday) <= number < first]
+        self.synthetic = [number for number in self.lengths if number >= first]
         self.about: dict[str, Any] = {
             "system": "translator",
             "architecture": "Marian",
@@ -157,18 +157,18 @@ class TranslatorTask:
         for others, count in ((self.more, self.config.software), (self.synthetic, self.config.synthetic)):
             lots = torch.randperm(len(others), generator=generator)[:count]
             drawn += [others[lot] for lot in lots.tolist()]
-        places = torch.tensor(drawn)[torch.randperm(len(drawn), generator=generator)]
+        numbers = torch.tensor(drawn)[torch.randperm(len(drawn), generator=generator)]
         batches: list[torch.Tensor] = []
-        for some in torch.split(places, self.config.batch * _SORTED_BATCHES):
-            alike = sorted(some.tolist(), key=lambda place: self.lengths[place])
+        for some in torch.split(numbers, self.config.batch * _SORTED_BATCHES):
+            alike = sorted(some.tolist(), key=lambda number: self.lengths[number])
             batches += torch.split(torch.tensor(alike), self.config.batch)
         # A batch that is not full stays the last, since the engine cuts the order into batches.
-        full = len(places) // self.config.batch
-        shuffled = [batches[place] for place in torch.randperm(full, generator=generator).tolist()]
+        full = len(numbers) // self.config.batch
+        shuffled = [batches[number] for number in torch.randperm(full, generator=generator).tolist()]
         return torch.cat([*shuffled, *batches[full:]])
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        shown = [self.pairs[place] for place in examples.tolist()]
+        shown = [self.pairs[number] for number in examples.tolist()]
         sampling, pad, end = self.config.sampling, self.tokenizer.pad, self.config.longest
         sentencepiece.set_random_generator_seed(generator.initial_seed() % 2**32)
         device = next(self.network.parameters()).device
