@@ -18,12 +18,11 @@ from PIL import Image
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.made_up import squares
 from gourmet.systems.captioner import data as captioned
-from gourmet.systems.captioner.cider import Cider, scored_words
+from gourmet.systems.captioner.data import Cider, scored_words
 from gourmet.systems.captioner.evaluate import EVALUATION
 from gourmet.systems.captioner.export import EXPORT
-from gourmet.systems.captioner.learning import CaptionerTask
-from gourmet.systems.captioner.train import CaptionerTraining
-from gourmet.systems.captioner.vision import GridVision
+from gourmet.systems.captioner.network import GridVision
+from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining
 from gourmet.tasks.system_parts import BadData, EmptyPart
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.loop import BEST, fit
@@ -76,7 +75,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> CaptionerTraining:
     save_tensors(folder / "resnet50.safetensors", torchvisions, {})
     small = ["width=16", "heads=2", "layers=1", "feed_forward=32", "batch=4", "least=2", "dropout=0.0"]
     return CaptionerTraining().configured(
-        [f"vision={folder / 'resnet50.safetensors'}", f"seen={folder / 'seen'}", "views=2", *small]
+        [f"vision={folder / 'resnet50.safetensors'}", f"seen={folder / 'seen'}", *small]
     )
 
 
