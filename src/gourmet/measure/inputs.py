@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from gourmet.client.tensors import Inputs, SharedTensor, dtype_of, raw
-from gourmet.contracts import Array, Generation, ModelInfo, Options, System, TensorSpec
+from gourmet.contracts import Array, Generation, ModelInfo, Options, System, Tensors, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.reading import in_short
@@ -21,6 +21,18 @@ from gourmet.systems import registry
 
 # Where an input lies: in the request itself, or in memory that the server reads.
 Place = Callable[[Array], Array | SharedTensor]
+
+# Yields the inputs of each request, is sent its outputs, and returns the answer.
+Asking = Generator[Tensors, Tensors, Tensors]
+
+
+@runtime_checkable
+class ClientLoop(Protocol):
+    """A system's CLIENT_LOOP, in its client_loop.py."""
+
+    def ask(self, example: bytes) -> Asking:
+        """Ask about one of the system's examples, a row a request."""
+
 
 # The files of a folder of examples, by what these are.
 _SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".txt"}}
@@ -133,6 +145,21 @@ def one_row(tensor: Array, spec: TensorSpec) -> Array:
     """Without the dimension of rows, where a system puts one in front."""
     known = -1 not in spec.shape
     return tensor.reshape(spec.shape if known else tensor.shape[-len(spec.shape) :])
+
+
+def client_loop(system: str) -> ClientLoop:
+    """Return the loop of a system whose models compute one step at a time."""
+    return registry.piece(system, "client_loop", "CLIENT_LOOP", ClientLoop)  # type: ignore[type-abstract]
+
+
+def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
+    """Return the rows that such a client sends first. Every step costs the same."""
+    loop = client_loop(system)
+    examples, about = examples_of(registry.load(system), source)
+    requests = [next(loop.ask(example)) for example in examples]
+    inputs = without_rows(info)
+    values = {spec.name: [one_row(request[spec.name], spec) for request in requests] for spec in inputs}
+    return InputRows(info, inputs, values, about, tuple(examples), system)
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, client_loop, task, validity
-from gourmet.measure.inputs import DataSource, rows_for
+from gourmet.measure import async_client, task, validity
+from gourmet.measure.inputs import DataSource, first_steps, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import Answer
@@ -34,7 +34,7 @@ def prepare(
     """
     with connect(target.url) as triton:
         info = triton.describe(model)
-    rows = client_loop.first_steps(info, stepped, data) if stepped else rows_for(info, data)
+    rows = first_steps(info, stepped, data) if stepped else rows_for(info, data)
     if through == "app" and not rows.pictures:
         raise UsageError(
             f"the web app takes photos, and there are none for {model}: its system is not one of pictures"

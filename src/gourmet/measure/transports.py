@@ -29,9 +29,7 @@ from gourmet.client.tensors import (
     read_answer,
 )
 from gourmet.contracts import Array
-from gourmet.measure import client_loop
-from gourmet.measure.client_loop import ClientLoop
-from gourmet.measure.inputs import InputRows, Place
+from gourmet.measure.inputs import ClientLoop, InputRows, Place, client_loop
 
 Answer = dict[str, Array]
 
@@ -175,7 +173,7 @@ class LoopedHttp(TritonHttp):
 
     @cached_property
     def _loop(self) -> ClientLoop:
-        return client_loop.of(self._rows.system)
+        return client_loop(self._rows.system)
 
     def request(self, which: tuple[int, ...]) -> Request:
         return Request(which, self._rows.examples[which[0]])

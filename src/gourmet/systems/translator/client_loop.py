@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
-from gourmet.measure.client_loop import Asking, ClientLoop
+from gourmet.measure.inputs import Asking, ClientLoop
 from gourmet.runtime.decoding.contract import SCORE, TOKENS
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ EMPTY: Final = 1
 
 
 class TranslatorLoop:
-    """Fulfils gourmet.measure.client_loop.ClientLoop."""
+    """Fulfils gourmet.measure.inputs.ClientLoop."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
