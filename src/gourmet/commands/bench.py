@@ -43,11 +43,7 @@ def bench() -> None:
 @click.option(
     "--concurrency", type=values.levels, help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16."
 )
-@click.option(
-    "--rate",
-    type=values.levels,
-    help="Requests per second, in place of --concurrency, like 50.",
-)
+@click.option("--rate", type=values.levels, help="Requests per second, in place of --concurrency, like 50.")
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
@@ -70,9 +66,7 @@ def bench() -> None:
 @click.option("--seed", default=5, help="Seed of generated inputs.")
 @click.option("--photo-size", "size", type=values.size, default="400x300", help="Size of generated photos.")
 @click.option(
-    "--reference",
-    type=FOUND_FILE,
-    help="Compare with this ONNX file's answers.  [default: rows asked alone]",
+    "--reference", type=FOUND_FILE, help="Compare with this ONNX file's answers.  [default: rows asked alone]"
 )
 @measuring
 def run(
@@ -125,9 +119,7 @@ def run(
 @click.option("--rows", "count", default=32, type=click.IntRange(2), help="Number of inputs to send.")
 @click.option("--data", type=FOUND, help="Folder of examples to send instead of generated ones.")
 @click.option(
-    "--resume",
-    type=FOLDER,
-    help="Keep the points of each config in this folder; skip points that it has.",
+    "--resume", type=FOLDER, help="Keep the points of each config in this folder; skip points that it has."
 )
 @measuring
 def scenario(

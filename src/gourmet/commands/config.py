@@ -30,11 +30,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 )
 @click.option("--instances", type=POSITIVE, help="Number of instances.")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads per instance; 0 shares the CPUs.")
-@click.option(
-    "--max-batch",
-    type=POSITIVE,
-    help="Largest batch, in rows.",
-)
+@click.option("--max-batch", type=POSITIVE, help="Largest batch, in rows.")
 @click.option(
     "--dynamic/--no-dynamic", "dynamic_batching", default=None, help="Merge waiting requests into one batch."
 )

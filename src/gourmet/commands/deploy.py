@@ -27,13 +27,7 @@ from gourmet.systems import registry
 
 @click.command()
 @click.argument("name", metavar="SYSTEM-OR-MODEL")
-@click.option(
-    "--format",
-    "form",
-    default="all",
-    show_default=True,
-    help="Deploy this format, or all.",
-)
+@click.option("--format", "form", default="all", show_default=True, help="Deploy this format, or all.")
 @to_option
 @trained_options
 @click.option(

@@ -47,11 +47,7 @@ class _WithClient(click.Command):
 )
 @click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
 @click.option(
-    "--triton-model-version",
-    "version",
-    type=POSITIVE,
-    default=1,
-    help="Write or replace this version.",
+    "--triton-model-version", "version", type=POSITIVE, default=1, help="Write or replace this version."
 )
 @url_option(
     "Load the model into this Triton (HTTP or gRPC) and ask it once.  "

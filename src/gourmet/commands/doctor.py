@@ -57,13 +57,7 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 @click.option("--host", default="127.0.0.1", help="Address whose ports to check.")
 @port_options(found=True)
 @json_option
-def doctor(
-    repositories: tuple[Path, ...],
-    url: str | None,
-    host: str,
-    as_json: bool,
-    **ports: int,
-) -> None:
+def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started.

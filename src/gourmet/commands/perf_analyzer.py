@@ -22,8 +22,7 @@ from gourmet.systems import registry
 
 
 @click.command(
-    name="perf-analyzer",
-    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+    name="perf-analyzer", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]}
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

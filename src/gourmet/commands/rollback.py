@@ -15,10 +15,7 @@ from gourmet.serving.connect import connect
 @click.command()
 @click.argument("name", metavar="SYSTEM-OR-MODEL")
 @to_option
-@url_option(
-    "Switch this Triton over, too.  [default: the running stack, if it serves --to]",
-    required=False,
-)
+@url_option("Switch this Triton over, too.  [default: the running stack, if it serves --to]", required=False)
 @send_option
 @json_option
 def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool) -> None:

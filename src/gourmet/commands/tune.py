@@ -45,9 +45,7 @@ _COLUMNS: Final = 100
     "--threads", type=counts, help="Threads per instance to try.  [default: the CPUs shared out, and 1]"
 )
 @click.option(
-    "--max-batches",
-    type=counts,
-    help="Largest batches to try.  [default: the present one, and what fills]",
+    "--max-batches", type=counts, help="Largest batches to try.  [default: the present one, and what fills]"
 )
 @click.option(
     "--delays",
@@ -56,9 +54,7 @@ _COLUMNS: Final = 100
     help="Queue delays to try.  [default: 100us,1ms,5ms, below half of --p95]",
 )
 @click.option(
-    "--preferred",
-    type=counts,
-    help="Preferred sizes to try.  [default: half and a quarter of the load]",
+    "--preferred", type=counts, help="Preferred sizes to try.  [default: half and a quarter of the load]"
 )
 @click.option("--turns", default=5, type=click.IntRange(2), help="A/B rounds against the current config.")
 @click.option("--apply", is_flag=True, help="Load the best config if it wins the A/B rounds.")
