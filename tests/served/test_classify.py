@@ -115,7 +115,7 @@ def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
     some = sorted(str(path) for path in (photos / "0").iterdir())
     many.write_text("\n".join(some * 60))
     out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
-    argv = [GOURMET, "classify", many, "--out", out, "--together", "2", "--url", triton.http_url]
+    argv = [GOURMET, "classify", many, "--out", out, "--url", triton.http_url]
     restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, **restore) as process:  # type: ignore[call-overload]
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
@@ -125,7 +125,7 @@ def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
     assert ended_by != signal.SIGINT or "the same command resumes" in said
     assert not out.exists()
     kept = part.read_bytes().count(b"\n") - 1
-    result = classify(triton, many, "--out", out, "--together", 2)
+    result = classify(triton, many, "--out", out)
     assert f"going on after {kept}" in result.output.replace(",", "") or kept == 0
     rows = rows_of(out)
     assert [row["path"] for row in rows] == some * 60

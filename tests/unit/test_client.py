@@ -179,7 +179,11 @@ def test_a_server_that_does_not_read_is_given_up_in_time() -> None:
         (answer_of({"error": "no such model"}, "400 Bad Request"), TritonRefused, "no such model"),
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5\r\n\r\nwords", TritonRefused, "words"),
         (answer_of({"error": "This API is restricted"}, "403 No"), ApiRestricted, "TRITON_ADMIN_KEY"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n", TritonRefused, "with status 302 alone"),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n",
+            TritonRefused,
+            "with status 302 and no reason",
+        ),
     ],
 )
 def test_an_answer_that_is_an_error_is_raised_with_its_reason(

@@ -103,7 +103,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
         monkeypatch.setenv(by, "there:8000")
     done = asked(*verb)
     assert (done.exit_code, not loaded) == (2, True), done.output
-    assert "the repository of the Triton at there:8000: name its folder by --repository" in done.output
+    assert "the repository of the Triton at there:8000: name its folder with --repository" in done.output
     assert everything(tmp_path / "models") == before
     assert not list(systems_folder.iterdir())
     assert not (tmp_path / "home").exists()
@@ -125,7 +125,7 @@ def test_the_repository_of_another_stack_here_is_its_own(
     runs(stack(9100))
     runs(stack(9200, repositories=[str(two_versions(tmp_path / "theirs").resolve())]))
     done = asked("rollback", "m", "--url", "127.0.0.1:9200", "--repository", str(repository.DEFAULT))
-    assert "is not what the Triton at 127.0.0.1:9200 serves" in done.output
+    assert "the Triton at 127.0.0.1:9200 does not serve" in done.output
     asked("rollback", "m", "--url", "localhost:9200")
     assert loaded[0] == ("localhost:9200", "is_server_live"), (
         "of which its own repository alone has a model m"

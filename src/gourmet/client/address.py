@@ -33,12 +33,12 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """Only with TLS there is a port that need not be said. Raise UsageError."""
-        found = _FORM.fullmatch(text.strip())
-        scheme, host, port = found.groups() if found else ("", "", "")
+        """Parse an address; the port may be missing with TLS only. Raise UsageError."""
+        match = _FORM.fullmatch(text.strip())
+        scheme, host, port = match.groups() if match else ("", "", "")
         number = int(port or ("443" if scheme in ("https", "grpcs") else "0"))
         if not 0 < number < 65536:
-            shown = text.rpartition("@")[2]  # before it may be a password
+            shown = text.rpartition("@")[2]  # a password may stand before it
             proxy = "; of several, name the proxy in front of them (deploy/haproxy)" if "," in text else ""
             raise UsageError(f"{shown!r} is not an address of a Triton: write it as {FORMS}{proxy}")
         return cls(scheme or "http", host, number)
@@ -67,7 +67,7 @@ class Address(NamedTuple):
     def is_named(self) -> bool:
         """Return True if the environment names this host, or no host."""
         named = list(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
-        hosts = {Address.of(each).host for each in named or [str(self)]}
+        hosts = {Address.of(address).host for address in named or [str(self)]}
         return self.host in hosts or bool(self.host in LOOPBACK and hosts & set(LOOPBACK))
 
     def may_have(self, secret: str) -> bool:
@@ -80,7 +80,7 @@ class Address(NamedTuple):
         return True
 
     def authorization(self) -> dict[str, str]:
-        """The header with the token of the environment, if it may have it."""
+        """Return the header with the environment's token, if it may be sent to this address."""
         token = os.environ.get(TOKEN_ENV, "").strip()
         if not re.fullmatch(r"[!-~]*", token):
             raise UsageError(f"{TOKEN_ENV} has characters that a header cannot hold: give printable ASCII")
@@ -94,9 +94,9 @@ class Address(NamedTuple):
         try:
             context = ssl.create_default_context(cafile=ca)
             if certificate:
-                # Without a password of ours OpenSSL would ask the terminal for that of a key that has one.
+                # Without this OpenSSL would ask the terminal for the password of an encrypted key.
                 context.load_cert_chain(certificate, key, password="")
-        except OSError as exc:  # ssl's errors are some, too
+        except OSError as exc:  # ssl.SSLError is one
             raise UsageError(
                 f"{', '.join(_TLS_ENV)} are {ca}, {certificate}, {key} and cannot be used ({exc}): name PEM "
                 "files, and a key that belongs to the certificate and has no password"
@@ -105,7 +105,7 @@ class Address(NamedTuple):
 
 
 def tls_files() -> list[Path | None]:
-    """The CA, the client's certificate and its key, which may be in one file."""
+    """Return the CA, the client's certificate and its key, which may be in one file."""
     return [Path(path) if (path := os.environ.get(name)) else None for name in _TLS_ENV]
 
 

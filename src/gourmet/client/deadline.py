@@ -1,4 +1,4 @@
-"""A moment by which an answer must be there, who waits for it, and whether they still do."""
+"""The deadline of an answer, with the client that waits for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# What is left of a deadline that has passed: a timeout of 0 would mean not to wait for anything.
+# The rest of a deadline that has passed: a timeout of 0 would make sockets non-blocking.
 _MIN_LEFT_S: Final = 0.001
-# After so long without an answer, or a piece of one, its reader is asked whether it still wants one.
+# After so long without an answer, or a piece of one, a caller checks whether its client is still connected.
 SILENCE_S: Final = 0.4
 
 
 class Deadline:
     """A number of seconds from now, on a clock that cannot jump.
 
-    `is_cancelled` says that nobody waits any more; a model that shares itself among clients knows them by
-    `client`.
+    `is_cancelled` returns whether the client has disconnected; `client` is its name, by which models queue.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """Errors of a request to Triton, as one tree.
 
     TritonError
-    ├── TritonUnreachable       nobody answers at the address
+    ├── TritonUnreachable       no server answers at the address
     ├── NoAnswerInTime          the deadline passed first
-    ├── NobodyWaits             who asked left before the answer was there
-    ├── NotTriton               what came back is not what a Triton answers
-    └── TritonRefused           Triton answered with an error, which is its `reason`
-        ├── ApiRestricted       it does this only for those with its key
-        ├── ModelUnavailable    it does not serve the model, or not yet
+    ├── NobodyWaits             the client disconnected before the answer came
+    ├── NotTriton               the answer is not one of a Triton
+    └── TritonRefused           Triton answered with an error, its `reason`
+        ├── ApiRestricted       the operation needs Triton's key
+        ├── ModelUnavailable    Triton does not serve the model, or not yet
         ├── InvalidRequest      the request is at fault
         ├── ModelBusy           the model's queue is full
         └── ModelFailed         the model could not answer
@@ -24,9 +24,9 @@ from typing import Final
 from gourmet.client.address import ADMIN_ENV, LOOPBACK, Address
 from gourmet.errors import GourmetError
 
-# What Triton says of a request that waited in its queue until its deadline.
+# Triton's words for a request that waited in its queue until its deadline.
 _TIMED_OUT: Final = "timeout expired"
-# And of a model that it does not have, whatever the status.
+# Triton's words for a model that it does not have, with any status.
 UNKNOWN_MODEL: Final = "unknown model"
 _RESTRICTED: Final = " is restricted"
 
@@ -63,7 +63,7 @@ class NotTriton(TritonError):
 
 
 class TritonRefused(TritonError):
-    """`status` is that of HTTP, whatever the protocol."""
+    """Triton answered with an error. `status` is HTTP's, over gRPC too."""
 
     def __init__(self, reason: str, status: int, message: str = "") -> None:
         super().__init__(message or reason)
@@ -76,7 +76,7 @@ class ApiRestricted(TritonRefused):
 
 
 class ModelUnavailable(TritonRefused):
-    """`state` is Triton's own word, such as LOADING; empty where it does not say."""
+    """The model does not serve. `state` is Triton's own word, such as LOADING; empty if it has none."""
 
     def __init__(self, model: str, ready: Sequence[str], state: str, reason: str, status: int) -> None:
         self.model, self.ready, self.state = model, tuple(ready), state
@@ -101,7 +101,7 @@ class ModelFailed(TritonRefused):
 
 
 def refusal(address: str, status: int, reason: str) -> TritonRefused:
-    """The error for an answer that is not a success, whatever was asked for."""
+    """Return the error for an answer that is not a success."""
     if _RESTRICTED in reason:
         message = (
             f"Triton at {address} does this for those with its key only: run it as the user who started that "

@@ -1,4 +1,4 @@
-"""Triton over gRPC, by NVIDIA's tritonclient; the twin of http.py."""
+"""Triton over gRPC, by NVIDIA's tritonclient; http.py has the same interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gourmet.client.errors import (
 from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, SharedTensor, datatype_of
 from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
 
-# Where HTTP answers what is in a field.
+# Fields whose content is HTTP's whole answer.
 _ANSWERS: Final[dict[str, tuple[str, Any]]] = {
     "get_model_config": ("config", {}),
     "get_model_repository_index": ("models", []),
@@ -43,7 +43,7 @@ _STATUS: Final = {
     "StatusCode.NOT_FOUND": HTTPStatus.NOT_FOUND,
     "StatusCode.UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
 }
-# A model that is not ready has the status UNAVAILABLE too; these are gRPC's own words, and others a server's.
+# gRPC's own messages: a model that is not ready has the status UNAVAILABLE too, with other words.
 _NO_CONNECTION: Final = (
     "failed to connect",
     "errors resolv",
@@ -55,7 +55,7 @@ _NO_CONNECTION: Final = (
 
 
 class Grpc:
-    """A server at an address."""
+    """The gRPC connection to one server."""
 
     def __init__(self, at: Address, connect_timeout_s: float, headers: Callable[[], Headers]) -> None:
         self.address = str(at).removeprefix("grpc://")
@@ -81,7 +81,7 @@ class Grpc:
         return answer.get(*_ANSWERS[operation]) if operation in _ANSWERS else answer
 
     def infer(self, model: str, inputs: Inputs, deadline: Deadline, request_id: str) -> tuple[str, Outputs]:
-        """Cancel the request where nobody waits for its answer any more."""
+        """Ask a model once; cancel the request if the client disconnects."""
         answer = Future[Any]()
 
         def done(result: Any, error: InferenceServerException | None) -> None:
@@ -107,7 +107,7 @@ class Grpc:
             call.cancel()
 
     def stream(self, model: ModelInfo, inputs: Inputs, deadline: Deadline, request_id: str) -> Pieces:
-        """The pieces say their own types. tritonclient has one stream a client; all share a connection."""
+        """Yield the pieces of an answer. tritonclient has one stream per client; all share a connection."""
         client, pieces = self._new_client(), SimpleQueue[Any]()
         client.start_stream(
             lambda result, error: pieces.put(error or result),
@@ -150,7 +150,7 @@ class Grpc:
 
 
 class AsyncGrpc:
-    """The same for a load generator, within one event loop; `request_of` makes its requests before."""
+    """The gRPC client of a load generator, within one event loop; `request_of` makes its requests."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         at = Address.of(address)
@@ -158,7 +158,7 @@ class AsyncGrpc:
         self._token, self._timeout_s = at.authorization(), timeout_s
 
     async def ask(self, request: dict[str, Any], *, streams: bool) -> AsyncIterator[InferResult]:
-        """The answer, or each piece of it that has outputs, for `outputs_of`; raise TritonError."""
+        """Yield the answer, or each piece of it that has outputs, for `outputs_of`; raise TritonError."""
 
         async def requests() -> AsyncIterator[dict[str, Any]]:
             yield request
@@ -182,12 +182,12 @@ class AsyncGrpc:
 
 
 def _client(kind: Any, at: Address, connect_timeout_s: float = 20.0) -> Any:
-    """A client of tritonclient, or of its twin for event loops."""
-    named: dict[str, Any] = {}
-    if at.tls():  # which raises where its files cannot be used
+    """Return a client of tritonclient, plain or for event loops."""
+    security: dict[str, Any] = {}
+    if at.tls():  # raises if its files cannot be used
         ca, certificate, key = tls_files()
-        named = {"ssl": True, "root_certificates": ca, "certificate_chain": certificate}
-        named["private_key"] = certificate and (key or certificate)
+        security = {"ssl": True, "root_certificates": ca, "certificate_chain": certificate}
+        security["private_key"] = certificate and (key or certificate)
     options = (
         ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
         ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
@@ -198,19 +198,19 @@ def _client(kind: Any, at: Address, connect_timeout_s: float = 20.0) -> Any:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     )
-    return kind(at.place, channel_args=options, **named)
+    return kind(at.place, channel_args=options, **security)
 
 
 def request_of(
     model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
 ) -> dict[str, Any]:
     """Return the arguments for tritonclient, tensors included."""
-    name, _, version = model.partition("/")
-    request: dict[str, Any] = {"model_name": name, "model_version": version, "request_id": request_id}
+    model_name, _, version = model.partition("/")
+    request: dict[str, Any] = {"model_name": model_name, "model_version": version, "request_id": request_id}
     if deadline:
         request["timeout"] = int(deadline.left_s() * 1_000_000)
         request["parameters"] = {CLIENT_PARAMETER: deadline.client} if deadline.client else {}
-    request["inputs"] = [_input(*each) for each in inputs.items()]
+    request["inputs"] = [_input(name, values) for name, values in inputs.items()]
     return request
 
 

@@ -64,9 +64,9 @@ _PATHS: Final = {
 _HTTP: Final = b"HTTP/1."
 _RECEIVED_BYTES: Final = 262_144
 _SHOWN: Final = 200
-# Of an answer, or of a piece of one: more does not come from a Triton, and would fill the memory.
+# Limit of an answer or a piece of one: a Triton sends less, and more could fill the memory.
 _MAX_BYTES: Final = 1 << 30
-# Behind an address that balances connections, servers that came since get their share after so long.
+# Connections are renewed, so that new servers behind a balancer get their share.
 _LIFE_S: Final = 60.0
 # How long a name with known addresses waits for new ones.
 _LOOKUP_S: Final = 0.5
@@ -74,13 +74,13 @@ _UNREADABLE: Final = (AttributeError, KeyError, RecursionError, TypeError, Value
 
 
 def path_of(operation: str, target: str) -> str:
-    """Method and path."""
+    """Return the method and the path of an operation."""
     # The statistics of all models have no name in their path.
     return _PATHS[operation].format(quote(target.replace("/", "/versions/"))).replace("//", "/")
 
 
 class Http:
-    """A server at an address."""
+    """The HTTP connections to one server."""
 
     def __init__(self, at: Address, connect_timeout_s: float, headers: Callable[[], Headers]) -> None:
         self._at = at
@@ -89,7 +89,7 @@ class Http:
         self._token, self._headers = at.authorization(), headers
         self._name = _Name(at.host.strip("[]"))
         self._connect_timeout_s = connect_timeout_s
-        # The one that was used last is used next, so that there are no more than are used at a time.
+        # Last in, first out, so that no more connections stay open than are used at a time.
         self._idle: list[_Connection] = []
 
     def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
@@ -101,7 +101,7 @@ class Http:
         return self._exchange(message, deadline, lambda _, body: json.loads(body) if body else None)
 
     def infer(self, model: str, inputs: Inputs, deadline: Deadline, request_id: str) -> tuple[str, Outputs]:
-        """Triton computes the answer even where nobody waits for it any more: it does not look."""
+        """Ask a model once. Triton completes the answer even if the client disconnects."""
         parts, headers = infer_body(inputs, request_id, deadline)
         message = self._message("infer", model, parts, headers | {**self._headers()})
         return self._exchange(
@@ -109,7 +109,7 @@ class Http:
         )
 
     def stream(self, model: ModelInfo, inputs: Inputs, deadline: Deadline, request_id: str) -> Pieces:
-        """A connection serves one answer: closing it is what has Triton cancel the request."""
+        """Yield the pieces of an answer. Closing the connection makes Triton cancel the request."""
         parts, headers = generate_body(inputs, request_id, deadline)
         datatypes = {spec.name: spec.datatype for spec in model.outputs}
         message = self._message("stream", model.target, parts, headers | {**self._headers()})
@@ -132,9 +132,9 @@ class Http:
             self._idle.pop().close()
 
     def _exchange(self, message: bytes, deadline: Deadline, read: Callable[[_Head, bytes], T]) -> T:
-        """Ask again, once and on a new connection, where a kept one turns out to have ended.
+        """Send a message and read the answer; if a kept connection has ended, try once more on a new one.
 
-        That is what a restart of Triton leaves behind, and nothing that is asked does harm twice.
+        A restart of Triton ends kept connections. Every operation may be repeated without harm.
         """
         with self._errors(deadline):
             try:
@@ -171,7 +171,9 @@ class Http:
             reason = str(json.loads(body)["error"])
         except _UNREADABLE:
             reason = body[:_SHOWN].decode(errors="replace")
-        raise refusal(self.address, head.status, reason or f"it answers with status {head.status} alone")
+        raise refusal(
+            self.address, head.status, reason or f"it answers with status {head.status} and no reason"
+        )
 
     def _message(self, operation: str, target: str, parts: list[bytes], headers: Headers) -> bytes:
         lines = "".join(f"{name}: {value}\r\n" for name, value in {**self._token, **headers}.items())
@@ -196,9 +198,9 @@ class Http:
 
 
 class _Name:
-    """The addresses of a host name, looked up in another thread, since the look-up itself has no deadline.
+    """The addresses of a host name, looked up in another thread, since a look-up has no deadline of its own.
 
-    The last addresses that were found are used while DNS does not answer.
+    While DNS does not answer, the last known addresses are used.
     """
 
     def __init__(self, host: str) -> None:
@@ -208,7 +210,7 @@ class _Name:
         self._lock = threading.Lock()
 
     def addresses(self, within_s: float) -> list[str]:
-        """Raise OSError or TimeoutError where none was found in time, and none is known from before."""
+        """Return the addresses; raise OSError or TimeoutError if none is found in time and none was known."""
         with self._lock:
             if self._lookup is None or self._lookup.done():
                 self._lookup = Future()
@@ -258,7 +260,7 @@ class _Connection:
         return self.close.alive
 
     def exchange(self, message: bytes, deadline: Deadline) -> tuple[_Head, bytes]:
-        """The reply to a message; close unless another may follow."""
+        """Return the reply to a message; close the connection unless it can be kept."""
         is_last = True
         try:
             self.send(message, deadline)
@@ -295,7 +297,7 @@ class _Connection:
         return self._taken(length)
 
     def chunk(self, deadline: Deadline, within_s: float = math.inf) -> bytes:
-        """The next of a body that comes in chunks; empty at its end."""
+        """Return the next chunk of a chunked body; empty at its end."""
         while True:
             begin = self._received.find(b"\r\n") + 2
             if begin > 1:
@@ -310,8 +312,8 @@ class _Connection:
         return taken
 
     def _receive(self, deadline: Deadline, within_s: float = math.inf, *, has_begun: bool = False) -> None:
-        """Wait for what comes next; raise TimeoutError, or ConnectionResetError where that is nothing."""
-        if deadline.passed:  # whatever still comes, and however fast
+        """Wait for more bytes; raise TimeoutError, or ConnectionResetError if the server hung up."""
+        if deadline.passed:  # even if bytes are there already
             raise TimeoutError
         self._socket.settimeout(min(within_s, deadline.left_s()))
         received = self._socket.recv(_RECEIVED_BYTES)
@@ -325,7 +327,7 @@ class _Connection:
 
 
 def _with_silences(receive: Callable[[Deadline, float], T], deadline: Deadline) -> Generator[None, None, T]:
-    """Yield what `receive` returns, and None for each time that it waited in vain."""
+    """Return what `receive` returns; yield None for each SILENCE_S without it."""
     while True:
         try:
             return receive(deadline, SILENCE_S)

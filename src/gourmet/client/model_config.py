@@ -1,4 +1,4 @@
-"""A model's config as Triton reads, writes and answers it, and in a sentence; only here is its protobuf."""
+"""Model configs as protobuf text, as JSON and in a sentence. Only this module uses Triton's protobuf."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Config = dict[str, Any]
 
 
 def parse(text: str) -> Any:
-    """The message of a config.pbtxt, whose generated class carries no types; raise ValueError."""
+    """Parse a config.pbtxt; raise ValueError. The message's generated class has no types."""
     from google.protobuf import text_format
 
     try:
@@ -28,14 +28,14 @@ def parse(text: str) -> Any:
 
 
 def as_json(message: Any) -> Config:
-    """A parsed config.pbtxt in the form of the server's own answers."""
+    """Return a parsed config.pbtxt in the form of the server's own answers."""
     from google.protobuf import json_format
 
     return dict(json_format.MessageToDict(message, preserving_proto_field_name=True))
 
 
 def as_pbtxt(config: Config) -> str:
-    """A config as the text of a config.pbtxt; fields of a newer server are named in a comment."""
+    """Return a config as the text of a config.pbtxt; a comment names fields of a newer server."""
     from google.protobuf import json_format, text_format
 
     message = json_format.ParseDict(config, _empty(), ignore_unknown_fields=True)
@@ -60,9 +60,7 @@ def summary(config: Mapping[str, Any]) -> str:
 
 
 def merges(batching: Mapping[str, Any]) -> bool:
-    """Return True if waiting requests share a batch; a preference for single rows is about the queue policy
-    only.
-    """
+    """Return True if waiting requests share a batch; with preferred size 1 only the queue policy counts."""
     return bool(batching.get("preferred_batch_size") != [1])
 
 

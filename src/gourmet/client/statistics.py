@@ -1,4 +1,4 @@
-"""Triton's counts for its models, the difference of two looks at them, and the load of its machine."""
+"""Triton's counts for its models, their differences, and the load of its machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from gourmet.client.errors import TritonUnreachable
 
-# All of a server's metrics with hundreds of models.
+# A server with hundreds of models has fewer metrics than this.
 _MAX_METRICS_BYTES: Final = 4 << 20
 _METRIC: Final = re.compile(r'^nv_[cg]pu_(\w+)(?:\{gpu_uuid="(.*?)"\})? (\S+)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ModelStatistics:
-    """Sums over what a model did since Triton loaded it, or between two looks; a version's, or of all."""
+    """Sums for a model, or one of its versions, since Triton loaded it or between two readings."""
 
     name: str = ""
     version: str = ""
@@ -44,7 +44,7 @@ class ModelStatistics:
         return self._with(other, operator.add)
 
     def _with(self, other: ModelStatistics, sign: Callable[[Any, Any], Any]) -> ModelStatistics:
-        numbers = [each.name for each in fields(self) if each.name not in ("name", "version")]
+        numbers = [item.name for item in fields(self) if item.name not in ("name", "version")]
         sums = {name: sign(getattr(self, name), getattr(other, name)) for name in numbers}
         return ModelStatistics(self.name or other.name, **sums)
 
@@ -56,7 +56,7 @@ class ModelStatistics:
 
 
 def by_version(answer: Mapping[str, Any]) -> list[ModelStatistics]:
-    """Every version of every model in an answer of /v2/models/…/stats."""
+    """Parse an answer of /v2/models/…/stats: every version of every model."""
     return [_parse(entry) for entry in answer["model_stats"]]
 
 
@@ -66,7 +66,7 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
     def counted(phase: str, what: str) -> int:
         return int(of_requests.get(phase, {}).get(what, 0))
 
-    by_batch = {int(each["batch_size"]): each["compute_infer"] for each in entry.get("batch_stats", [])}
+    by_batch = {int(batch["batch_size"]): batch["compute_infer"] for batch in entry.get("batch_stats", [])}
     return ModelStatistics(
         name=entry.get("name", ""),
         version=entry.get("version", ""),

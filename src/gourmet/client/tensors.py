@@ -1,4 +1,4 @@
-"""Tensors on their way to Triton and back: binary, or JSON where answers are streamed."""
+"""Encode requests and decode answers: binary tensors, or JSON for streamed answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVENT: Final = b"data:"
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """A tensor that lies in memory which the server was told of."""
+    """A tensor in shared memory that is registered with the server."""
 
     region: str
     datatype: str
@@ -27,7 +27,7 @@ class SharedTensor:
     offset: int = 0
 
 
-# What a request holds, by the names of a model's inputs.
+# The tensors of a request, by the names of the model's inputs.
 Inputs = Mapping[str, Array | SharedTensor]
 Outputs = dict[str, Array]
 # The pieces of a streamed answer; None after each SILENCE_S without one.
@@ -39,7 +39,7 @@ Body = tuple[list[bytes], dict[str, str]]
 
 
 def datatype_of(values: Array) -> str:
-    """Triton's name for what a tensor holds."""
+    """Return Triton's name for the type of a tensor."""
     names = {"O": "BYTES", "S": "BYTES", "b": "BOOL"}
     return names.get(values.dtype.kind, values.dtype.name.upper().replace("FLOAT", "FP"))
 
@@ -49,8 +49,8 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
 
 
 def raw(values: Array) -> bytes:
-    """A tensor as Triton takes it over the wire."""
-    if values.dtype.kind in "OS":  # strings, such as a photo as it came, each after its length
+    """Return a tensor in Triton's binary form."""
+    if values.dtype.kind in "OS":  # strings, such as a photo: each after its length
         return b"".join(len(text).to_bytes(4, "little") + text for text in values.flat)
     return values.tobytes()
 
@@ -63,9 +63,9 @@ def raw_bytes(values: Array | SharedTensor) -> int:
 
 
 def infer_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> Body:
-    """A request of KServe's protocol: JSON, and after it the tensors that are not in shared memory.
+    """Encode a request of KServe's protocol: JSON, then the tensors that are not in shared memory.
 
-    A model with a queue policy drops what still waits when its deadline has passed.
+    A model with a queue policy drops requests that still wait when their deadline has passed.
     """
     described, tensors = [], list[bytes]()
     for name, values in inputs.items():
@@ -95,9 +95,9 @@ def infer_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None =
 
 
 def read_answer(body: bytes, json_length: str | None) -> tuple[str, Outputs]:
-    """The version of the model and the outputs of an answer, which begins with so many bytes of JSON.
+    """Return the model's version and the outputs; the body begins with `json_length` bytes of JSON.
 
-    Raise KeyError, TypeError or ValueError where it cannot be read; so do the others here.
+    Raise KeyError, TypeError or ValueError if the answer cannot be read; so do the other readers here.
     """
     at = int(json_length or len(body))
     answer, outputs = json.loads(body[:at]), {}
@@ -113,7 +113,7 @@ def read_answer(body: bytes, json_length: str | None) -> tuple[str, Outputs]:
 
 
 def generate_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> Body:
-    """A request of Triton's generate extension; texts are UTF-8."""
+    """Encode a request of Triton's generate extension; texts are UTF-8."""
     named: dict[str, Any] = {"id": request_id} if request_id else {}
     if deadline and deadline.client:
         named["parameters"] = {CLIENT_PARAMETER: deadline.client}
@@ -122,7 +122,7 @@ def generate_body(inputs: Inputs, request_id: str = "", deadline: Deadline | Non
 
 
 def events(lines: Iterable[bytes], datatypes: Mapping[str, str]) -> Iterator[Outputs | str]:
-    """The outputs of each server-sent event in an answer's lines, or the reason why there are none."""
+    """Yield the outputs of each server-sent event in the lines, or the error that it reports."""
     for line in lines:
         if line.startswith(_EVENT):
             event = json.loads(line.removeprefix(_EVENT))
@@ -137,7 +137,7 @@ def events(lines: Iterable[bytes], datatypes: Mapping[str, str]) -> Iterator[Out
 
 
 def joined(pieces: Iterable[Tensors]) -> Outputs:
-    """The whole answer: texts one after another, and of everything else what came last."""
+    """Join pieces to the whole answer: texts are concatenated; of other tensors the last one counts."""
     whole: Outputs = {}
     for piece in pieces:
         for name, values in piece.items():

@@ -1,4 +1,4 @@
-"""A Triton server, or what stands in front of several."""
+"""The client of a Triton server, or of a balancer in front of several."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Answer:
 class Triton:
     """The server at `address`, over HTTP unless its scheme says otherwise; for any number of threads.
 
-    Every call has a deadline for all of it; one without a deadline has `timeout_s`. `keys` are sent with what
-    may be locked, and with nothing else; `headers` makes those of a request to a model. Whole answers come
-    over gRPC from `grpc_address` if that is given: only gRPC tells Triton that nobody waits for one any more.
+    Every call has one deadline, by default `timeout_s`. `keys` are sent only with operations that may be
+    locked; `headers` makes the headers of a request to a model. If `grpc_address` is set, whole answers are
+    asked for there: Triton detects a disconnected client only over gRPC.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Triton:
         self._whole.close()
 
     def check_live(self) -> None:
-        """Raise TritonError unless a server is there."""
+        """Raise TritonError unless the server answers."""
         self._ask("is_server_live")
 
     def is_live(self) -> bool:
@@ -92,7 +92,7 @@ class Triton:
         return False
 
     def version(self) -> str:
-        """Name and version of the server."""
+        """Return the name and version of the server."""
         about = self._ask("get_server_metadata")
         return f"{about['name']} {about['version']}"
 
@@ -114,7 +114,7 @@ class Triton:
         return self._parsed(lambda: by_version(answer))
 
     def total(self, model: str, deadline: Deadline | None = None) -> ModelStatistics:
-        """The same of a model, over all its versions."""
+        """Return the counts of a model, summed over its versions."""
         return sum(self.statistics(model, deadline), ModelStatistics())
 
     def counted(
@@ -135,7 +135,7 @@ class Triton:
         return [target for target in self.ready_versions(deadline) if "/" not in target]
 
     def ready_versions(self, deadline: Deadline | None = None) -> list[str]:
-        """The same, each with NAME/VERSION for what serves beside its newest version, newest first."""
+        """Return the ready models, with NAME/VERSION for each older version that serves too, newest first."""
         versions: dict[str, list[str]] = {}
         for counts in self.statistics("", deadline):
             versions.setdefault(counts.name, []).append(counts.version)
@@ -146,9 +146,9 @@ class Triton:
         return targets
 
     def index(self, deadline: Deadline | None = None) -> dict[str, dict[str, str]]:
-        """Every model that Triton knows of, by name, with its state and, if it failed, the reason.
+        """Return every model that Triton knows, by name, with its state and, if it failed, the reason.
 
-        Triton has a row for each version that it ever loaded; the one that is ready speaks for the model.
+        Triton has a row for each version that it ever loaded; a ready one decides.
         """
         models: dict[str, dict[str, str]] = {}
         for entry in self.versions(deadline):
@@ -164,7 +164,7 @@ class Triton:
     def infer(
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
     ) -> Answer:
-        """Ask `model` once, which must answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
+        """Ask `model` for an answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
             version, outputs = self._whole.infer(model, inputs, deadline, request_id)
@@ -175,9 +175,9 @@ class Triton:
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
     ) -> Generator[Tensors | None, None, None]:
-        """The outputs of each piece of an answer; None where there was none for SILENCE_S.
+        """Yield the outputs of each piece of an answer, and None after each SILENCE_S without one.
 
-        Closing it has Triton cancel the request, so a consumer that stops reading frees the model at once.
+        Closing the generator makes Triton cancel the request, so that the model is free at once.
         """
         deadline = deadline or Deadline(self._timeout_s)
         pieces = self._twin.stream(model, inputs, deadline, request_id)
@@ -190,20 +190,20 @@ class Triton:
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None
     ) -> dict[str, Array]:
-        """The whole answer of a model, in one piece or put together."""
+        """Return the whole answer of a model, joined if it comes in pieces."""
         if not model.decoupled:
             return self.infer(model.target, inputs, deadline).outputs
         pieces = [piece for piece in self.stream(model, inputs, deadline) if piece]
         if not pieces:
-            raise NotTriton(f"{model.name!r} ended its answer without any piece of it")
+            raise NotTriton(f"{model.name!r} ended its answer without sending a piece")
         return joined(pieces)
 
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
     ) -> bool:
-        """Have it serve what is on disk, with another `config` if one is given, or these `files` instead.
+        """Load the model from disk, or from `files`, with `config` in place of its own if one is passed.
 
-        False where it polls its repository, and will load the model by itself.
+        Return False if Triton polls its repository, and so loads the model by itself.
         """
         contents = {f"file:{name}": data for name, data in (files or {}).items()}
         fields = {"config": json.dumps(config), "files": contents} if config else {}
@@ -213,7 +213,7 @@ class Triton:
         self._ask_locked("unload_model", model)
 
     def register(self, region: str, key: str, byte_size: int) -> None:
-        """Have it see memory of this machine, as tensors.py's SharedTensor names it."""
+        """Register memory of this machine for SharedTensor."""
         memory = {"key": key, "offset": 0, "byte_size": byte_size}
         self._ask_locked("register_system_shared_memory", region, memory)
 
@@ -221,13 +221,13 @@ class Triton:
         self._ask_locked("unregister_system_shared_memory", region)
 
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
-        """The answer as HTTP's JSON, whatever the protocol; operations have tritonclient's names."""
+        """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
         return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
     def _ask_locked(
         self, operation: str, target: str, fields: Fields | None = None, deadline: Deadline | None = None
     ) -> Any:
-        """The same for what may be locked; False where it polls its repository, as in NVIDIA's example."""
+        """Ask with the keys, as a locked operation needs; return False if Triton polls its repository."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
             return self._twin.ask(operation, target, deadline, self._keys, fields or {})
@@ -243,20 +243,20 @@ class Triton:
             raise self._explained(model, exc, deadline) from exc
 
     def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
-        if type(refused) is not TritonRefused:  # said already
+        if type(refused) is not TritonRefused:  # explained already
             return refused
-        # Behind a balancer the server that says whether it is ready may be another. A model that asks others
-        # may have to say so of one of these.
+        # Behind a balancer another server may answer whether the model is ready. A model that asks others may
+        # report that one of these is unknown.
         name, reason = model.partition("/")[0], refused.reason.lower()
         if f"{UNKNOWN_MODEL}: '{name.lower()}'" not in reason and self.is_ready(model, deadline):
             return of_model(model, refused, deadline.seconds)
         entry: Mapping[str, str] = {}
-        with contextlib.suppress(TritonRefused):  # a Triton whose list of models is locked does not tell
+        with contextlib.suppress(TritonRefused):  # the list of models may be locked
             entry = self.index(deadline).get(name, {})
         try:
             ready = self.ready_models(deadline)
         except TritonRefused as exc:
-            return ModelFailed(exc.reason, exc.status, f"Triton does not tell what it serves: {exc.reason}")
+            return ModelFailed(exc.reason, exc.status, f"Triton does not list its models: {exc.reason}")
         return ModelUnavailable(model, ready, entry.get("state", ""), entry.get("reason", ""), refused.status)
 
     def _parsed(self, parse: Callable[[], T]) -> T:
@@ -280,15 +280,15 @@ class BadSample(GourmetError):
 
 
 def ask_sample(triton: Triton, system: System, model: str) -> str:
-    """The answer in a sentence; raise unless the model really answers."""
+    """Ask a model for its system's sample; describe the answer, or raise."""
     info = triton.describe(model)
     try:
         outputs = triton.generate(info, system.request_inputs(system.sample(), info))
     except GourmetError as exc:
-        if isinstance(exc, InvalidRequest):  # the sample is all that was sent
+        if isinstance(exc, InvalidRequest):  # only the sample can be at fault
             raise _unusable(system, exc) from exc
         raise
-    except Exception as exc:  # whatever the system's own code raises
+    except Exception as exc:  # the system's own code may raise anything
         raise _unusable(system, exc) from exc
     return system.describe_answer(outputs, info)
 

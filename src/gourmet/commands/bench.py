@@ -1,4 +1,4 @@
-"""`gourmet bench`: speed that can be believed, answers checked; runs that were saved, and other programs."""
+"""`gourmet bench`: measure speed with checked answers; compare and list saved runs; run other programs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.runtime.files import shipped
 
 PROGRAMS: Final = shipped("benchmarks")
-# What another program, or another command, reads for itself.
+# Another program, or another command, parses its arguments itself.
 _PASSED_ON: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 @click.group()
 def bench() -> None:
-    """Measure speed against a stated baseline, answers checked.
+    """Measure speed against a stated baseline, and check every answer.
 
-    A figure is reported only if every answer was the right one, Triton counted the rows that were sent,
-    Little's law holds, the windows agree, nothing failed and the client had time to spare.
+    A figure is reported only if every answer was right, Triton counted the rows that were sent, Little's law
+    holds, the windows agree, no request failed and the client was not the limit.
     """
 
 
@@ -64,7 +64,6 @@ def bench() -> None:
 @click.option("--data", "folder", type=FOUND, help="Folder of examples, or an .npz by input.")
 @click.option("--rows", "count", default=32, type=POSITIVE, help="Number of inputs to send.")
 @click.option("--seed", default=5, help="Seed of generated inputs.")
-@click.option("--photo-size", "size", type=values.size, default="400x300", help="Size of generated photos.")
 @click.option(
     "--reference", type=FOUND_FILE, help="Compare with this ONNX file's answers.  [default: rows asked alone]"
 )
@@ -133,7 +132,7 @@ def scenario(
     options: MeasureOptions,
     **output: Any,
 ) -> None:
-    """Run the exercise NAME of a known lab on the running server, and say what it shows here.
+    """Run the exercise NAME of a known lab on the running server, and test its claims here.
 
     \b
     food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
@@ -171,7 +170,7 @@ def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _beside(name: str, words: str) -> None:
-    """Add a verb that runs a program which only a checkout has, beside the package."""
+    """Add a verb that runs a program of benchmarks/, which only a checkout has."""
 
     @bench.command(name, help=words, context_settings=_PASSED_ON)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -196,7 +195,7 @@ _beside("generation", "Measure a loop of words: its engines, and the alternative
 @click.option("--save", type=FILE, help="Write the comparison as an HTML page.")
 @json_option
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
-    """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
+    """Compare two saved runs, folders or JSON files; fail if NOW is slower by more than --noise."""
     first, second = report.load(before), report.load(now)
     pairs = comparison.compare(first, second, noise / 100)
     headings, rows = report.pairs(pairs)
@@ -218,7 +217,7 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
 def list_(as_json: bool, folder: Path) -> None:
     """List the saved runs, the latest first."""
     headings = ("folder", "when", "title", "points")
-    rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in report.saved(folder)]
+    rows = [(str(path), run.when, run.title, str(len(run.points))) for path, run in report.saved(folder)]
     if as_json:
         _print_json(headings, rows)
     elif rows:

@@ -64,18 +64,18 @@ def measuring(command: F) -> F:
     @click.option("--save", type=FOLDER, help="Folder to save the run in.  [default: a new one under runs]")
     @json_option
     @functools.wraps(command)
-    def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **given: Any) -> Any:
+    def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **values: Any) -> Any:
         stack, at = stack_at(url), Address.of(url)
         grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
         app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or f"{at.host}:5000"
-        options = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
-        return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **given)
+        options = MeasureOptions(**{field.name: values.pop(field.name) for field in fields(MeasureOptions)})
+        return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **values)
 
     return measured  # type: ignore[return-value]
 
 
 def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
-    """Save and show a run; fail where any of it was refused."""
+    """Save and show a run; fail if a point was refused."""
     reasons = "; ".join(map(str, result.refused))
     if not result.points:
         raise validity.Untrusted(reasons)
@@ -96,16 +96,16 @@ def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows, the first column to the left and figures to the right."""
+    """Print rows as a table; the first column is aligned left, figures right."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
-    for place, heading in enumerate(headings):
-        drawn.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
+    for column, heading in enumerate(headings):
+        drawn.add_column(heading, justify="left" if column == 0 else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))  # not as rich's markup
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 
 def command_line() -> str:
-    """The command that was typed, so that the reader of a report can repeat it."""
+    """Return the command that was typed, so that the reader of a report can repeat it."""
     words = sys.argv[1:] if Path(sys.argv[0]).name == "gourmet" else []
     return shlex.join(["gourmet", *words])

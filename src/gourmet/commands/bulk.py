@@ -16,8 +16,10 @@ from gourmet.bulk.inputs import NamedInputs
 from gourmet.bulk.model_rows import GeneratedRows
 from gourmet.bulk.on_ray import check_for_ray, write_with_ray
 from gourmet.bulk.resumable_table import SUFFIX, AskedModel, HowMany, Journal, check_table, run, write_table
+from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped
+from gourmet.commands.values import PATH
 from gourmet.contracts import ExampleKind, Generation, Options
 from gourmet.errors import GourmetError, UsageError
 from gourmet.serving.connect import connect
@@ -29,43 +31,54 @@ _REQUESTS: Final = 2
 _RESUMES: Final = "the same command resumes"
 
 
-def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") -> Generation:
-    """The system that is `asked` for, of those whose models answer such examples with a text.
-
-    Else the one that a model says it is `of_model`, or the only one that is code.
-    """
-    found = {
-        name: system
-        for name, system in registry.load_all().items()
-        if isinstance(system, Generation) and system.example_kind == kind
+def system_for(kind: ExampleKind, system: str | None = None, of_model: str = "") -> Generation:
+    """Return the named system, the model's own, or the only one that is code; it answers with texts."""
+    systems = {
+        name: contract
+        for name, contract in registry.load_all().items()
+        if isinstance(contract, Generation) and contract.example_kind == kind
     }
-    ours = [name for name in found if not registry.is_data(name)]
-    name = asked or (of_model if of_model in found else ours[0] if len(ours) == 1 else "")
-    if name not in found:
+    ours = [name for name in systems if not registry.is_data(name)]
+    name = system or (of_model if of_model in systems else ours[0] if len(ours) == 1 else "")
+    if name not in systems:
         raise UsageError(
-            f"--system {name or '…'}: those that answer a {kind} with a text are {', '.join(found)}"
+            f"--system {name or '…'} does not answer a {kind} with a text; these do: {', '.join(systems)}"
         )
-    return found[name]
+    return systems[name]
 
 
 @dataclass(frozen=True)
 class Generating:
-    """A model that answers examples with texts, and how many of them it is asked about at a time."""
+    """A model that answers examples with texts, and the number of examples in flight."""
 
     open: Callable[[], GeneratedRows]
     rows: GeneratedRows
     how: HowMany
 
 
-def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --engine."""
-    return click.option(
-        "--engine",
-        type=click.Choice(["local", "ray"]),
-        default="local",
-        show_default=True,
-        help="Run on this machine, or with Ray Data on the cluster at RAY_ADDRESS.",
-    )(command)
+def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --out, --model, --engine and --url."""
+    for option in (
+        url_option(),
+        click.option(
+            "--engine",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="Run on this machine, or with Ray Data on the cluster at RAY_ADDRESS.",
+        ),
+        click.option(
+            "--model", help="Ask this model.  [default: the system's own; for photos of food, food's]"
+        ),
+        click.option(
+            "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+beams_option = click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
 
 
 def check_out(out: Path | None, engine: Engine) -> None:
@@ -87,7 +100,7 @@ def generating(
     url: str,
     together: int,
 ) -> Iterator[Generating]:
-    """Ask a `model`, or a `system`'s, about `together` inputs a request; `made` is the answers' column."""
+    """Open a `model`, or a `system`'s, for `together` inputs a request; the column `made` has its answers."""
     name = model or system_for(kind, system).default_model
     with connect(url) as triton:
         of_model = triton.describe(name).system
@@ -100,7 +113,7 @@ def generating(
 @contextmanager
 def table_of(
     inputs: NamedInputs,
-    asked: AskedModel,
+    model: AskedModel,
     how: HowMany,
     out: Path,
     *,
@@ -108,13 +121,13 @@ def table_of(
     doing: str,
     none_there: str,
 ) -> Iterator[Journal]:
-    """Ask about all that have no row of this `plan` yet, and write the table; the block has its rows."""
+    """Ask about the inputs without a row of this `plan`, and write the table; the block gets its rows."""
     with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
         if journal.rows:
             click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
             with bar(doing) as tick:
-                run(inputs, journal, asked, how, tick)
+                run(inputs, journal, model, how, tick)
         except KeyboardInterrupt:
             raise Stopped(f"stopped after {journal.rows:,} rows; {_RESUMES}") from None
         except UsageError:
@@ -125,7 +138,7 @@ def table_of(
             journal.remove()
             raise UsageError(none_there)
         try:
-            write_table(journal, out, asked.columns)
+            write_table(journal, out, model.columns)
             try:
                 yield journal
             except BaseException:
@@ -151,19 +164,7 @@ def generated_table(
         table_by_ray(inputs, by.open, by.how, out)
         return
     model = by.rows.model.name
-    asking = table_of(
-        inputs,
-        by.rows,
-        by.how,
-        out,
-        plan={"model": model, **plan},
-        doing=doing,
-        none_there=f"there is nothing to ask {model} about",
-    )
-    failed = total = 0
-    with asking as rows:
-        for row in rows:
-            total += 1
-            failed += bool(row["error"])
-    click.echo(f"{total - failed:,} of {total:,} have an answer", err=True)
-    click.echo(f"table in {out}", err=True)
+    nothing, plan = f"there is nothing to ask {model} about", {"model": model, **plan}
+    with table_of(inputs, by.rows, by.how, out, plan=plan, doing=doing, none_there=nothing) as rows:
+        errors = [bool(row["error"]) for row in rows]
+    click.echo(f"{errors.count(False):,} of {len(errors):,} have an answer\ntable in {out}", err=True)

@@ -16,15 +16,14 @@ from gourmet.bulk.resumable_table import answered
 from gourmet.commands.bulk import (
     Engine,
     Generating,
+    beams_option,
+    bulk_options,
     check_out,
-    engine_option,
     generated_table,
     generating,
     system_for,
 )
-from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import PATH
 from gourmet.contracts import Options
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
@@ -38,14 +37,9 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
 @click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
 @click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
-@click.option(
-    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
-)
 @click.option("--prompt", help="Beginning of every caption, such as 'a photograph of'.")
-@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
-@click.option("--model", help="Ask this model.  [default: the system's own]")
-@engine_option
-@url_option()
+@beams_option
+@bulk_options
 def caption(
     photos: tuple[str, ...],
     stream: bool,
@@ -57,7 +51,7 @@ def caption(
     engine: Engine,
     url: str,
 ) -> None:
-    """Say what each PHOTO shows, or each photo below a FOLDER, or of a LIST or stdin (-), a line each.
+    """Describe each PHOTO, and each photo of a FOLDER, a LIST or stdin (-), in a line.
 
     Captions are a model's, and may be wrong. With --out there is a row for each photo, and a run that was
     stopped continues where it was when you call it again.
@@ -72,22 +66,21 @@ def caption(
             "--stream shows a caption while it is made: leave out --csv, --out, --beams and --engine"
         )
     check_out(out, engine)
-    options: Options = {"prompt": prompt} if prompt is not None else {}
-    if beams > 1:
-        options = {**options, "beams": beams}
+    options: Options = {} if prompt is None else {"prompt": prompt}
+    options = {**options, "beams": beams} if beams > 1 else options
     inputs = Inputs(photos, SUFFIXES)
     if stream:
-        _in_pieces(model, url, _there(inputs), options)
+        _in_pieces(model, url, _paths_of(inputs), options)
         return
     with generating("picture", "caption", options, model=model, url=url, together=_PHOTOS) as by:
         if out:
             plan = {"options": options, "inputs": inputs.sources}
             generated_table(inputs, by, out, engine, plan=plan, doing="describing")
         else:
-            _whole(by, _there(inputs), as_csv=as_csv)
+            _whole(by, _paths_of(inputs), as_csv=as_csv)
 
 
-def _there(inputs: Inputs) -> list[str]:
+def _paths_of(inputs: Inputs) -> list[str]:
     if not (paths := list(inputs)):
         raise UsageError(f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}")
     return paths

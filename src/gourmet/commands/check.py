@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from gourmet.commands.options import alone_in, given_url, serving_url, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.report_output import Stopped, give, page_path, report_options
+from gourmet.commands.report_output import Stopped, give, page_path, report_options, write_json
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
 from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
@@ -70,14 +69,13 @@ from gourmet.systems import registry
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
 @report_options
 def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
-    """Ask the served MODEL about many examples and say how right and how fast its answers are.
+    """Measure how often the served MODEL is right, and how fast it answers, on many examples.
 
-    A classifier is asked about labelled pictures. Its answers are compared with those of the network that it
-    was exported from, and some pictures are sent twice, to check that every answer belongs to its picture. A
-    model that generates text is asked its system's examples, whole and, if it streams, in pieces; with --data
-    of texts and their right answers, BLEU and chrF are reported too, and with --eager how many answers are
-    the network's own. With --against, how many answers are the same as those of another model or version,
-    such as the one that serves while a new one is still to be promoted.
+    A classifier gets labelled pictures. Its answers are compared with those of the network that it was
+    exported from, and some pictures are sent twice, to check that every answer belongs to its picture. A
+    model that generates text gets its system's examples, whole and, if it streams, in pieces; with --data of
+    texts and their right answers, BLEU and chrF are reported too, and with --eager how many answers are the
+    network's own. With --against, how many answers equal those of another model or version.
 
     The exit status is 1 if requests failed, if answers were mixed up, or if top-1 is below --min-top1;
     130 after Ctrl-C.
@@ -118,7 +116,7 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
 
 
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
-    """Set the threshold of a system's deployed models, by their own answers to labelled examples."""
+    """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
     from gourmet.deploying.target import Calibrating
@@ -133,18 +131,17 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     with alone_in(models):
         chosen = of_same_weights(default)
         with bar("answering") as tick:
-            found = export.calibrated(newest(default), data, tick)
+            calibrated = export.calibrated(newest(default), data, tick)
 
         def served(model: Path) -> None:
             if triton:
                 load_and_ask(triton, model)
 
         with served_as_before(triton, chosen):
-            recalibrate(chosen, found.calibration, found.facts, served)
+            recalibrate(chosen, calibrated.calibration, calibrated.facts, served)
     if json_to:
-        text = json.dumps(dict(found.facts), indent=2)
-        click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+        write_json(dict(calibrated.facts), json_to)
     if json_to == "-":
         return
-    click.echo("\n".join(found.lines))
+    click.echo("\n".join(calibrated.lines))
     click.echo(f"written to {', '.join(model.name for model in chosen)} in {models}")

@@ -15,46 +15,18 @@ from gourmet.bulk.inputs import Inputs
 from gourmet.bulk.model_rows import PhotoRows
 from gourmet.bulk.resumable_table import HowMany, answered
 from gourmet.bulk.summary import Summary
-from gourmet.commands.bulk import Engine, check_out, engine_option, table_by_ray, table_of
-from gourmet.commands.options import url_option
-from gourmet.commands.values import PATH
+from gourmet.commands.bulk import Engine, bulk_options, check_out, table_by_ray, table_of
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 
+_TOGETHER, _IN_FLIGHT = 4, 16  # photos in a request, and requests
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
 
 @click.command()
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
-@click.option(
-    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
-)
-@click.option("--model", help="Ask this model.  [default: the food model]")
-@click.option(
-    "--in-flight",
-    type=click.IntRange(1, 256),
-    default=16,
-    show_default=True,
-    help="Number of requests in flight.",
-)
-@click.option(
-    "--together",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Number of photos in a request.",
-)
-@engine_option
-@url_option()
-def classify(
-    photos: tuple[str, ...],
-    out: Path | None,
-    model: str,
-    in_flight: int,
-    together: int,
-    engine: Engine,
-    url: str,
-) -> None:
+@bulk_options
+def classify(photos: tuple[str, ...], out: Path | None, model: str | None, engine: Engine, url: str) -> None:
     """Classify each PHOTO, all photos below a FOLDER, and those that a LIST or stdin (-) names, a line each.
 
     With --out there is a row for each in a table, and a page beside it that shows how many there are of each
@@ -68,13 +40,13 @@ def classify(
     RAY_ADDRESS=10.0.0.1:6379 gourmet classify /photos --engine ray --out all.parquet --url triton:8000
     """
     check_out(out, engine)
-    inputs, how = Inputs(photos, SUFFIXES), HowMany(together, in_flight)
+    inputs, how = Inputs(photos, SUFFIXES), HowMany(_TOGETHER, _IN_FLIGHT)
     opened = partial(PhotoRows, url, model or usual_model())
     if out and engine == "ray":
         table_by_ray(inputs, opened, how, out)
         return
-    with closing(opened()) as asked:
-        _to_table(inputs, asked, how, out) if out else _to_terminal(inputs, asked, how)
+    with closing(opened()) as photo_rows:
+        _to_table(inputs, photo_rows, how, out) if out else _to_terminal(inputs, photo_rows, how)
 
 
 def usual_model() -> str:
@@ -82,44 +54,44 @@ def usual_model() -> str:
     from gourmet.pictures.classifier import PictureClassifier
     from gourmet.systems import registry
 
-    found = [
+    models = [
         system.default_model
         for system in registry.load_all().values()
         if isinstance(system, PictureClassifier) and system.subject and "BYTES" in system.datatypes
     ]
-    if len(found) != 1:
+    if len(models) != 1:
         raise UsageError(
-            f"{len(found)} systems know which photos do not show their subject: name a model with --model"
+            f"{len(models)} systems know which photos do not show their subject: name a model with --model"
         )
-    return found[0]
+    return models[0]
 
 
-def _to_terminal(inputs: Inputs, asked: PhotoRows, how: HowMany) -> None:
+def _to_terminal(inputs: Inputs, photo_rows: PhotoRows, how: HowMany) -> None:
     failed = total = 0
-    for rows in answered(asked, inputs, how):
+    for rows in answered(photo_rows, inputs, how):
         for row in rows:
             total += 1
             if row["error"]:
                 failed += 1
                 click.echo(printable(f"{row['path']}: {row['error']}"), err=True)
             else:
-                click.echo(printable(f"{row['path']}: {asked.in_words(row)}"))
+                click.echo(printable(f"{row['path']}: {photo_rows.in_words(row)}"))
     if not total:
         raise UsageError(_NONE_THERE)
     if failed:
         raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
 
 
-def _to_table(inputs: Inputs, asked: PhotoRows, how: HowMany, out: Path) -> None:
+def _to_table(inputs: Inputs, photo_rows: PhotoRows, how: HowMany, out: Path) -> None:
     from gourmet.runtime.files import write_whole
 
-    plan = {"model": asked.model.name, "inputs": inputs.sources}
-    table = table_of(inputs, asked, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
+    plan = {"model": photo_rows.model.name, "inputs": inputs.sources}
+    table = table_of(inputs, photo_rows, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
     with table as rows:
         summary, page = Summary.of(rows), out.with_suffix(".html")
         command = shlex.join(["gourmet", *sys.argv[1:]])
         write_whole(
-            page, summary.page(asked.contract, command, datetime.now(UTC).isoformat(timespec="seconds"))
+            page, summary.page(photo_rows.contract, command, datetime.now(UTC).isoformat(timespec="seconds"))
         )
     click.echo(printable(summary.text()))
     click.echo(f"table in {out}, page in {page}", err=True)

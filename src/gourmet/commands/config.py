@@ -57,7 +57,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @click.option("--yes", is_flag=True, help="Start more instances than this machine seems to have memory for.")
 @repositories_option(found=True)
-@click.option("--raw", is_flag=True, help="Print it as protobuf text.")
+@click.option("--raw", is_flag=True, help="Print the config as protobuf text.")
 @json_option
 @click.option("--write", type=FILE, help="Save the config as this config.pbtxt.")
 @url_option()
@@ -71,21 +71,20 @@ def config(
     as_json: bool,
     write: Path | None,
     url: str,
-    **turns: Any,
+    **changes: Any,
 ) -> None:
     """Show or change the config of the served MODEL, with no rebuild and no restart.
 
-    Without options it says in a sentence what serves now; with --raw, as protobuf text.
-    A change goes to the running server, which loads
-    the model beside the old one and then switches; the files on disk stay as they are (--write saves the
-    result). If the new config cannot be loaded the old one goes on serving.
+    Without options it prints the config in a sentence; with --raw, as protobuf text. A change goes to the
+    running server, which loads the model beside the old one and then switches. Files on disk do not change
+    (--write saves the result). If the new config cannot be loaded, the old one serves on.
 
     \b
     gourmet config food_classifier --instances 2 --delay 100us
     gourmet config food_classifier --variant two-gpus
     gourmet config food_classifier --reset
     """
-    change = Change(**turns)
+    change = Change(**changes)
     if write and write.exists() and "#" in repository.repository_text(write):
         raise UsageError(
             f"--write {write} would replace a file with comments: name another, or delete it first"
@@ -128,7 +127,7 @@ def config(
                     f"Triton refuses this config and goes on with the one before: {exc.reason}"
                 ) from exc
         now = triton.config(model)
-        serve = [each for each in triton.ready_versions() if each.partition("/")[0] == model]
+        serve = [name for name in triton.ready_versions() if name.partition("/")[0] == model]
         if write:
             write_whole(write, model_config.as_pbtxt(now))
     if as_json:

@@ -59,12 +59,12 @@ def deploy(
     send: bool,
     as_json: bool,
 ) -> None:
-    """Export a system's weights into the model repository, if they are not worse than what is served.
+    """Export a system's weights into the model repository, unless they are worse than the served ones.
 
-    Compares them with the served version on examples held out, and each exported file with its network.
-    Exports all of its models, or the one that is named. WEIGHTS are what `gourmet train` or `gourmet
-    learn-more` wrote. Weights that others trained are a plain .pth or safetensors (--architecture), or the
-    .onnx of a system that `gourmet new` made, and compared on made-up pictures where no --data are given.
+    Compares them with the served version on held-out examples, and each exported file with its network.
+    Exports all of the system's models, or the named one. --weights are a file of `gourmet train` or `gourmet
+    learn-more`, a plain .pth or safetensors (--architecture), or the .onnx of a system that `gourmet new`
+    made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
@@ -87,15 +87,17 @@ def deploy(
             f"--format {form} cannot be made of these weights; {', '.join(deployment.targets)} can"
         )
     if name != system:
-        chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
+        chosen_forms = [chosen for chosen in chosen_forms if deployment.targets[chosen].model == name]
     if not chosen_forms:
-        raise UsageError(f"{name} is not what `gourmet deploy {system} --format {form}` makes: leave one out")
-    triton, said, shown = url or serving_url(models), list[str](), list[str]()
+        raise UsageError(
+            f"`gourmet deploy {system} --format {form}` does not make {name}: leave --format out"
+        )
+    triton, answers, shown = url or serving_url(models), list[str](), list[str]()
     rows, compared = list[dict[str, Any]](), dict[str, Any]()
 
     def served(version: Path) -> None:
         if triton:
-            said.append(load_and_ask(triton, version.parent, send=send))
+            answers.append(load_and_ask(triton, version.parent, send=send))
 
     def show(comparison: Comparison) -> None:
         compared[comparison.model] = comparison.as_dict()
@@ -108,11 +110,11 @@ def deploy(
             )
 
     with alone_in(models):
-        for each in chosen_forms:
-            model = models / deployment.targets[each].model
-            with bar(f"exporting {each}") as tick, served_as_before(triton, [model], send=send):
+        for chosen in chosen_forms:
+            model = models / deployment.targets[chosen].model
+            with bar(f"exporting {chosen}") as tick, served_as_before(triton, [model], send=send):
                 folder, checks = put(
-                    deployment, each, models, number, served, force=force, show=show, tick=tick
+                    deployment, chosen, models, number, served, force=force, show=show, tick=tick
                 )
             if as_json:
                 about = {"model": model.name, "version": int(folder.name), "folder": str(folder)}
@@ -121,7 +123,7 @@ def deploy(
                     {**about, "serves": bool(triton), "gate": gate, "compared": compared.get(model.name)}
                 )
             else:
-                click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
+                click.echo("\n".join([str(folder), table(checks), *answers[-1:]]))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
 
@@ -136,7 +138,7 @@ def _of_weights(
     *,
     fp32: bool,
 ) -> Deployment:
-    """Weights that were trained, here or by others."""
+    """Open trained weights, or a published checkpoint, for deployment."""
     from gourmet.deploying.target import Quantizing
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
@@ -150,11 +152,11 @@ def _of_weights(
             raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
         export = export.in_fp32()
     if checkpoint and weights:
-        raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
+        raise UsageError("give --checkpoint or --weights, not both")
     chosen = weights or Path("runs") / system / "last.safetensors"
     if checkpoint:
         chosen = export.find(checkpoint)
-    # Weights that others trained lie beside no data of theirs.
+    # Other people's weights come without their training data.
     data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
     with bar("reading") as tick:
         return export.open(chosen, data, tick, architecture=architecture)

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import click
 
-from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import write_json
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE, labels_of
 from gourmet.errors import GourmetError, UsageError
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
@@ -21,9 +20,9 @@ _WORKSPACE: Final = 512 << 20
 
 
 class _WithClient(click.Command):
-    """Takes the network's own arguments after a --, as NVIDIA's deployer does, or before it.
+    """A command that takes the network's arguments after a --, as NVIDIA's deployer does, or before it.
 
-    `client` as the first word is the other of NVIDIA's two programs.
+    With `client` as the first word it is the other of NVIDIA's two programs.
     """
 
     def make_context(
@@ -94,8 +93,8 @@ class _WithClient(click.Command):
 @click.option("--batch_size", type=POSITIVE, default=16, help="Compare answers to this many rows.")
 @click.option("--fp16", "half", is_flag=True, help="Write weights and tensors in half precision.")
 @click.option("--seed", default=0, help="Seed of random weights and of the rows that are compared.")
-def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) -> None:
-    """Write a network for Triton, unless what was written answers differently.
+def deployer(url: str | None, save_dir: Path, labels: str | None, **flags: Any) -> None:
+    """Export a network for Triton; refuse an export that answers differently.
 
     The flags are those of the deployer of NVIDIA's ResNeXt101 example; those from --config on may stand
     after a --, as they do there. A checkpoint is a state dict, bare or in a dictionary with other things,
@@ -106,29 +105,29 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
         -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
     gourmet deployer client --help        # ask what was deployed
     """
-    chosen = [form for form in _FORMATS if given.pop(form.replace("-", "_"))]
+    chosen = [form for form in _FORMATS if flags.pop(form.replace("-", "_"))]
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
-    (form,), model = chosen, given["model"]
+    (form,), model = chosen, flags["model"]
     if "/" in model or model.startswith("."):
         raise UsageError(
             f"--triton-model-name {model!r} is not a valid name of a folder: leave out / and a first ."
         )
-    if given["delay_ms"] > 0 and given["max_batch_size"] < 1:
+    if flags["delay_ms"] > 0 and flags["max_batch_size"] < 1:
         raise UsageError(
-            f"--triton-dyn-batching-delay {given['delay_ms']:g} needs a --triton-max-batch-size of at least 1"
+            f"--triton-dyn-batching-delay {flags['delay_ms']:g} needs a --triton-max-batch-size of at least 1"
         )
-    if form == "trt" and given["no_cuda"]:
+    if form == "trt" and flags["no_cuda"]:
         raise UsageError("--trt and --triton-no-cuda: an engine runs on a GPU alone; leave one of them out")
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.serving.connect import connect_either
     from gourmet.tasks.classification.deployer_model import DeployerOptions, made
 
-    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **given)
+    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **flags)
     if form != "trt" and (options.trt_fp16 or options.workspace != _WORKSPACE):
         click.echo("--trt-fp16 and --max_workspace_size are settings of --trt: not used", err=True)
-    url, was_there = url or serving_url(save_dir), (save_dir / model).exists()
+    url, existed = url or serving_url(save_dir), (save_dir / model).exists()
     with _whole_or_not_at_all(save_dir), connect_either(url) if url else nullcontext() as server:
 
         def serve(_version: Path) -> None:
@@ -146,7 +145,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
             except BaseException:
                 if server:
                     with suppress(GourmetError):  # have it serve what it did before
-                        server.load(model) if was_there else server.unload(model)
+                        server.load(model) if existed else server.unload(model)
                 raise
     click.echo(table(checks))
     click.echo(f"deployed {model} version {options.version}, {form} of {options.config}: {folder}")
@@ -154,7 +153,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
 
 @contextmanager
 def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
-    """Change the repository alone, and say so where nothing came of it."""
+    """Lock the repository for the block; report it if nothing was written."""
     try:
         with alone_in(repository):
             yield

@@ -17,7 +17,7 @@ from gourmet.errors import GourmetError, printable
 from gourmet.serving.run_file import stack_at
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
-# In the order in which one stands on the other.
+# A check may need that those before it passed.
 CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "wheel": machine.triton_wheel,
     "packages": machine.packages,
@@ -36,7 +36,7 @@ _OF_THIS_MACHINE: Final = ("wheel", "packages", "memory", "ports", "gpu", "syste
 
 
 def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple[str, Finding]]:
-    """Every finding with the name of its check, as they come; a check that raises has failed."""
+    """Yield the findings, each with the name of its check; a check that raises has failed."""
     for name, check in CHECKS.items():
         if name in left_out:
             continue
@@ -50,7 +50,7 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 @click.command()
 @repositories_option(found=True)
 @url_option(
-    "Triton's address; if given, it must answer. If it is not of a stack here, only it is looked at.  "
+    "Triton's address; if given, it must answer. If it is not of a stack here, only this Triton is checked.  "
     "[default: the running stack's]",
     required=False,
 )
@@ -58,7 +58,7 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 @port_options(found=True)
 @json_option
 def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
-    """Look at this machine and the running stack; say what is wrong and what to do, a line each.
+    """Check this machine and the running stack; print each problem with its next step.
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started.
 
@@ -76,19 +76,19 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
         must_run=bool(url),
         environment=os.environ,
     )
-    _tell(examine(subject, left_out), as_json)
+    _print(examine(subject, left_out), as_json)
 
 
-def _tell(seen: Iterable[tuple[str, Finding]], as_json: bool) -> None:
-    """Print what was found as it comes; end with status 1 where anything fails."""
+def _print(checked: Iterable[tuple[str, Finding]], as_json: bool) -> None:
+    """Print the findings as they come; exit with status 1 if one is a failure."""
     width = max(map(len, CHECKS))
-    found = []
-    for name, finding in seen:
-        found.append({"check": name, **vars(finding)})
+    findings = []
+    for name, finding in checked:
+        findings.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
             click.echo(f"{level}  {name:<{width}}  {printable(' '.join(str(finding).split()))}")
     if as_json:
-        click.echo(json.dumps(found, indent=2))
-    if any(finding["level"] == "fail" for finding in found):
+        click.echo(json.dumps(findings, indent=2))
+    if any(finding["level"] == "fail" for finding in findings):
         raise SystemExit(1)

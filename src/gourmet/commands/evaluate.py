@@ -29,7 +29,7 @@ _SERVED: Final = "model.pt"
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
     """Measure SYSTEM's weights; write the report and the calibration next to them.
 
-    Without weights of a training, measures what is served, on the examples of --data.
+    Without trained weights, measure the served ones on the examples of --data.
     """
     from gourmet.runtime import malloc
     from gourmet.tasks.system_parts import SystemParts
@@ -41,21 +41,21 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     if not weights and not trained.exists():
         if not data:
             raise UsageError(
-                f"{trained} does not exist: train first, or name labelled examples with --data, "
-                "on which what is served is measured"
+                f"{trained} does not exist: train first, or measure the served weights "
+                "on labelled examples that you name with --data"
             )
         weights = _served(system)
     weights = weights or trained
-    found = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
-    report = found.write(weights, f"{system}: {weights.name}")
+    measured = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
+    report = measured.write(weights, f"{system}: {weights.name}")
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2))
+        click.echo(json.dumps(measured.as_dict(), indent=2))
     else:
-        click.echo("\n".join([*found.lines(), f"report in {report}"]))
+        click.echo("\n".join([*measured.lines(), f"report in {report}"]))
 
 
 def _served(system: str) -> Path:
-    """The weights that are served, in a folder of their own for the report."""
+    """Write the served weights into a folder of their own, for the report; return the file."""
     from gourmet.deploying.comparison import serving
     from gourmet.runtime import manifest
     from gourmet.training.files import deployed_tensors, save_tensors
@@ -64,7 +64,7 @@ def _served(system: str) -> Path:
     version = next(filter(None, (serving(models / name) for models in (DEFAULT, own_models()))), None)
     if not version or not (version / _SERVED).exists():
         raise UsageError(
-            f"what is served of {system} keeps no weights to measure: ask it with `gourmet check {name} "
+            f"the served version of {system} keeps no weights to measure: ask it with `gourmet check {name} "
             "--data …`, or name weights with --weights"
         )
     about = manifest.facts(version)

@@ -1,4 +1,4 @@
-"""`gourmet lab`: the notebooks in JupyterLab, beside a running stack, which is started where none runs."""
+"""`gourmet lab`: open the notebooks in JupyterLab, beside a running stack, or start one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gourmet.serving.run_file import stack_at
 
 _POLL_S: Final = 0.1
 _ADDRESS: Final = re.compile(r"http://127\S+")
-# What Jupyter says before it heard which level to say, and around its address.
+# Jupyter's lines before its log level applies, and around its address.
 _TELLS_NOTHING: Final = re.compile(r"\[[IC] |To access|Or copy and paste|file://|\[W .* is not trusted$")
 # `gourmet up` takes less than ten seconds to end, and Jupyter little to end its kernels.
 _JUPYTER_TIMEOUT_S: Final = 5.0
@@ -75,9 +75,9 @@ def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...],
     if url and Address.of(url).scheme != "http":
         raise UsageError(f"the notebook and NVIDIA's tools in it ask over plain HTTP, not {url}")
     chosen, url = url, url or f"127.0.0.1:{ports['http_port']}"
-    # What was started last ends first: Jupyter, whose kernels use the other.
+    # Jupyter, started last, ends first: its kernels use the stack.
     with set_on_stop(ending), connect(url) as triton, contextlib.ExitStack() as started:
-        if chosen:  # and not there, it is not replaced
+        if chosen:  # a Triton that was named and does not answer is not replaced
             triton.check_live()
         if chosen or triton.is_live():
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
@@ -115,7 +115,7 @@ def _strayed(url: str, named: bool) -> list[Finding]:
 
 
 def _notebooks() -> Path:
-    """The folder of the lab, with copies of the notebooks that are not there yet."""
+    """Copy missing notebooks into the folder of the lab; return the folder."""
     for path in shipped("notebooks").iterdir():
         if path.suffix in (".ipynb", ".json") and not (folder() / path.name).exists():
             folder().mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
         *(sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={notebooks}"),
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         *("--LabApp.default_url=/lab/tree/triton.ipynb", "--log-level=WARN"),
-        # It would ask PyPI for news of itself, and the student whether it may ask for other news.
+        # By default it asks PyPI for a newer version, and the student whether it may fetch news.
         *("--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"),
         # Jupyter refuses root unless told; here it is on loopback, behind its token.
         *(("--allow-root",) if os.geteuid() == 0 else ()),

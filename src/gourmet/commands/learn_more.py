@@ -1,4 +1,4 @@
-"""`gourmet learn-more`: people's own labelled pictures on top of the weights that are served."""
+"""`gourmet learn-more`: fine-tune the served network on your own labelled pictures."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ def learn_more(
     """Teach SYSTEM's served network the labelled pictures in FOLDER.
 
     FOLDER has a folder for each class, named by its label or number; not every class needs pictures. A folder
-    `other` holds pictures of none of them, for a system that declines such. The app keeps its visitors'
-    corrections in such a folder (KEEP_CORRECTIONS). The table shows class by class what changed. Of few
-    pictures, each is asked of a layer that learned all but a fifth of them. What is served stays as it is
-    until you deploy.
+    `other` has pictures of none of the classes. The app keeps its visitors' corrections in such a folder
+    (KEEP_CORRECTIONS). The table shows the change of each class; few pictures are measured by five-fold
+    cross-validation. The served version does not change until you deploy.
     """
     from gourmet.reports.table import columns
     from gourmet.repository import versions
@@ -53,7 +52,7 @@ def learn_more(
 
     classifier, data = registry.classification(system), SystemParts(system, registry.piece).data
     if not isinstance(data, LabelledPictures):
-        raise UsageError(f"{system} cannot learn more: its data are no photos")
+        raise UsageError(f"{system} cannot learn more: its data are not labelled pictures")
     file = (out or Path("runs") / f"{system}-more") / more.FILE
     if file.exists():
         raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
@@ -76,12 +75,14 @@ def learn_more(
         click.echo("each was asked of a layer that had not learned it\n")
         click.echo(Comparison(model.name, "served", learned.kept).text())
     if learned.lost:
-        raise GourmetError(f"it lost too much of what it knew ({learned.losses}), and would not be deployed")
+        raise GourmetError(
+            f"the network got worse ({learned.losses}), and would not be deployed: add more pictures"
+        )
     if not as_json:
         click.echo(f"next: gourmet deploy {system} --weights {file}")
 
 
 @contextlib.contextmanager
 def _json_lines() -> Iterator[Tick]:
-    """Progress as lines for another program."""
+    """Print progress as lines of JSON for another program."""
     yield lambda share, words="": click.echo(json.dumps({"share": round(share, 3), "doing": words}))

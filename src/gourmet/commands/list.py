@@ -1,4 +1,4 @@
-"""`gourmet list`: every system, its models and their versions, and what of them serves."""
+"""`gourmet list`: list the systems, their models and versions, and which of them serve."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HEADINGS = ("system", "model", "version", "state", "deployed", "by", "MB", "MB 
 @click.option("--all", "study", is_flag=True, help="List models for study, and parts of other models, too.")
 @json_option
 def list(repositories: tuple[Path, ...], url: str | None, study: bool, as_json: bool) -> None:
-    """List the systems, their models and versions: which serves, when and by what it was deployed, its size.
+    """List systems, models and versions: which serves, when and from where it was deployed, its size.
 
-    Memory and requests are those since the stack started, or the model was loaded again.
+    Memory and requests are counted since the stack started, or the model was loaded again.
     """
     stack = asked_stack()
     rows = listed(repositories, url or (stack.http_url if stack else None))

@@ -1,4 +1,4 @@
-"""`gourmet load` and `unload`: a model for study, or a folder of one's own, in a running Triton."""
+"""`gourmet load` and `unload`: load a model for study, or your own folder, into a running Triton."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _UNKNOWN: Final = "failed to poll from model repository"
 def load(name: str, source: Path | None, url: str) -> None:
     """Load the model NAME into the running Triton, and ask it once.
 
-    Without --from, NAME is a model of the served repositories, such as one for study. With --from it is a
-    copy of your folder, which is served beside the other models until you unload it. Load it again after
-    each change. If the new one cannot be loaded, the old one goes on serving. A Triton elsewhere, as in a
-    container, is sent the files, and keeps them until it ends.
+    Without --from, NAME is a model of the served repositories, such as one for study. With --from, a copy of
+    your folder is served beside the other models until you unload it. Load it again after each change. If
+    the new one cannot be loaded, the old one serves on. A Triton elsewhere, as in a container, gets the
+    files, and keeps them until it ends.
 
     \b
     gourmet load food_first

@@ -1,4 +1,4 @@
-"""A model is loaded and asked before a verb says that it serves."""
+"""Load a model into Triton and ask it for its sample, before a verb reports that it serves."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
 def ask(triton: Triton, name: str) -> str:
     """Ask a loaded model for its sample; raise unless it answers."""
     info = triton.describe(name)
-    with contextlib.suppress(BadSample):  # which says nothing of the model
+    with contextlib.suppress(BadSample):  # the sample is wrong, the model may be right
         if info.system in registry.names():
             return f"{name} answers: {ask_sample(triton, registry.load(info.system), name)}"
     try:
         rows = rows_for(info, DataSource(count=1))
     except UsageError:
         return f"{name} is loaded; its inputs may have any size, so it was not asked"
-    asked = {given.name: rows.tensor(given, [0]) for given in rows.inputs}
-    answers = triton.generate(info, asked).values()
-    if not all(np.isfinite(each).all() for each in answers if each.dtype.kind == "f"):
+    inputs = {tensor.name: rows.tensor(tensor, [0]) for tensor in rows.inputs}
+    outputs = triton.generate(info, inputs).values()
+    if not all(np.isfinite(output).all() for output in outputs if output.dtype.kind == "f"):
         raise GourmetError(f"{name} answers with numbers that are not finite")
     return f"{name} answers"
 
@@ -52,13 +52,14 @@ def ask(triton: Triton, name: str) -> str:
 @contextlib.contextmanager
 def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
     """If the block fails, have Triton serve again what lay on disk before."""
-    there = [model.is_dir() for model in models]
+    existed = [model.is_dir() for model in models]
     try:
         yield
     except BaseException:
-        for model, was_there in zip(models, there, strict=True) if url else ():
+        for model, was_there in zip(models, existed, strict=True) if url else ():
             with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
-                load(str(url), model.name, model if send else None) if was_there else triton.unload(
-                    model.name
-                )
+                if was_there:
+                    load(str(url), model.name, model if send else None)
+                else:
+                    triton.unload(model.name)
         raise

@@ -1,4 +1,4 @@
-"""`gourmet new`: a system that was not there before: a classifier of pictures, or a translator."""
+"""`gourmet new`: make a new system, a classifier of pictures or a translator."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from gourmet.commands.labels import labels_of
 from gourmet.commands.new_like import aside, check_free, new_folder, new_like
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web, unload
-from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
+from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
@@ -83,10 +82,10 @@ def new(
 ) -> None:
     """Make a system called NAME that classifies pictures, and serve WEIGHTS as its model.
 
-    It gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card, but no
-    code. The weights go through the gate into your model repository, and into the stack that runs here. How
-    pictures are prepared comes from the file, or from torchvision's weights of the architecture, and is
-    shown. A CHECKPOINT of a translator becomes a further system, with its page, models and variable.
+    The system gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card,
+    but no code. The weights go through the gate into your model repository, and into the stack that runs
+    here. The preparation of pictures comes from the file, or from the architecture's own weights, and is
+    shown. A CHECKPOINT of a translator becomes a system with its own page, models and variable.
 
     \b
     gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt
@@ -133,28 +132,28 @@ def new(
     from gourmet.tasks.classification.new_system import AskedFor, as_given, deployment_of, doubt, prepared
     from gourmet.tasks.classification.torchvision_network import pictures
 
-    asked = AskedFor(**{option: value for option, value in how.items() if value})
-    given = None
+    chosen = AskedFor(**{option: value for option, value in how.items() if value})
+    network = None
     if weights and onnx:
-        system, given = as_given(system, weights, asked, known, click.echo)
+        system, network = as_given(system, weights, chosen, known, click.echo)
     else:
         system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
-        if asked.layout == "NHWC" or asked.outputs == "probabilities":
+        if chosen.layout == "NHWC" or chosen.outputs == "probabilities":
             raise UsageError("--layout NHWC and --outputs probabilities are for ONNX files alone")
         known.append((f"{system.architecture}, as first trained", pictures(system.architecture)))
-        system, shown = prepared(system, asked, known)
+        system, shown = prepared(system, chosen, known)
         click.echo(shown)
 
     def trusted(version: Path) -> None:
         if not yes and (reason := doubt(system, version / "model.onnx")):
-            raise UsageError(f"{weights} is not served: {reason}. Where that is meant, say --yes")
+            raise UsageError(f"{weights} is not served: {reason}. If that is intended, give --yes")
 
     stack = None
     with new_folder(folder) as (undo, put_in_place):
         _write(aside(folder), system, weights)
         if weights:
             with bar("reading") as tick:
-                deployment = deployment_of(system, weights, data, tick, given)
+                deployment = deployment_of(system, weights, data, tick, network)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models, served=trusted)
@@ -191,14 +190,14 @@ def _like(like: str) -> tuple[str, dict[str, Any]]:
     return f"like {like}", {"size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -> RunningStack | None:
-    """Load the model into the Triton `at`, or the one here, ask it its sample, and tell the web app.
+def _load(system: PictureClassifier, models: Path, url: str | None, send: bool) -> RunningStack | None:
+    """Load the model into Triton, ask it for its sample, and tell the web app.
 
-    None where no stack of this machine serves it.
+    Return the stack of this machine, or None if neither it nor a Triton at `url` serves the model.
     """
     from gourmet.commands.load_and_ask import load_and_ask
 
-    url, stack = at or serving_url(models), asked_stack()
+    url, stack = url or serving_url(models), asked_stack()
     if not url:
         return None
     with bar(f"loading into {url}"):

@@ -1,4 +1,4 @@
-"""A checkpoint as a system beside the one that it is like: another pair of languages beside ours."""
+"""`gourmet new --like`: a checkpoint becomes a system, such as another pair of languages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def new_like(
     fp32: bool,
     send: bool,
 ) -> None:
-    """Make the system `name`, and deploy its models; all of it, or nothing is left."""
+    """Make the system `name` and deploy its models; if a step fails, remove everything."""
     if like not in registry.patterns():
         raise UsageError(f"--like {like or '…'}: a checkpoint can be like {', '.join(registry.patterns())}")
     source, comma, target = (languages or "").partition(",")
@@ -69,22 +69,8 @@ def new_like(
         (aside(folder) / described.MODEL_CARD).write_text(card, encoding="utf-8")
         put_in_place()
         undo.callback(_take_away, [models / name, models / f"{name}_stream"], triton)
-        assert deploy.callback
-        deploy.callback(
-            name=name,
-            form="all",
-            models=models,
-            weights=None,
-            checkpoint=checkpoint,
-            data=None,
-            fp32=fp32,
-            force=False,
-            number=None,
-            architecture="",
-            url=url,
-            send=send,
-            as_json=False,
-        )
+        deploying = {"name": name, "models": models, "checkpoint": checkpoint, "fp32": fp32}
+        click.get_current_context().invoke(deploy, **deploying, url=url, send=send)
     tell_web(name)
     stack = asked_stack()
     web = (stack and stack.web_url) or "http://localhost:5000"
@@ -95,21 +81,21 @@ def new_like(
 
 
 def check_free(name: str, models: Sequence[Path]) -> None:
-    """Raise unless models of these names can be made: Triton wants each of its repositories' but once."""
+    """Raise if a model of this name exists: Triton accepts each name once in all of its repositories."""
     for model in models:
-        for there in (model, repository.DEFAULT / model.name):
-            if there.exists():
-                raise UsageError(f"{there} is there already: choose another name than {name!r}")
+        for folder in (model, repository.DEFAULT / model.name):
+            if folder.exists():
+                raise UsageError(f"{folder} is there already: choose another name than {name!r}")
 
 
 def aside(folder: Path) -> Path:
-    """Make a system's folder under a name that no system has."""
+    """Return the path where a system's folder is made, under a name that no system has."""
     return folder.with_name(f".{folder.name}.part")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[tuple[ExitStack, Callable[[], None]]]:
-    """Make it `aside`: what to undo where the block fails, and what puts the folder in its place."""
+    """Make the folder `aside`; yield the steps to undo if the block fails, and the move into place."""
     part = aside(folder)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, part, ignore_errors=True)
@@ -129,15 +115,15 @@ def new_folder(folder: Path) -> Iterator[tuple[ExitStack, Callable[[], None]]]:
 
 
 def _examples(sentences: Path) -> list[str]:
-    """Evenly from the whole file, and of lines with tabs the first column."""
+    """Choose sentences evenly from the whole file; of lines with tabs, the first column."""
     try:
         lines = read_text(sentences).splitlines()
     except (OSError, ValueError) as exc:
         raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
-    found = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
-    if not found:
+    texts = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
+    if not texts:
         raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")
-    return found[:: max(1, len(found) // _EXAMPLES)][:_EXAMPLES]
+    return texts[:: max(1, len(texts) // _EXAMPLES)][:_EXAMPLES]
 
 
 def _take_away(models: Sequence[Path], triton: str | None) -> None:

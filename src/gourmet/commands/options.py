@@ -1,4 +1,4 @@
-"""Options that several verbs take alike: where the stack is, what was trained, how to answer a script."""
+"""Options that several verbs share: the stack, trained weights, the model repository, --json."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gourmet.serving.run_file import DEFAULT_URL, RunningStack, found_url, runni
 from gourmet.systems import folders
 
 
-def _chosen_repository(ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """The folder of --repository, or the one where the model or system of the verb lies.
+def _chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path | None) -> Path:
+    """Return the folder of --repository, or the one where the model or system of the verb lies.
 
-    That is the user's own, unless the model or system came with the checkout. If the verb was given the
-    address of a Triton, the folder has to be one that this Triton serves, unless the model is sent there.
+    That is the user's own, unless the model or system came with the checkout. If the verb names a Triton,
+    that Triton must serve the folder, unless the model is sent there.
     """
     name = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
     is_ours = name and ((repository.DEFAULT / name).exists() or (folders()[0] / name).exists())
@@ -34,18 +34,18 @@ def _chosen_repository(ctx: click.Context, _param: click.Parameter, given: Path 
     if not url:
         if send:
             raise UsageError("--send is for a Triton elsewhere: name it with --url")
-        return given or usual
+        return chosen or usual
     stack = stack_at(url)
     served = stack.repositories if stack else []
-    if not given and str(usual.resolve()) in served:
+    if not chosen and str(usual.resolve()) in served:
         return usual
-    if not given and len(served) != 1:
+    if not chosen and len(served) != 1:
         raise UsageError(
-            f"this changes the repository of the Triton at {url}: name its folder by --repository"
+            f"this changes the repository of the Triton at {url}: name its folder with --repository"
         )
-    chosen = given or Path(served[0])
+    chosen = chosen or Path(served[0])
     if served and not send and str(chosen.resolve()) not in served:
-        raise UsageError(f"{chosen} is not what the Triton at {url} serves: that is {', '.join(served)}")
+        raise UsageError(f"the Triton at {url} does not serve {chosen}: name one of {', '.join(served)}")
     return chosen
 
 
@@ -77,7 +77,7 @@ send_option = click.option(
 
 
 def trained_options(command: Command) -> Command:
-    """Add --weights, --data and --architecture: weights that were trained, and what to measure them on."""
+    """Add --weights, --data and --architecture."""
     for option in (
         click.option(
             "--architecture",
@@ -95,7 +95,7 @@ def trained_options(command: Command) -> Command:
 
 
 def port_options(*, found: bool = False) -> Callable[[Command], Command]:
-    """Add --port, --http-port, --grpc-port and --metrics-port; `found`: unless given, the running stack's."""
+    """Add the four options of ports; with `found` they default to those of the running stack."""
 
     def add(command: Command) -> Command:
         for option, (usual, address, words) in reversed(_PORTS.items()):
@@ -112,7 +112,7 @@ def port_options(*, found: bool = False) -> Callable[[Command], Command]:
 
 
 def as_options(ports: dict[str, int]) -> dict[str, int]:
-    """The ports that a command got, by the options that set them."""
+    """Return the ports of a command by the names of their options."""
     return {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
 
 
@@ -127,9 +127,9 @@ def url_option(
     *names: str,
     required: bool = True,
 ) -> Callable[[Command], Command]:
-    """Add --url, which is TRITON_SERVER_URL if not given, and else the Triton that runs here.
+    """Add --url, which defaults to TRITON_SERVER_URL, and then to the Triton that runs here.
 
-    Where it is not `required`, an address that was not given is None. It is read before other options.
+    If it is not `required`, the default is None. It is read before other options.
     """
     return click.option(
         *names,
@@ -147,12 +147,12 @@ def url_option(
 
 
 def alone_in(repository: Path) -> AbstractContextManager[None]:
-    """Hold the lock of a repository, which a verb takes once and before it looks what is there."""
+    """Lock a repository; a verb takes the lock once, before it reads the folder."""
     return changing(repository, functools.partial(click.echo, err=True))
 
 
 def serving_url(repository: Path) -> str | None:
-    """The address of the running stack, if what changes in `repository` can be loaded."""
+    """Return the address of the running stack, if it can load changed models of `repository`."""
     stack = running_stack()
     return stack.http_url if stack and stack.serves(repository) else None
 
@@ -165,13 +165,13 @@ def given_url() -> str | None:
 
 
 def asked_stack() -> RunningStack | None:
-    """The stack that a verb means: at the address that it was given, or else the one that runs."""
+    """Return the stack at --url, or else the one that runs here."""
     url = given_url()
     return stack_at(url) if url else running_stack()
 
 
 def found_repositories() -> tuple[Path, ...]:
-    """The folders that this stack serves, or else the checkout's and the user's own; elsewhere, none."""
+    """Return the folders of the stack, or the checkout's and the user's; for a Triton elsewhere, none."""
     if stack := asked_stack():
         return tuple(map(Path, stack.repositories))
     if given_url():
@@ -180,7 +180,7 @@ def found_repositories() -> tuple[Path, ...]:
 
 
 def _served_repositories() -> tuple[Path, ...]:
-    """The checkout's, and the user's own, which is made, so that what comes to lie there can be loaded."""
+    """Return the checkout's folder and the user's own; make that, so that new models in it can be loaded."""
     try:
         own_models().mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -189,7 +189,7 @@ def _served_repositories() -> tuple[Path, ...]:
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
-    """Add --model-repository; `found`: unless given, it is those that the stack serves that is asked."""
+    """Add --model-repository; with `found` it defaults to the folders that the running stack serves."""
     return click.option(
         "--model-repository",
         "--repository",

@@ -1,4 +1,4 @@
-"""`gourmet perf-analyzer`: NVIDIA's own program, with the libraries that it needs."""
+"""`gourmet perf-analyzer`: run NVIDIA's program with the libraries that it needs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     Without -u it asks the Triton at TRITON_SERVER_URL, or else that of the running stack. Without
     --input-data a model that takes photos or texts is sent the sample of its system.
     """
-    given = [*arguments, *_address_for(arguments)]
+    passed = [*arguments, *_address_for(arguments)]
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
-        command = [str(binary()), *given, *_sample_for(given, Path(folder)), *_keys_for(given)]
+        command = [str(binary()), *passed, *_sample_for(passed, Path(folder)), *_keys_for(passed)]
         status = subprocess.run(command, env=environment(Path(folder)), check=False).returncode
     # NVIDIA's ends with status 99 after its own help, which is not an error.
     ctx.exit(0 if "--help" in arguments else status)
 
 
 def program() -> None:
-    """The command `perf_analyzer`."""
+    """Run perf_analyzer as the command of that name."""
     perf_analyzer.main(["--", *sys.argv[1:]], prog_name="perf_analyzer")
 
 
@@ -61,7 +61,7 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
 
 
 def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
-    """The sample of the model's system, for a model that takes bytes; its own would be noise."""
+    """Return arguments that send the sample of the model's system to a model of bytes, and not noise."""
     named, grpc = dict(pairwise(arguments)), _protocol(arguments) == "grpc"
     model, url = named.get("-m", ""), named.get("-u", "localhost:8001" if grpc else "localhost:8000")
     if not model or any(word.startswith(("--input-data", "--data-directory")) for word in arguments):
@@ -70,8 +70,8 @@ def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
         with connect(f"grpc://{url}" if grpc else url) as triton:
             info = triton.describe(model)
     except GourmetError:
-        return []  # perf_analyzer says it in its own words
-    if info.system not in registry.names() or all(given.datatype != "BYTES" for given in info.inputs):
+        return []  # perf_analyzer reports it itself
+    if info.system not in registry.names() or all(tensor.datatype != "BYTES" for tensor in info.inputs):
         return []
     system = registry.load(info.system)
     click.echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
@@ -80,7 +80,7 @@ def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:
-    """The keys that the arguments need, where they go to a Triton whose keys are on this machine."""
+    """Return the keys for shared memory, if they are those of a Triton on this machine."""
     if not any(word.startswith("--shared-memory") for word in arguments):
         return []
     return keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))

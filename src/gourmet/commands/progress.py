@@ -1,4 +1,4 @@
-"""The progress bar of every verb: what, how far, how long still."""
+"""The progress bar of every verb."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gourmet.training.task import Tick
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Tick]:
-    """Draw a bar on stderr, if that is a terminal; ticks say the share done, from 0 to 1."""
+    """Draw a bar on stderr, if that is a terminal; a tick reports the share done, from 0 to 1."""
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), TextColumn("{task.fields[words]}", style="dim"))
     progress = Progress(*columns, console=console, disable=not console.is_terminal)

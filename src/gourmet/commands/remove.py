@@ -1,4 +1,4 @@
-"""`gourmet remove`: a system, a model or a version goes, out of the repository and the stack that runs."""
+"""`gourmet remove`: remove a system, a model or a version from the repository and the running stack."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gourmet.errors import UsageError
 def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None) -> None:
     """Remove the system NAME with its models, the model NAME, or a version of a model.
 
-    Only what deploying and `gourmet new` wrote is deleted. The page goes first, then its models are unloaded.
+    Only files that deploying and `gourmet new` wrote are deleted. The page goes first, then its models.
     """
     removal = removal_of(name, repositories)
     for path in (*removal.of_system, *removal.of_models):
-        click.echo(f"takes away {path}")
+        click.echo(f"to be removed: {path}")
     if not yes:
         click.confirm("Remove it?", abort=True)
     if removal_of(name, repositories_to_change(repositories)) != removal:
@@ -54,4 +54,4 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
 def _take_away(paths: Sequence[Path]) -> None:
     for folder in take_away(paths):
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
-        click.echo(f"leaves {folder}, as gourmet did not write all that is in it: {names}")
+        click.echo(f"kept {folder}: it has files that gourmet did not write: {names}")

@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Stopped(GourmetError):
-    """Ctrl-C before the end."""
+    """Ctrl-C stopped a check before its end."""
 
     exit_code = 130
 
@@ -34,26 +34,26 @@ def report_options(command: Command) -> Command:
 
 
 def page_path(out: Path | None, model: str) -> Path | None:
-    """The file of --out."""
+    """Return the file of the page of --out."""
     if out and out.suffix not in ("", ".html"):
-        raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
+        raise UsageError(f"--out {out} is not a page: name a folder, or a file that ends in .html")
     return out / f"{model.replace('/', '-')}.check.html" if out and not out.suffix else out
 
 
 def write_json(numbers: dict[str, Any], json_to: str) -> None:
-    """Into the file of --json, or to the terminal for `-`."""
+    """Write into the file of --json, or to the terminal for `-`."""
     text = json.dumps(numbers, indent=2)
     click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
 
 
 def give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
-    """Raise Stopped where the check was, or GourmetError with its faults."""
+    """Print and write the report; raise Stopped after Ctrl-C, or GourmetError if it has faults."""
     from gourmet.runtime.files import write_whole
 
     if json_to:
         write_json(report.as_dict(), json_to)
     if json_to != "-":
-        click.echo(printable(report.summary()))  # names and texts of somebody's are in it
+        click.echo(printable(report.summary()))  # it has other people's names and texts
     if page:
         write_whole(page, report.page())
         click.echo(f"page in {page}", err=True)

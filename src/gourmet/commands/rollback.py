@@ -19,10 +19,10 @@ from gourmet.serving.connect import connect
 @send_option
 @json_option
 def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool) -> None:
-    """Go back to the version before: of a model, or of all that the last deployment of a system made.
+    """Go back to the version before, of a model or of all models of a system's last deployment.
 
-    The version's config and labels come back with it, and it is asked its sample. If it does not answer,
-    nothing changes. While no Triton answers, the files alone change. The withdrawn version is deleted.
+    Config and labels come back with the version, and it is asked for its sample. If it does not answer,
+    nothing changes. If no Triton answers, only the files change. The withdrawn version is deleted.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deployed_together

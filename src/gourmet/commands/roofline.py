@@ -1,4 +1,4 @@
-"""`gourmet roofline`: what a network computes and moves, layer by layer, against a machine."""
+"""`gourmet roofline`: compare the operations and bytes of each layer of a network with a machine."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def roofline(
     if not no_machine:
         click.echo("measuring this machine …", err=True)
         others.insert(0, machines.measure())
-    found = [analyse(counted, machine, batch) for machine in others]
+    rooflines = [analyse(counted, machine, batch) for machine in others]
     name, totals = Path(model).name, counted.totals
     if picture:
-        picture.write_text(draw(name, found), encoding="utf-8")
+        picture.write_text(draw(name, rooflines), encoding="utf-8")
     if as_json:
         data = {"model": name, **totals, "unknown": counted.unknown}
-        click.echo(json.dumps({**data, "rooflines": [one.as_dict() for one in found]}, indent=2))
+        click.echo(json.dumps({**data, "rooflines": [limits.as_dict() for limits in rooflines]}, indent=2))
         return
     click.echo(
         f"{name}: {totals['operations'] / 1e6:.4g} million operations a row, "
@@ -94,15 +94,15 @@ def roofline(
         f"{totals['moved_bytes'] / 1e6:.3g} MB read and written a row"
     )
     if counted.unknown:
-        click.echo(f"counted as no operations, since not known here: {', '.join(counted.unknown)}")
-    for one in found:
-        _print(one, top, counted.batches)
+        click.echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
+    for limits in rooflines:
+        _print(limits, top, counted.batches)
     if picture:
         click.echo(f"drawn in {picture}")
 
 
 def onnx_file(model: str) -> Path:
-    """The file that MODEL means: itself, or the latest version of a served model of that name."""
+    """Return the ONNX file MODEL, or that of the latest version of the served model MODEL."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
     if model not in (served := repository.model_names(repository.DEFAULT)):
@@ -111,51 +111,51 @@ def onnx_file(model: str) -> Path:
         )
     folder = repository.DEFAULT / model
     latest = repository.versions(folder)[-1:]
-    found = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
-    if not found:
+    files = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
+    if not files:
         backend = repository.read_config(folder).backend
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )
-    if len(found) > 1:
-        raise UsageError(f"{model} has several forms: name one of {', '.join(map(str, found))}")
-    return found[0]
+    if len(files) > 1:
+        raise UsageError(f"{model} has several forms: name one of {', '.join(map(str, files))}")
+    return files[0]
 
 
-def _print(found: Roofline, top: int, batches: bool) -> None:
-    machine = found.machine
+def _print(limits: Roofline, top: int, batches: bool) -> None:
+    machine = limits.machine
     click.echo(
         f"\n{machine.name}: {machine.fp32 / 1e9:,.1f} G operations/s in fp32, "
         f"{machine.int8 / 1e9:,.1f} in int8, {machine.bandwidth / 1e9:,.1f} GB/s ({machine.source})\n"
         f"memory-bound below {machine.ridge():.3g} operations a byte in fp32, "
         f"{machine.ridge(quantized=True):.3g} in int8"
     )
-    slowest = sorted(found.layers, key=lambda placed: -placed.seconds)
+    slowest = sorted(limits.layers, key=lambda layer: -layer.seconds)
     rows = [
         (
-            one.name.removesuffix(f"/{one.op}"),  # it stands beside it
-            one.kind,
-            f"{one.operations / 1e6:.3g}",
-            f"{one.bytes / 1e6:.3g}",
-            f"{one.intensity:.3g}",
-            one.bound,
-            f"{one.seconds * 1e6:,.1f}",
-            f"{one.seconds / found.seconds:.1%}",
-            str(one.from_batch or "never") if batches else "-",
+            layer.name.removesuffix(f"/{layer.op}"),  # the next column has it
+            layer.kind,
+            f"{layer.operations / 1e6:.3g}",
+            f"{layer.bytes / 1e6:.3g}",
+            f"{layer.intensity:.3g}",
+            layer.bound,
+            f"{layer.seconds * 1e6:,.1f}",
+            f"{layer.seconds / limits.seconds:.1%}",
+            str(layer.from_batch or "never") if batches else "-",
         )
-        for one in slowest[:top]
+        for layer in slowest[:top]
     ]
     table(_HEADINGS, rows)
     if rest := slowest[top:]:
-        share = sum(one.seconds for one in rest) / found.seconds
+        share = sum(layer.seconds for layer in rest) / limits.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
     click.echo(
-        f"{found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
-        f"{found.rows_per_s:,.0f} rows/s; layers that are memory-bound take {found.memory_share:.0%}\n"
-        f"at best, with nothing to wait for, {found.computing_s * 1e3:.3g} ms"
+        f"{limits.seconds * 1e3:.3g} ms for a batch of {limits.batch} with all through main memory, "
+        f"{limits.rows_per_s:,.0f} rows/s; layers that are memory-bound take {limits.memory_share:.0%}\n"
+        f"at best, without any wait, {limits.computing_s * 1e3:.3g} ms"
         + (
-            f", {found.batch / found.computing_s:,.0f} rows/s"
-            if found.computing_s
+            f", {limits.batch / limits.computing_s:,.0f} rows/s"
+            if limits.computing_s
             else ": it computes nothing"
         )
     )

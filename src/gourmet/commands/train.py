@@ -1,4 +1,4 @@
-"""`gourmet train`: a network from photos, resumable at any moment."""
+"""`gourmet train`: train a system's network; a stopped run can be resumed."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from gourmet.systems import registry
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
 @click.option("--seed", type=int, default=0, help="Seed of the run.")
 @click.option("--limit", type=POSITIVE, help="Use at most N examples.")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
+@click.option("--resume", is_flag=True, help="Resume from the checkpoint in --out, with its recipe.")
 @click.option(
     "--checkpoint-every",
     type=click.FloatRange(min=0),
     default=60,
     metavar="S",
-    help="Save a checkpoint every S seconds: a kill loses no more than that; Ctrl-C loses nothing.",
+    help="Save a checkpoint every S seconds, and on Ctrl-C.",
 )
 @click.option(
     "--init",
     type=PATH,
-    help="Begin with these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
+    help="Start from these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
 )
 @click.option(
     "--rehearse",
     type=FOUND_FILE,
     metavar="WEIGHTS",
-    help="Do not train: make the set that `gourmet learn-more` rehearses for WEIGHTS, from --data.",
+    help="Do not train: make the set of --data that `gourmet learn-more` rehearses for WEIGHTS.",
 )
-@click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
+@click.option("--pretrained", is_flag=True, help="Start from ImageNet weights, downloaded by torchvision.")
 @click.option("--mlflow", is_flag=True, help="Log to MLflow too, in runs/mlruns of this machine.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--threads", type=POSITIVE, help="Number of CPU threads. [default: torch's own choice]")
 def train(system: str, out: Path | None, **options: Any) -> None:
     """Train SYSTEM's network; weights, checkpoint and log are written to --out.
 
-    NAME=VALUE changes the configuration of systems that have one, as in `gourmet train translator width=512`.
+    NAME=VALUE changes the configuration of a system that has one: `gourmet train translator width=512`.
     """
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.tasks.training import TrainOptions, rehearse, train

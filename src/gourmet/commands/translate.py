@@ -14,32 +14,33 @@ from typing import BinaryIO
 import click
 
 from gourmet.bulk.resumable_table import answered
-from gourmet.commands.bulk import Engine, Generating, check_out, engine_option, generated_table, generating
-from gourmet.commands.options import url_option
+from gourmet.commands.bulk import (
+    Engine,
+    Generating,
+    beams_option,
+    bulk_options,
+    check_out,
+    generated_table,
+    generating,
+)
 from gourmet.commands.progress import bar
-from gourmet.commands.values import PATH
 from gourmet.contracts import Options
 from gourmet.errors import UsageError, printable
 
 _TEXTS = 16  # of a request
-_LONGEST = 64_000
-_MOST_LINES = 1_000_000
-_MOST_NAMED = 20
+_MAX_BYTES = 64_000
+_MAX_LINES = 1_000_000
+_MAX_NAMED = 20
 
 
 @click.command()
 @click.argument("texts", nargs=-1, metavar="[TEXT|FILE]...")
-@click.option("--system", "asked", help="Translate by this system.  [default: the model's, or Russian]")
-@click.option("--model", help="Ask this model.  [default: the system's own]")
-@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
-@click.option(
-    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
-)
-@engine_option
-@url_option()
+@click.option("--system", help="Translate by this system.  [default: the model's, or Russian]")
+@beams_option
+@bulk_options
 def translate(
     texts: tuple[str, ...],
-    asked: str | None,
+    system: str | None,
     model: str | None,
     beams: int,
     out: Path | None,
@@ -65,85 +66,83 @@ def translate(
     check_out(out, engine)
     texts = tuple(chain.from_iterable(map(_texts_of, texts)))
     options: Options = {"beams": beams} if beams > 1 else {}
-    translating = generating(
-        "text", "translation", options, system=asked, model=model, url=url, together=_TEXTS
-    )
-    with translating as by:
+    how = {"system": system, "model": model, "together": _TEXTS}
+    with generating("text", "translation", options, url=url, **how) as by:  # type: ignore[arg-type]
         if out:
             plan = {"beams": beams, "texts": texts}
             generated_table(_Texts(texts), by, out, engine, plan=plan, doing="translating")
             return
-        _print(list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES)), "text" if texts else "line", by)
+        _print(list(texts) or list(_read(sys.stdin.buffer, _MAX_LINES)), "text" if texts else "line", by)
 
 
-def _texts_of(given: str) -> Iterator[str]:
-    """The lines of a file, or a text as it is; a path that does not exist is refused."""
-    path = Path(given)
-    with suppress(OSError, ValueError):  # what is too long for a path is none
+def _texts_of(argument: str) -> Iterator[str]:
+    """Yield the lines of a file, or the argument itself; refuse what looks like a file and is none."""
+    path = Path(argument)
+    with suppress(OSError, ValueError):  # the argument is too long for a path
         if path.is_file():
             with path.open("rb") as file:
-                yield from _read(file, _MOST_LINES)
+                yield from _read(file, _MAX_LINES)
             return
-    if re.fullmatch(r"\S*/\S+|\S+\.(txt|md|csv|tsv|jsonl?)", given):
-        raise UsageError(f"{given} does not exist: name a file of texts, a line each, or write a text")
-    yield given
+    if re.fullmatch(r"\S*/\S+|\S+\.(txt|md|csv|tsv|jsonl?)", argument):
+        raise UsageError(f"{argument} does not exist: name a file of texts, a line each, or write a text")
+    yield argument
 
 
 def _print(lines: Sequence[str], kind: str, by: Generating) -> None:
-    there = [place for place, line in enumerate(lines) if line]
-    found: dict[int, str] = {}
+    numbers = [number for number, line in enumerate(lines, 1) if line]
+    translations: dict[int, str] = {}
     warnings: list[str] = []
     rough: list[int] = []
-    rows = chain.from_iterable(answered(by.rows, (lines[place] for place in there), by.how))
+    rows = chain.from_iterable(answered(by.rows, filter(None, lines), by.how))
     with bar("translating") as tick:
-        for place, row in zip(there, rows, strict=True):
-            where = f"{kind} {place + 1}"
+        for number, row in zip(numbers, rows, strict=True):
+            where = f"{kind} {number}"
             if row["error"]:
                 raise UsageError(f"{where}: {row['error']}")
-            found[place] = row["translation"]
+            translations[number] = row["translation"]
             if row.get("sure") is False:
-                rough.append(place + 1)
+                rough.append(number)
             if row["warning"]:
                 warnings.append(f"{where}: {row['warning']}")
-            tick(len(found) / len(there), f"{len(found)}/{len(there)}")
-    for place in range(len(lines)):
-        click.echo(printable(found.get(place, "")))  # the server may be anybody's
+            tick(len(translations) / len(numbers), f"{len(translations)}/{len(numbers)}")
+    for number in range(1, len(lines) + 1):
+        click.echo(printable(translations.get(number, "")))  # a foreign server may send anything
     if rough:
-        named = ", ".join(map(str, rough[:_MOST_NAMED])) + (", …" if len(rough) > _MOST_NAMED else "")
-        warnings.append(f"{len(rough)} of {len(found)} are rough guesses: {kind} {named}")
+        named = ", ".join(map(str, rough[:_MAX_NAMED])) + (", …" if len(rough) > _MAX_NAMED else "")
+        warnings.append(f"{len(rough)} of {len(translations)} are rough guesses: {kind} {named}")
     for warning in warnings:
         click.echo(printable(f"Warning: {warning}"), err=True)
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts as they are given, or the lines of stdin; empty ones are left out."""
+    """The texts of the command line, or the lines of stdin, without empty ones."""
 
-    given: Sequence[str]
+    texts: Sequence[str]
     column: str = "text"
 
     def __iter__(self) -> Iterator[str]:
-        return (text for text in self.given or _read(sys.stdin.buffer) if text)
+        return (text for text in self.texts or _read(sys.stdin.buffer) if text)
 
     def count(self) -> int | None:
         """Return the number of texts, or None where stdin is a pipe, which can be read only once."""
-        if self.given:
+        if self.texts:
             return sum(1 for _ in self)
         if not sys.stdin.buffer.seekable():
             return None
-        place = sys.stdin.buffer.tell()
-        found = sum(1 for _ in self)
-        sys.stdin.buffer.seek(place)
-        return found
+        position = sys.stdin.buffer.tell()
+        number = sum(1 for _ in self)
+        sys.stdin.buffer.seek(position)
+        return number
 
 
 def _read(file: BinaryIO, max_lines: int | None = None) -> Iterator[str]:
     for number in count(1) if max_lines is None else range(1, max_lines + 1):
-        if not (line := file.readline(_LONGEST + 1)):
+        if not (line := file.readline(_MAX_BYTES + 1)):
             return
-        if len(line) > _LONGEST:
+        if len(line) > _MAX_BYTES:
             raise UsageError(
-                f"line {number} has more than {_LONGEST:,} bytes: a text has 2,000 characters at most"
+                f"line {number} has more than {_MAX_BYTES:,} bytes: a text has 2,000 characters at most"
             )
         yield _decoded(number, line)
     raise UsageError(f"there are more than {max_lines:,} lines: give fewer at a time, or --out a table")

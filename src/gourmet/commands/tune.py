@@ -70,35 +70,35 @@ def tune(
     options: Any,
     save: Path | None,
     as_json: bool,
-    **request: Any,
+    **how: Any,
 ) -> None:
-    """Find the best config of the served MODEL on this machine, with the reason.
+    """Find the best config of the served MODEL on this machine, and explain it.
 
     Configs go to the running server through the load API: a coarse grid in short windows, the neighbours of
-    its best, the best for longer, and at last the very best against the present config in turns, which alone
+    its best, the best for longer, and at last the best against the present config in turns. Only the turns
     decide. Afterwards the server has its earlier config again; with --apply the best, if it won.
 
     \b
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    wanted = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **request)
+    request = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **how)
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
-        found = search(wanted, target, options, rows, command=command_line(), on_step=tick)
-    folder = report.save(found, save)
+        result = search(request, target, options, rows, command=command_line(), on_step=tick)
+    folder = report.save(result, save)
     if as_json:
-        click.echo(results.as_json(found), nl=False)
+        click.echo(results.as_json(result), nl=False)
     else:
-        click.echo(found.sentence)
-        table(*figures(report.tried(found)))
-        refused = [f"{trial.name}: {trial.refused}" for trial in found.trials if trial.refused]
-        for words in (*found.searched, *refused):
+        click.echo(result.sentence)
+        table(*figures(report.tried(result)))
+        refused = [f"{trial.name}: {trial.refused}" for trial in result.trials if trial.refused]
+        for words in (*result.searched, *refused):
             click.echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
-        if found.sides:
+        if result.sides:
             click.echo("In turns against the present config:")
-            table(*figures(found.sides))
-        click.echo(textwrap.fill(report.served(found), _COLUMNS))
+            table(*figures(result.sides))
+        click.echo(textwrap.fill(report.served(result), _COLUMNS))
         click.echo(f"saved in {folder}: open {folder}/index.html")
-    if found.verdict in ("out of reach", "undecided"):
-        raise GourmetError(found.sentence)
+    if result.verdict in ("out of reach", "undecided"):
+        raise GourmetError(result.sentence)

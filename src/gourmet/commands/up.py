@@ -185,8 +185,8 @@ def up(
             kept.enter_context(run_file.kept(listen, content))
         teaching = None
         defaults = {name: system.default_model for name, system in registry.load_all().items()}
-        if web and web.corrections and server and (found := teachable(defaults, options.repositories)):
-            system, model = found
+        if web and web.corrections and server and (taught := teachable(defaults, options.repositories)):
+            system, model = taught
             teaching = Teaching(
                 *(system, model, web.corrections / system, options.http_url),
                 lambda text: log.say("gourmet", text),

@@ -12,6 +12,9 @@ from typing import Final
 
 import click
 
+from gourmet.errors import UsageError, printable
+from gourmet.runtime.reading import in_short, read_text
+
 PATH: Final = click.Path(path_type=Path)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
@@ -20,12 +23,12 @@ FOUND_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOUND_FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
 POSITIVE: Final = click.IntRange(1)
 
-_MOST_STEPS: Final = 100
+_MAX_STEPS: Final = 100
 _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 
 
 def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
-    """A system, which may be named by one of its models."""
+    """Return the system of this name, or of the model of this name."""
     from gourmet.client.model_config import as_json
     from gourmet.contracts import SYSTEM_PARAMETER
     from gourmet.repository import DEFAULT, read_config
@@ -36,8 +39,8 @@ def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     if name in registry.names():
         return name
     for models in (DEFAULT, own_models()):
-        there = name and (models / name / "config.pbtxt").is_file()
-        if there and (system := parameter(as_json(read_config(models / name)), SYSTEM_PARAMETER)):
+        is_model = name and (models / name / "config.pbtxt").is_file()
+        if is_model and (system := parameter(as_json(read_config(models / name)), SYSTEM_PARAMETER)):
             return system
     raise click.BadParameter(
         f"{name!r} is neither a system nor a model of one: systems are {', '.join(registry.names())}"
@@ -45,25 +48,25 @@ def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
 
 
 def model_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
-    """A model, which may be named by its system: that is the one which answers its page."""
+    """Return the model of this name, or the model of this system's page."""
     from gourmet.systems import registry
 
     return registry.load(name).default_model if name in registry.names() else name
 
 
 def folder(text: str | Path) -> Path:
-    """One of this machine."""
+    """Return the path; refuse the URL of a bucket."""
     if "://" in str(text):
         raise click.BadParameter(f"{text} is not a folder of this machine: mount it, and name where")
     return Path(text)
 
 
 def duration(text: str) -> int:
-    """A time in microseconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)?", text.strip())
-    if not found or (found[2] is None and float(found[1])):
+    """Parse a time; return microseconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)?", text.strip())
+    if not match or (match[2] is None and float(match[1])):
         raise click.BadParameter(f"{text!r} is not a time: write it like 100us, 2ms or 0")
-    return round(float(found[1]) * _MICROSECONDS[found[2]])
+    return round(float(match[1]) * _MICROSECONDS[match[2]])
 
 
 def durations(text: str) -> tuple[int, ...]:
@@ -71,9 +74,9 @@ def durations(text: str) -> tuple[int, ...]:
 
 
 def goal(text: str) -> int:
-    if not (found := duration(text)):
+    if not (microseconds := duration(text)):
         raise click.BadParameter("no config can reach a goal of 0: write it like 50ms")
-    return found
+    return microseconds
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -84,27 +87,27 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def fractions(text: str) -> tuple[float, ...]:
-    """Numbers of a picture's channels, such as 0.5, 1/255 or 0.485,0.456,0.406."""
+    """Parse numbers for a picture's channels, such as 0.5, 1/255 or 0.485,0.456,0.406."""
     try:
         parts = [[float(number) for number in part.split("/")] for part in text.split(",")]
-        found = tuple(first / math.prod(rest) for first, *rest in parts)
+        parsed = tuple(first / math.prod(rest) for first, *rest in parts)
     except (ValueError, ZeroDivisionError):
-        found = (math.nan,)
-    if not all(map(math.isfinite, found)):
+        parsed = (math.nan,)
+    if not all(map(math.isfinite, parsed)):
         raise click.BadParameter(f"{text!r} is not a list of numbers: write it like 0.5,0.5,0.5")
-    return found
+    return parsed
 
 
 def fraction(text: str) -> float:
-    if len(found := fractions(text)) != 1 or found[0] <= 0:
+    if len(parsed := fractions(text)) != 1 or parsed[0] <= 0:
         raise click.BadParameter(f"{text!r} is not one number above 0: write it like 1/255")
-    return found[0]
+    return parsed[0]
 
 
 def counts(text: str) -> tuple[int, ...]:
-    if min(found := numbers(text)) < 1:
-        raise click.BadParameter(f"{text!r} has {min(found)}: each is a whole number of at least 1")
-    return found
+    if min(parsed := numbers(text)) < 1:
+        raise click.BadParameter(f"{text!r} has {min(parsed)}: each number must be at least 1")
+    return parsed
 
 
 def versions(text: str) -> tuple[int, ...]:
@@ -113,24 +116,45 @@ def versions(text: str) -> tuple[int, ...]:
 
 
 def size(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)[x×](\d+)", text)
-    if not found:
+    if not (match := re.fullmatch(r"(\d+)[x×](\d+)", text)):
         raise click.BadParameter(f"{text!r} is not a valid size: write it like 400x300")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def levels(text: str) -> tuple[float, ...]:
-    """Levels of load: 8, 1:8, 1:16:5 (start, end, step) or 1,4,16."""
+    """Parse levels of load: 8, 1:8, 1:16:5 (start, end, step) or 1,4,16."""
     try:
-        given = [float(part) for part in re.split("[:,]", text)]
+        parts = [float(part) for part in re.split("[:,]", text)]
     except ValueError:
-        given = []
-    if not given or min(given) <= 0 or (":" in text and ("," in text or len(given) > 3)):
+        parts = []
+    if not parts or min(parts) <= 0 or (":" in text and ("," in text or len(parts) > 3)):
         raise click.BadParameter(f"{text!r} is not a valid range: write it like 8, 1:8, 1:16:5 or 1,4,16")
     if ":" not in text:
-        return tuple(given)
-    start, end, step = (*given, 1.0)[:3]
+        return tuple(parts)
+    start, end, step = (*parts, 1.0)[:3]
     count = int((end - start) / step + 1e-9) + 1
-    if end < start or count > _MOST_STEPS:
-        raise click.BadParameter(f"{text!r} has {max(0, count)} steps: 1 to {_MOST_STEPS} can be measured")
-    return tuple(start + step * at for at in range(count))
+    if end < start or count > _MAX_STEPS:
+        raise click.BadParameter(f"{text!r} has {max(0, count)} steps: 1 to {_MAX_STEPS} can be measured")
+    return tuple(start + step * number for number in range(count))
+
+
+def labels_of(text: str) -> tuple[str, ...]:
+    """Read `--labels`: a,b,c, or a file with one label a line."""
+    path = Path(text)
+    if "," not in text and not path.is_file():
+        raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")
+    try:
+        listed = "\n".join(text.split(",")) if "," in text else read_text(path)
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--labels {text} is not a text file, with a label a line: {in_short(exc)}") from exc
+    # A label is a line, as in the labels.txt that Triton reads.
+    labels = tuple(label.strip() for label in listed.splitlines() if label.strip())
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise UsageError(
+            f"--labels names {', '.join(twice)} twice: each label once, in the order of the outputs"
+        )
+    if bad := [label for label in labels if printable(label) != label]:
+        raise UsageError(f"--labels has {bad[0]!r}: a label has no control characters in it")
+    if len(labels) < 2:
+        raise UsageError(f"--labels names {len(labels)} label: a classifier has at least two")
+    return labels

@@ -1,4 +1,4 @@
-"""Exercises: what was predicted, what was measured, and what explains it; and the server as it was found."""
+"""Exercises: predictions, measurements and explanations; and the server's state before the lab."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def folder() -> Path:
 
 @cache
 def explanations() -> Mapping[str, dict[str, str]]:
-    """Read the explanations: by question its unit, and texts for figures below a number, the last for the
-    rest.
-    """
+    """Read for each question its unit, and texts for figures below a number; the last is for the rest."""
     return tomllib.loads(Path(__file__).with_name("explanations.toml").read_text())
 
 
@@ -63,7 +61,7 @@ class Exercise:
     url: str
     name: str = ""
     guesses: dict[str, tuple[float, float]] = field(default_factory=dict)
-    found: dict[str, Any] = field(default_factory=dict)  # configs; None of models that were not loaded
+    before: dict[str, Any] = field(default_factory=dict)  # configs; None for models that were not loaded
     runs: tuple[str, str] = ("", "")  # the last measurement, as text and as a drawing
     restorer: subprocess.Popen[str] | None = None
 
@@ -84,18 +82,18 @@ class Exercise:
             file.write(f"exercise {self.name}, {_now()}\n{text}\n\n")
 
     def remember(self, model: str) -> None:
-        """Have the model serve its present config again, or none, when the kernel ends or `end` is called."""
-        if model in self.found:
+        """Note the model's state, to be restored when the kernel ends or `end` is called."""
+        if model in self.before:
             return
         with connect(self.url, LOADS_WITHIN_S) as triton:
-            self.found[model] = triton.config(model) if model in triton.ready_models() else None
-        self.at_the_end([model, self.found[model]])
+            self.before[model] = triton.config(model) if model in triton.ready_models() else None
+        self.at_the_end([model, self.before[model]])
 
     def at_the_end(self, line: object) -> None:
-        """Tell the process that cleans up: a model with its config, or the number of a process to end."""
+        """Send the process that cleans up a model with its config, or the id of a process to end."""
         if self.restorer is None or self.restorer.poll() is not None:
             command = [sys.executable, "-P", "-m", "gourmet.lab.restoring", self.url]
-            # Its input ends with the kernel; in a session of its own, what ends the kernel does not end it.
+            # Its input ends with the kernel. Signals to the kernel do not reach a session of its own.
             self.restorer = subprocess.Popen(
                 command, stdin=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -125,7 +123,7 @@ class Shown(str):
 
 
 def begin(exercise: int | str, *models: str) -> None:
-    """Begin an exercise: each of its models, or food_first, serves the config of its file."""
+    """Begin an exercise: load each of its models, or food_first, with the config of its file."""
     global _exercise
     scripts = sysconfig.get_path("scripts")
     if scripts not in os.environ["PATH"].split(os.pathsep):  # for `!gourmet …` and `!perf_analyzer …`
@@ -150,12 +148,12 @@ def begin(exercise: int | str, *models: str) -> None:
 
 
 def end() -> None:
-    """Have the server serve what it served before the lab."""
+    """Restore what the server served before the lab."""
     exercise = current()
     if exercise.restorer and exercise.restorer.stdin:
         exercise.restorer.stdin.close()
         exercise.restorer.wait(LOADS_WITHIN_S)
-    exercise.restorer, exercise.found = None, {}
+    exercise.restorer, exercise.before = None, {}
 
 
 def copy_of(model: str, name: str, *edits: tuple[str, str]) -> Path:
@@ -172,7 +170,7 @@ def copy_of(model: str, name: str, *edits: tuple[str, str]) -> Path:
 
 
 def predict(question: str, low: float | EllipsisType, high: float | EllipsisType) -> None:
-    """Say between which figures you expect the answer: so wide that you would be right 9 times in 10."""
+    """Predict the interval of the answer, so wide that you would be right 9 times in 10."""
     exercise, key = current(), question.partition(":")[0]
     if key not in exercise.questions():
         raise UsageError(
@@ -203,7 +201,7 @@ class Verdict:
 def judged(guess: tuple[float, float], figure: Figure, texts: Mapping[str, str]) -> Verdict:
     """Compare a guess with a figure; undecided if it was disturbed, or if its interval allows both."""
     if figure.disturbed:
-        again = "Close what else runs here and run the measuring cell again."
+        again = "Close other programs here and run the measuring cell again."
         return Verdict("undecided here", f"The measurement was disturbed: {figure.disturbed}. {again}")
     estimate = figure.estimate
     low, high = estimate.low or estimate.value, estimate.high or estimate.value
@@ -221,7 +219,7 @@ def judged(guess: tuple[float, float], figure: Figure, texts: Mapping[str, str])
 
 
 def answer(key: str, figure: Figure | float) -> Shown:
-    """Compare your prediction with what was measured, and say what explains it."""
+    """Compare your prediction with the measurement, and explain it."""
     from gourmet.lab.measuring import Figure, as_image
 
     exercise = current()
@@ -256,7 +254,7 @@ def _answer_file(key: str) -> Path:
 
 
 def _guess_and_interval(guess: tuple[float, float], measured: Estimate, unit: str) -> str:
-    """One above the other: the middle of each with its ends."""
+    """Draw the prediction above the measurement, each as an interval with its middle."""
     if measured.value != measured.value:
         return ""
     rows = [

@@ -20,7 +20,7 @@ Example = str | bytes
 
 
 def ask(model: str, example: Example) -> GeneratedText:
-    """The whole answer of a served model."""
+    """Return the whole answer of a served model."""
     with connect(exercises.current().url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
         system = registry.generation(info.system)
@@ -30,7 +30,7 @@ def ask(model: str, example: Example) -> GeneratedText:
 
 
 def pieces(model: str, example: Example) -> list[tuple[float, str]]:
-    """Each piece of a streamed answer, and how many milliseconds after the request it came."""
+    """Return each piece of a streamed answer, with its milliseconds after the request."""
     with connect(exercises.current().url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
         system = registry.generation(info.system)
@@ -44,7 +44,7 @@ def pieces(model: str, example: Example) -> list[tuple[float, str]]:
 
 @contextmanager
 def keeping_busy(model: str, example: Example, clients: int) -> Iterator[None]:
-    """Keep `count` clients asking about `example` until the block ends."""
+    """Let `clients` clients ask about `example` until the block ends."""
     enough = threading.Event()
 
     def ask_again() -> None:

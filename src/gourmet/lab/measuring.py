@@ -1,4 +1,4 @@
-"""Measurements of a lab: arms in rounds, each beside its baseline, and what else used the machine."""
+"""Measurements of a lab: arms in rounds, each with its baseline, and the load by other programs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Arm:
 def arm(
     model: str, clients: int = 1, rows: int = 1, through: Through = "triton", stepped: str = "", **change: Any
 ) -> Arm:
-    """A load on a model whose config is changed as by `gourmet config`: instances=2, delay_us=100."""
+    """Return a load on a model with a changed config, as by `gourmet config`: instances=2, delay_us=100."""
     return Arm(LoadSpec(model, clients, batch=rows, through=through), Change(**change), stepped)
 
 
@@ -130,11 +130,11 @@ class Runs(dict[str, Run]):
 
 
 def measure(rounds: int = 2, **arms: Arm) -> Runs:
-    """Measure the arms in rounds, one after another, every answer checked; then the configs are as before."""
+    """Measure the arms in rounds, one after another, and check every answer; then restore the configs."""
     exercise = exercises.current()
     exercise.check_predicted()
     runs = Runs({name: Run(name) for name in arms})
-    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop of events already
+    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has an event loop already
         pool.submit(_measure, exercise.url, rounds, arms, runs).result()
     exercise.keep_runs(repr(runs), runs.drawing() or "")
     return runs
@@ -156,13 +156,13 @@ def _measure(url: str, rounds: int, arms: dict[str, Arm], runs: Runs) -> None:
                         triton.load(model, config)
                         serving[model] = config
                     print(f"round {number} of {rounds}: {name} ({summary(triton.config(model))})")  # noqa: T201
-                    asked = model, arm.load.through
-                    if asked not in workloads:
+                    route = model, arm.load.through
+                    if route not in workloads:
                         data = DataSource(_ROWS, _SEED)
-                        workloads[asked] = sweep.prepare(
+                        workloads[route] = sweep.prepare(
                             model, target, data, through=arm.load.through, stepped=arm.stepped
                         )
-                    _measure_once(runs[name], workloads[asked], arm.load, target, options)
+                    _measure_once(runs[name], workloads[route], arm.load, target, options)
         finally:
             for model, config in usual.items():
                 if serving[model] != config:
@@ -194,20 +194,20 @@ def _too_much(others: Sequence[float]) -> str:
 
 @contextmanager
 def other_programs(url: str) -> Iterator[list[float]]:
-    """Fill the list with the number of cores that programs outside the lab used, unless that is unknown."""
+    """Append to the list how many cores programs outside the lab used, unless that is unknown."""
     stack, cores = stack_at(url), sorted(os.sched_getaffinity(0))
     server = stack.pid if stack else listener(url)
-    found: list[float] = []
+    others: list[float] = []
     before = _look(server, cores)
-    yield found
+    yield others
     after = _look(server, cores)
     if server:
         took = after[0] - before[0]
-        found.append(max(0.0, after[1] - before[1] - spent_s(before[2], after[2])) / took)
+        others.append(max(0.0, after[1] - before[1] - spent_s(before[2], after[2])) / took)
 
 
 def _look(server: int | None, cores: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-    """The time; the processor seconds of the machine so far; those of the lab's processes."""
+    """Return the time, the machine's processor seconds so far, and those of the lab's processes."""
     own = cpu_s(
         {process.pid: process for pid in (os.getpid(), server) if pid for process in tree(pid)}.values()
     )
@@ -217,7 +217,7 @@ def _look(server: int | None, cores: Sequence[int]) -> tuple[float, float, dict[
 
 
 def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
-    """Call one after the other, `count` times; the milliseconds of each, or the figures that it returns."""
+    """Call the functions in turn, `count` times; return the milliseconds of each, or its own figures."""
     exercise = exercises.current()
     exercise.check_predicted()
     took: list[list[float]] = [[] for _ in calls]
@@ -243,12 +243,12 @@ def times_as_long(ours: Run, theirs: Run) -> Figure:
 
 
 def average(run: Run) -> Figure:
-    """The mean time of a request, or of the figures of `in_turns`."""
+    """Return the mean latency of a request, or the mean figure of `in_turns`."""
     return _of(lambda: stats.interval(run.latencies_ms), run)
 
 
 def infer_share(run: Run) -> Figure:
-    """The share of a request's time in the model's code and network, in percent, by Triton's count."""
+    """Return the share of a request's time in the model, in percent, by Triton's count."""
     shares = [100 * point.split_ms.infer / point.latency_ms.mean for point in run.points]
     return _of(lambda: stats.interval(shares), run)
 
@@ -259,7 +259,7 @@ def rows_per_execution(run: Run) -> Figure:
 
 
 def in_flight(run: Run) -> Figure:
-    """Throughput × latency, which is the number of requests under way (Little's law)."""
+    """Return throughput × latency, the number of requests under way (Little's law)."""
     windows = [window for point in run.points for window in point.windows]
     return _of(lambda: stats.interval([w.requests_per_s * w.mean_ms / 1000 for w in windows]), run)
 
@@ -271,7 +271,7 @@ def _of(estimate: Any, *runs: Run) -> Figure:
 
 
 def agreement(ours: str, theirs: str, count: int = 64) -> Figure:
-    """The share of drawn photos that get the same label from both models, in percent."""
+    """Return the share of generated photos with the same label from both models, in percent."""
     exercise = exercises.current()
     exercise.check_predicted()
     labels = []
@@ -279,16 +279,16 @@ def agreement(ours: str, theirs: str, count: int = 64) -> Figure:
         for model in (ours, theirs):
             info = triton.describe(model)
             rows, system = rows_for(info, DataSource(count, _SEED)), registry.classification(info.system)
-            asked = [{given.name: rows.tensor(given, [row]) for given in rows.inputs} for row in range(count)]
-            answers = [triton.infer(model, tensors).outputs for tensors in asked]
+            requests = [{spec.name: rows.tensor(spec, [row]) for spec in rows.inputs} for row in range(count)]
+            answers = [triton.infer(model, tensors).outputs for tensors in requests]
             labels.append([int(np.argmax(system.probabilities(outputs, info))) for outputs in answers])
     return Figure(Estimate(100 * statistics.fmean(a == b for a, b in zip(*labels, strict=True))))
 
 
 def reported(path: str) -> float:
-    """The rows per second in a report that perf_analyzer wrote with -f."""
+    """Return the rows per second in a report that perf_analyzer wrote with -f."""
     if not Path(path).exists():
-        raise GourmetError(f"no {path}: perf_analyzer gave up, as it says above; run the cell again")
+        raise GourmetError(f"no {path}: perf_analyzer failed, see its output above; run the cell again")
     with Path(path).open() as file:
         return float(next(csv.DictReader(file))["Inferences/Second"])
 

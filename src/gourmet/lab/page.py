@@ -1,4 +1,4 @@
-"""The page with another model: a second web app for the running Triton, and the times on its cards."""
+"""A second web app for the running Triton, with another model, and the times on its cards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Page:
         return http_ok(f"{self.url}/readyz")
 
     def card(self, photo: bytes) -> dict[str, Any]:
-        """The answer to an upload, as JSON."""
+        """Upload a photo; return the answer as JSON."""
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n\r\n'
         body = head.encode() + photo + f"\r\n--{_BOUNDARY}--\r\n".encode()
         headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}", "Accept": "application/json"}
@@ -58,6 +58,6 @@ class Page:
 
 
 def cards(ours: Page, theirs: Page, photo: bytes, name: str, count: int = 20) -> Figure:
-    """Return the ratio of a time on the card at our page to theirs, with uploads in turns."""
+    """Return our page's time on the card divided by theirs, with uploads in turns."""
     pages = (partial(lambda page: page.card(photo)["timings_ms"][name], page) for page in (ours, theirs))
     return times_as_long(*in_turns(count, *pages))

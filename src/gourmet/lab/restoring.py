@@ -1,4 +1,4 @@
-"""A process that waits until a notebook's kernel has ended, and then restores what the server served before.
+"""A process that restores what the server served before, when a notebook's kernel has ended.
 
 python -m gourmet.lab.restoring URL    # reads lines until its input ends, as it does with a kernel
                                        # that is killed as well: [model, config or null], or a process to end
@@ -38,7 +38,7 @@ def restore(url: str, lines: list[str]) -> None:
 
 
 def restore_models(url: str) -> None:
-    """Have every model serve what its files say; unload models for study and copies of own folders."""
+    """Load every model with the config of its files; unload models for study and copies of own folders."""
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in triton.ready_models():
             folder = repository.DEFAULT / model

@@ -118,8 +118,8 @@ class Teaching:
         if self._cancelled:
             error = "cancelled"
         elif status:
-            said = "\n".join(lines).rpartition("Error: ")[2].strip()
-            error = said or f"it ended with status {status}"
+            reason = "\n".join(lines).rpartition("Error: ")[2].strip()
+            error = reason or f"it ended with status {status}"
         elif job != "learn":
             self._state["learned"] = None
         self._say(f"{job}: {error or 'done'}")
