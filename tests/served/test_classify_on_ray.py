@@ -55,7 +55,7 @@ def test_photos_have_the_rows_of_a_run_without_ray(
         assert done.returncode == 0, done.stderr
     here, there = rows_of(tables["local"]), rows_of(tables["ray"])
     assert [row["path"] for row in there] == [row["path"] for row in here]
-    assert [(row["answer"], row["error"]) for row in there] == [(row["answer"], row["error"]) for row in here]
+    assert [(row["label"], row["error"]) for row in there] == [(row["label"], row["error"]) for row in here]
     for one, other in zip(here, there, strict=True):
         if one["error"] is None:
             assert other["probabilities"] == pytest.approx(one["probabilities"], abs=2e-3)

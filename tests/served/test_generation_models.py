@@ -545,6 +545,6 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
     assert [float(row["score"]) for row in rows] == pytest.approx(
         [each.score for each in alone[:3]], abs=1e-3
     )
-    assert [row["sure"] for row in rows] == [{True: "yes", False: "no", None: ""}[each] for each in sure]
+    assert [row["sure"] for row in rows] == [{True: "true", False: "false", None: ""}[each] for each in sure]
     assert "3.png: this is a PDF document" in table.stderr
     assert str(table.exception) == "1 of 4 photos have no caption"

@@ -28,13 +28,13 @@ from gourmet.reports.table import spreadsheet_cell
 from gourmet.systems.food11.contract import SYSTEM
 
 COLUMNS: Columns = {
-    **{"path": str, "answer": str, "probability": float, "sure": bool, "error": str, "sha256": str},
+    **{"path": str, "label": str, "probability": float, "sure": bool, "error": str, "sha256": str},
     "probabilities": ("Egg", "Soup"),
 }
 PLAN = {"model": "food"}
 
 
-def row(path: str, answer: str = "Egg", probability: float = 0.75, error: str | None = None) -> Row:
+def row(path: str, label: str = "Egg", probability: float = 0.75, error: str | None = None) -> Row:
     if error:
         return {
             **dict.fromkeys(COLUMNS),
@@ -46,7 +46,7 @@ def row(path: str, answer: str = "Egg", probability: float = 0.75, error: str | 
     same = {"sure": probability > 0.5, "error": None, "sha256": "ab" * 32}
     return {
         "path": path,
-        "answer": answer,
+        "label": label,
         "probability": probability,
         **same,
         "probabilities": probabilities,
@@ -150,7 +150,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
         journal.add([row("a.jpg")])
         with pytest.raises(UsageError, match="another run writes"):
             Journal(path, PLAN)
-    with pytest.raises(UsageError, match="of another model"):
+    with pytest.raises(UsageError, match="begun with other model"):
         Journal(path, {"model": "other"})
     (tmp_path / "list").write_text("z.jpg\nb.jpg")
     with (
@@ -172,7 +172,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
 def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.part"
     path.write_bytes(written + b"\n")
-    with pytest.raises(UsageError, match="has no rows of this run"):
+    with pytest.raises(UsageError, match="cannot be resumed"):
         Journal(path, PLAN)
     assert path.read_bytes() == written + b"\n"
 
@@ -229,11 +229,11 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist() == rows
     first, formula, failed = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
-    assert (first["path"], first["sure"], first["error"]) == ("a.jpg", "yes", "")
+    assert (first["path"], first["sure"], first["error"]) == ("a.jpg", "true", "")
     assert json.loads(first["probabilities"]) == rows[0]["probabilities"]
     assert formula["path"] == "'=cmd()"
     assert {spreadsheet_cell(f"{sign}1")[0] for sign in "=+-@\t\r\n"} == {"'"}
-    assert (failed["answer"], failed["error"]) == ("", "this is not a picture [x]")
+    assert (failed["label"], failed["error"]) == ("", "this is not a picture [x]")
 
 
 @pytest.mark.parametrize(

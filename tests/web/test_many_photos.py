@@ -12,10 +12,14 @@ from typing import Any
 
 import pillow_heif
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 from support.pages import PHONE, choose, fits, photo, violations, wait_until
 from support.web_app import StartWeb
+
+from gourmet.cli import main
+from gourmet.systems.food11.contract import SAMPLES
 
 
 def two_colours() -> bytes:
@@ -180,6 +184,53 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
         page.click("#history-json")
     saving.value.save_as(tmp_path / "history.json")
     assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
+
+
+def as_table(path: Path, file: str) -> dict[str, dict[str, str]]:
+    rows = csv.DictReader(io.StringIO(path.read_text(), newline=""))
+    return {Path(row[file]).name: row for row in rows}
+
+
+def test_api_page_history_and_command_answer_in_the_same_words(
+    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path
+) -> None:
+    """A photo that is sure, one that is not, and one of no food."""
+    words = ["label", "probability", "sure", "relevant", "food", "candidates"]
+    photos = {path.name: path.read_bytes() for path in sorted(SAMPLES.glob("0[68]*.jpg"))}
+    red = io.BytesIO()
+    Image.new("RGB", (400, 300), "red").save(red, "JPEG")
+    photos["red.jpg"] = red.getvalue()
+    page = visit(python_web.url)
+    page.set_input_files("#file", [photo(data, name) for name, data in photos.items()])
+    expect(page.locator(".card[data-state=answered]")).to_have_count(3)
+    for button, name in (("#cards-csv", "page.csv"), ("#history-csv", "history.csv")):
+        if button == "#history-csv":
+            page.click("#history summary")
+        with page.expect_download() as saving:
+            page.click(button)
+        saving.value.save_as(tmp_path / name)
+    for name, data in photos.items():
+        (tmp_path / name).write_bytes(data)
+    table = tmp_path / "command.csv"
+    command = [*map(str, (tmp_path / name for name in photos)), "--out", str(table), "--url", triton.http_url]
+    ended = CliRunner().invoke(main, ["classify", *command])
+    assert ended.exit_code == 0, ended.output
+    tables = [as_table(tmp_path / name, "file") for name in ("page.csv", "history.csv")]
+    tables.append(as_table(table, "path"))
+    for name, data in photos.items():
+        reply = python_web.request("POST", "/api/v1/classify", data, Content_Type="image/jpeg").json
+        (answer,) = reply["results"]
+        two = " or ".join(each["label"] for each in answer.get("candidates", ()))
+        for row in (rows[name] for rows in tables):
+            assert [column for column in row if column in words] == words
+            assert row["label"] == answer["label"]
+            assert row["candidates"] == two
+            assert [json.loads(row[word]) for word in ("sure", "relevant")] == [
+                answer["sure"],
+                answer["relevant"],
+            ]
+            assert float(row["probability"]) == pytest.approx(answer["probability"], abs=1e-3)
+            assert float(row["food"]) == pytest.approx(answer["food"], abs=1e-3)
 
 
 def test_an_open_card_is_what_the_history_shows_also_after_a_refresh(

@@ -1,6 +1,6 @@
 // Many cards: a compact grid, sorted or only some of them, the counts, and a table of all to save.
 import { inShort, cardOf } from "./card.js";
-import { asCsv } from "./history-store.js";
+import { WORDS, asCsv } from "./history-store.js";
 import { byId, save, settings, t } from "./ui.js";
 
 const COMPACT_ABOVE = 6;
@@ -8,7 +8,7 @@ const captioning = settings.mode === "caption";
 const cards = byId("cards");
 const compact = byId("compact");
 const COLUMNS = captioning ? ["file", "text", "written_by", "sure", "score", "model", "version", "error"]
-  : ["file", "label", "probability", "sure", "relevant", "model", "version", "error"];
+  : ["file", ...WORDS, "error"];
 let isChosen = false; // by the reader, and not by the number of cards
 
 /** Every card that has its answer or has failed: {card, row, group}. */

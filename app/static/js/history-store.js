@@ -1,4 +1,6 @@
 // Earlier answers, kept in this browser only: an IndexedDB of bounded size.
+import { settings } from "./ui.js";
+
 const NAME = "gourmetgram";
 const STORE = "answers";
 export const MOST = 60;
@@ -49,13 +51,14 @@ export async function add(entry) {
 
 export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
 
-const COLUMNS = ["at", "file", "label", "probability", "sure", "relevant", "model", "version"];
+/** The columns of an answer, in the words of the API. */
+export const WORDS = ["label", "probability", "sure", "relevant", ...(settings.subject ? [settings.subject] : []), "candidates", "model", "version"];
 
 export const asJson = (entries) => JSON.stringify(entries.map(({ id, shown, thumb, photo, original, answer, system, ...entry }) => entry), null, 2);
 
-export function asCsv(entries, columns = COLUMNS) {
+export function asCsv(entries, columns = ["at", "file", ...WORDS]) {
   const cell = (value) => {
-    const text = String(value ?? "");
+    const text = Array.isArray(value) ? value.map(({ label }) => label).join(" or ") : String(value ?? "");
     // A spreadsheet would take a file's name that begins like this for a formula.
     const safe = typeof value !== "number" && /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;

@@ -22,6 +22,7 @@ export async function remember(file, blob, answer, { original }, shown) {
     probability: answer.probability,
     sure: answer.sure,
     relevant: answer.relevant,
+    [settings.subject]: answer[settings.subject],
     candidates: answer.candidates,
     top: answer.top,
     model: answer.model.name,

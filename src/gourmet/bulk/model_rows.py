@@ -124,10 +124,12 @@ class PhotoRows(ModelRows):
 
     @cached_property
     def columns(self) -> Columns:
-        shown: Mapping[str, type] = {self._shows: bool} if self._tells_subject else {}
-        named = {"path": str, "answer": str, "probability": float, "sure": bool, **shown, "candidates": str}
+        subject: Mapping[str, type] = {"relevant": bool, self.contract.subject: float}
         return {
-            **named,
+            **{"path": str, "label": str, "probability": float, "sure": bool},
+            **(subject if self._tells_subject else {}),
+            "candidates": str,
+            "answer": str,  # the label's old name, which goes with the next version
             "error": str,
             "model": str,
             "version": str,
@@ -138,10 +140,6 @@ class PhotoRows(ModelRows):
     @property
     def _tells_subject(self) -> bool:
         return bool(self.contract.subject and self.model.subject_threshold)
-
-    @property
-    def _shows(self) -> str:
-        return f"shows_{self.contract.subject}"
 
     def _read(self, name: str) -> Example:
         try:
@@ -163,8 +161,8 @@ class PhotoRows(ModelRows):
                 f"{list(rows.shape)}: `gourmet doctor` checks the model"
             )
         relevance = self.contract.relevance(outputs, self.model)
-        shown = [None] * len(rows) if relevance is None else relevance.tolist()
-        return [self._answer(*row) for row in zip(rows.tolist(), shown, strict=True)]
+        shares = [None] * len(rows) if relevance is None else relevance.tolist()
+        return [self._answer(*row) for row in zip(rows.tolist(), shares, strict=True)]
 
     def _answer(self, probabilities: Sequence[float], relevance: float | None) -> Row:
         answer = _Answer(
@@ -174,22 +172,32 @@ class PhotoRows(ModelRows):
             relevance,
             self.model.subject_threshold,
         )
-        return {
-            "answer": answer.label if answer.relevant else f"not {self.contract.subject}",
-            "candidates": " or ".join(label for label, _ in answer.candidates) or None,
-            "probability": round(answer.probability if answer.relevant else 1 - (relevance or 0), 6),
+        row: Row = {
+            "label": answer.label,
+            "probability": round(answer.probability, 6),
             "sure": answer.sure,
-            self._shows: None if relevance is None else answer.relevant,
+            "relevant": answer.relevant,
+            self.contract.subject: None if relevance is None else round(relevance, 6),
+            "candidates": " or ".join(label for label, _ in answer.candidates) or None,
             "probabilities": {
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
         }
+        return {**row, "answer": in_short(row, self.contract.subject)[0]}
 
     def in_words(self, row: Row) -> str:
         """Return an answered row for a terminal."""
-        words = f"{row['candidates'] or row['answer']}, {row['probability']:.0%}"
-        is_sure = row["sure"] or row.get(self._shows) is False
+        label, share = in_short(row, self.contract.subject)
+        words = f"{row['candidates'] or label}, {share:.0%}"
+        is_sure = row["sure"] or row.get("relevant") is False
         return words if is_sure else f"{words}  (not sure)"
+
+
+def in_short(row: Row, subject: str) -> tuple[str, float]:
+    """Return the label and its probability; of a photo that shows something else, "not food" and its."""
+    if row.get("relevant") is False:
+        return f"not {subject}", 1 - float(row[subject])
+    return row["label"], float(row["probability"])
 
 
 class GeneratedRows(ModelRows):

@@ -77,7 +77,7 @@ class Journal:
             raise self._unwritten(exc) from exc
         except (LookupError, TypeError, ValueError) as exc:
             self.close()
-            raise UsageError(f"{path} has no rows of this run ({exc}): remove it") from exc
+            raise UsageError(f"{path} cannot be resumed ({exc}): remove it, or name another file") from exc
 
     def _count(self) -> int:
         header = self._file.readline()
@@ -89,7 +89,7 @@ class Journal:
             plan = json.loads(header)["plan"]
             changed = sorted(name for name in plan | self._plan if plan.get(name) != self._plan.get(name))
             if changed:
-                raise ValueError(f"they are of another {', '.join(changed)}")
+                raise ValueError(f"it was begun with other {' and '.join(changed)}")
         rows, end = 0, self._file.tell()
         for line in self._file:
             if not line.endswith(b"\n"):
@@ -171,7 +171,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "true" if value else "false"  # as in JSON
     return json.dumps(value) if isinstance(value, dict) else spreadsheet_cell(str(value))
 
 

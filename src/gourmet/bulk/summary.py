@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from gourmet.bulk.model_rows import in_short
 from gourmet.bulk.resumable_table import Row
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
@@ -40,11 +41,13 @@ class Summary:
     copied: int = 0
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Summary:
+    def of(cls, rows: Iterable[Row], subject: str = "") -> Summary:
         """Summarise `rows`, which is read twice; eight bytes of each row are in memory."""
         summary, digests = cls(), array("Q")
         summary.least_sure = heapq.nsmallest(
-            _SHOWN, summary._counted(rows, digests), key=lambda row: float(row["probability"])
+            _SHOWN,
+            summary._counted(rows, digests, subject),
+            key=lambda row: in_short(row, subject)[1],
         )
         values, counts = np.unique(np.frombuffer(digests, np.uint64), return_counts=True)
         summary.copied = int((counts[counts > 1] - 1).sum())
@@ -55,18 +58,18 @@ class Summary:
         summary.copies = list(shown.values())
         return summary
 
-    def _counted(self, rows: Iterable[Row], digests: array[int]) -> Iterator[Row]:
+    def _counted(self, rows: Iterable[Row], digests: array[int], subject: str) -> Iterator[Row]:
         """Count the rows, and yield those that have an answer."""
         for row in rows:
             self.total += 1
             if row["sha256"]:
                 digests.append(_number(row["sha256"]))
-            if row["error"] or None in (row["answer"], row["probability"]):
+            if row["error"] or None in (row["label"], row["probability"]):
                 self.failures[_reason(row["error"] or "no answer")] += 1
                 if len(self.failed) < _SHOWN:
                     self.failed.append(row)
                 continue
-            self.counts[row["answer"]] += 1
+            self.counts[in_short(row, subject)[0]] += 1
             self.sure += bool(row["sure"])
             yield row
 
@@ -91,7 +94,10 @@ class Summary:
         return [(str(row["path"]), str(row["error"])) for row in self.failed]
 
     def page(self, contract: PictureClassifier, command: str, when: str) -> str:
-        sheet = [(row, _thumbnail(contract, str(row["path"]))) for row in self.least_sure]
+        sheet = [
+            (row["path"], *in_short(row, contract.subject), _thumbnail(contract, str(row["path"])))
+            for row in self.least_sure
+        ]
         return render(
             "bulk/summary.html",
             title="Photos classified",
@@ -99,7 +105,7 @@ class Summary:
             command=command,
             when=when,
             summary=self,
-            sheet=[(row, picture) for row, picture in sheet if picture],
+            sheet=[row for row in sheet if row[-1]],
             classes=self._drawn(),
         )
 

@@ -101,7 +101,7 @@ def _whole(by: Generating, paths: Sequence[str], *, as_csv: bool) -> None:
                 click.echo(printable(f"{path}: {row['error']}"), err=True)
                 failed += 1
             elif as_csv:
-                sure = {True: "yes", False: "no", None: ""}[row.get("sure")]
+                sure = {True: "true", False: "false", None: ""}[row.get("sure")]
                 names = spreadsheet_cell(printable(path)), spreadsheet_cell(row["caption"])
                 table.writerow((*names, sure, f"{row['score'] or 0:.3f}"))
             else:

@@ -85,10 +85,10 @@ def _to_terminal(inputs: Inputs, photo_rows: PhotoRows, how: HowMany) -> None:
 def _to_table(inputs: Inputs, photo_rows: PhotoRows, how: HowMany, out: Path) -> None:
     from gourmet.runtime.files import write_whole
 
-    plan = {"model": photo_rows.model.name, "inputs": inputs.sources}
+    plan = {"model": photo_rows.model.name, "inputs": inputs.sources, "columns": list(photo_rows.columns)}
     table = table_of(inputs, photo_rows, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
     with table as rows:
-        summary, page = Summary.of(rows), out.with_suffix(".html")
+        summary, page = Summary.of(rows, photo_rows.contract.subject), out.with_suffix(".html")
         command = shlex.join(["gourmet", *sys.argv[1:]])
         write_whole(
             page, summary.page(photo_rows.contract, command, datetime.now(UTC).isoformat(timespec="seconds"))
