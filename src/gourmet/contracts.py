@@ -40,8 +40,15 @@ LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
+# JSON: by threshold, the share of held-out examples that is answered, and the share of those that is right.
+COVERAGE_PARAMETER: Final = "coverage"
 # Results of evaluating a network, which belong to a version's part of the config.
-CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
+CALIBRATION_PARAMETERS: Final = (
+    TEMPERATURE_PARAMETER,
+    THRESHOLD_PARAMETER,
+    SUBJECT_THRESHOLD_PARAMETER,
+    COVERAGE_PARAMETER,
+)
 
 
 def client_of_request(parameters: str) -> str:

@@ -324,7 +324,7 @@ def newest(model: Path) -> Path:
 
 def recalibrate(
     models: Sequence[Path],
-    calibration: Mapping[str, float],
+    calibration: Mapping[str, float | str],
     facts: Mapping[str, Any],
     served: Callable[[Path], None] = lambda _model: None,
 ) -> None:

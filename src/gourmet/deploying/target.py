@@ -59,7 +59,7 @@ class Deployment:
     targets: Mapping[str, Target]  # by format
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the manifest says of the weights
     # Numbers that go into the model's config with a version, and change back with a rollback.
-    calibration: Mapping[str, float] = field(default_factory=dict)
+    calibration: Mapping[str, float | str] = field(default_factory=dict)
     # Tells what was deployed together, and is gone back from together.
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
@@ -82,7 +82,7 @@ class Export(Protocol):
 class Calibrated:
     """A threshold for relying on a model's answers, and the measurements at it."""
 
-    calibration: Mapping[str, float]
+    calibration: Mapping[str, float | str]
     facts: Mapping[str, Any]  # what the manifest says of it
     lines: Sequence[str]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
-from gourmet.contracts import CALIBRATION_PARAMETERS
+from gourmet.contracts import CALIBRATION_PARAMETERS, COVERAGE_PARAMETER
 from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
 from gourmet.runtime.manifest import PARAMETER, REQUIRED
 
@@ -46,19 +46,24 @@ class ConfigFile:
             )
         return cls(model, by_hand, as_json(parse(generated)))
 
-    def with_version(self, calibration: Mapping[str, float], dims: Mapping[str, Sequence[int]]) -> ConfigFile:
+    def with_version(
+        self, calibration: Mapping[str, float | str], dims: Mapping[str, Sequence[int]]
+    ) -> ConfigFile:
         """Return the config with a version's calibration and its shapes of generated inputs and outputs.
 
         Without calibration, the values of the previous version are removed.
         """
-        if wrong := [name for name, value in calibration.items() if not math.isfinite(value)]:
+        numbers = {name: value for name, value in calibration.items() if not isinstance(value, str)}
+        if wrong := [name for name, value in numbers.items() if not math.isfinite(value)]:
             raise RepositoryError(
                 f"{', '.join(wrong)} of {self.model.name} is not a finite number: calibrate again"
             )
         generated = copy.deepcopy(self.generated)
         before = generated.pop("parameters", {})
         parameters = {name: value for name, value in before.items() if name not in CALIBRATION_PARAMETERS}
-        parameters |= {name: {"string_value": f"{value:.4f}"} for name, value in calibration.items()}
+        texts = {name: f"{value:.4f}" for name, value in numbers.items()}
+        texts |= {name: value for name, value in calibration.items() if isinstance(value, str) and value}
+        parameters |= {name: {"string_value": text} for name, text in texts.items()}
         if parameters:
             generated["parameters"] = parameters
         for tensor in (tensor for part in _TENSORS for tensor in generated.get(part, ())):
@@ -68,7 +73,10 @@ class ConfigFile:
     def of_manifest(self, manifest: Mapping[str, Any]) -> ConfigFile:
         """Return the config with the values of a version's manifest."""
         generated = replace(self, generated=dict(manifest.get("config", self.generated)))
-        calibration = {name: float(value) for name, value in manifest.get("calibration", {}).items()}
+        calibration = {
+            name: str(value) if name == COVERAGE_PARAMETER else float(value)
+            for name, value in manifest.get("calibration", {}).items()
+        }
         return generated.with_version(calibration, manifest.get("dims", {}))
 
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ Classes = npt.NDArray[np.integer[Any]]
 _Z95: Final = 1.96
 _BINS: Final = 15
 _TEMPERATURES: Final = np.geomspace(0.2, 5.0, 241)
+# The thresholds that the page offers, beside the chosen one.
+_SHOWN: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,14 @@ def coverage_curve(probabilities: Scores, classes: Classes) -> list[Operating]:
     """Coverage and accuracy at every hundredth of a threshold that leaves an answer to give."""
     points = [operating_at(hundredth / 100, probabilities, classes) for hundredth in range(100)]
     return [point for point in points if point.coverage]
+
+
+def coverage_text(threshold: float, probabilities: Scores, classes: Classes) -> str:
+    """Coverage and accuracy at some thresholds, the chosen one among them, as JSON for a model's config."""
+    points = [operating_at(each, probabilities, classes) for each in sorted({*_SHOWN, threshold})]
+    return json.dumps(
+        [[round(number, 4) for number in vars(point).values()] for point in points if point.coverage]
+    )
 
 
 def choose_threshold(curve: list[Operating], accuracy_goal: float) -> Operating:

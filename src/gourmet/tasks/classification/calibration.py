@@ -15,11 +15,15 @@ from gourmet.tasks import evaluation_file
 
 @dataclass(frozen=True)
 class Calibration:
-    """A temperature and thresholds; unless it was evaluated, a network's confidence is taken as it is."""
+    """A temperature and thresholds; unless it was evaluated, a network's confidence is taken as it is.
+
+    `coverage` is what other thresholds would do: see `accuracy.coverage_text`.
+    """
 
     temperature: Annotated[FiniteFloat, Field(gt=0)] = 1.0
     threshold: FiniteFloat = 0.0
     subject_threshold: FiniteFloat = 0.0
+    coverage: str = ""
 
 
 _READ: Final = TypeAdapter(Calibration)

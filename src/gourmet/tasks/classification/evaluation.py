@@ -31,6 +31,7 @@ from gourmet.tasks.classification.accuracy import (
     calibration_error,
     choose_threshold,
     coverage_curve,
+    coverage_text,
     fit_temperature,
     of_origins,
     operating_at,
@@ -160,7 +161,12 @@ class EvaluatedClassifier:
             f"{part.unsure:.1%} not sure"
             for name, part in self.others.items()
         ]
-        return [*parts, ", ".join(f"{name} {value:.3f}" for name, value in vars(self.calibration).items())]
+        chosen = self.calibration
+        return [
+            *parts,
+            f"temperature {chosen.temperature:.3f}, threshold {chosen.threshold:.3f}, "
+            f"subject_threshold {chosen.subject_threshold:.3f}",
+        ]
 
     def write(self, weights: Path, title: str) -> Path:
         """Leave what deploying needs beside the weights, and a report, whose path is returned."""
@@ -310,7 +316,7 @@ def calibrated(
     )
     goals = {GIVEN: _GOAL}
     chosen = calibrate({GIVEN: part}, goals, 0.0 if is_logits else 1.0)
-    chosen = replace(chosen, threshold=max(chosen.threshold, _MIN_THRESHOLD))
+    chosen = _with_coverage(replace(chosen, threshold=max(chosen.threshold, _MIN_THRESHOLD)), [part])
     return EvaluatedClassifier(
         chosen, goals, {GIVEN: measure(part, system.labels, chosen)}, {}, system.labels
     )
@@ -335,7 +341,14 @@ def calibrate(
         ).threshold
         for name, part in parts.items()
     )
-    return replace(calibration, threshold=threshold)
+    return _with_coverage(replace(calibration, threshold=threshold), [*parts.values()])
+
+
+def _with_coverage(calibration: Calibration, parts: Sequence[Answered]) -> Calibration:
+    """Add what other thresholds would do to the pictures of all `parts`."""
+    rows = np.concatenate([part.probabilities(calibration) for part in parts])
+    classes = np.concatenate([part.classes for part in parts])
+    return replace(calibration, coverage=coverage_text(calibration.threshold, rows, classes))
 
 
 def measure(part: Answered, labels: Sequence[str], calibration: Calibration) -> Measured:

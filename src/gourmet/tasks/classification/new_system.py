@@ -97,7 +97,7 @@ def deployment_of(
 ) -> Deployment:
     """Return the system's weights, ready to be deployed as `onnx`."""
     # What a label has to reach where several may apply; yours to change, in the model's config.
-    threshold = {"threshold": 0.5} if system.multi_label else {}
+    threshold: dict[str, Any] = {"threshold": 0.5} if system.multi_label else {}
     if not given:
         trained = described_parts.export(system).open(weights, data, tick)
         return replace(trained, calibration={**trained.calibration, **threshold})
