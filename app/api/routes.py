@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, jsonify, render_template, request
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import TypeAdapter
 
 from app.api import photo_calls, schemas
 from app.api.photo_calls import answer_of
@@ -24,6 +26,7 @@ from app.core.http import API, CONTENT_POLICY, JSON, marked, unstored
 from app.core.messages import t
 from app.core.metrics import Metrics
 from gourmet.client.deadline import Deadline
+from gourmet.contracts import COVERAGE_PARAMETER
 
 EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples' files; the page shows the reader's own.
@@ -48,6 +51,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 labels=list(each.labels),
                 input=schemas.TensorInput.model_validate(asdict(each.info.inputs[0])),
                 threshold=each.threshold,
+                coverage=_coverage(each.info.parameters.get(COVERAGE_PARAMETER, "")),
                 bytes_kind=each.bytes_kind,
             )
             for each in classifier.models(Deadline(settings.request_deadline_s), system())
@@ -127,6 +131,14 @@ def _add_probes(app: Flask, services: Services) -> None:
         return Response(measured.text(), content_type=CONTENT_TYPE_LATEST)
 
     app.register_blueprint(routes)
+
+
+def _coverage(text: str) -> list[schemas.Coverage] | None:
+    """Read the curve in a model's config; None for a model without one."""
+    with suppress(ValueError):
+        points = TypeAdapter(list[tuple[float, float, float]]).validate_json(text)
+        return [schemas.Coverage(threshold=at, answered=share, right=right) for at, share, right in points]
+    return None
 
 
 def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:

@@ -133,6 +133,14 @@ class TensorInput(Schema):
     shape: list[int]
 
 
+class Coverage(Schema):
+    """Measured on held-out pictures, if only answers of at least `threshold` were sure."""
+
+    threshold: float
+    answered: float
+    right: float
+
+
 class PictureModel(Schema):
     name: str
     version: str
@@ -140,6 +148,7 @@ class PictureModel(Schema):
     labels: list[str]
     input: TensorInput
     threshold: float
+    coverage: list[Coverage] | None = None
     bytes_kind: Literal["photo", "pixels", "tensor"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -106,6 +107,9 @@ def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measure
     assert found.parts["validation"].at_threshold.accuracy >= 0.75
     alone = evaluate(parts, LABELS, {"validation": 0.75})
     assert found.calibration.threshold > alone.calibration.threshold
+    curve = json.loads(found.calibration.coverage)
+    assert found.calibration.threshold in [threshold for threshold, _, _ in curve]
+    assert [answered for _, answered, _ in curve] == sorted((row[1] for row in curve), reverse=True)
 
 
 def test_pictures_of_something_else_are_counted_by_what_is_said_of_them() -> None:

@@ -186,6 +186,59 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
 
 
+def test_the_slider_marks_the_cards_by_another_threshold_and_changes_nothing_else(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    answers = {"a.jpg": ("Soup", 0.96), "b.jpg": ("Egg", 0.65), "c.jpg": ("Soup", 0.88)}
+
+    def answered_by_name(route: Route) -> None:
+        answer = route.fetch().json()
+        body = route.request.post_data_buffer or b""
+        label, probability = answers[next(name for name in answers if f'"{name}"'.encode() in body)]
+        answer["results"][0] |= {
+            **{"label": label, "probability": probability, "sure": probability >= 0.85},
+            **{"relevant": True, "doubtful": False},
+        }
+        answer["results"][0].pop("candidates", None)
+        route.fulfill(json=answer)
+
+    def photos(page: Page) -> None:
+        page.route("**/api/v1/classify?*", answered_by_name)
+        page.set_input_files("#file", [photo(two_colours(), name) for name in answers])
+        expect(page.locator(".card[data-state=answered]")).to_have_count(3)
+
+    page = visit(python_web.url, reduced_motion="reduce")
+    photos(page)
+    counts, slider = page.locator("#counts"), page.get_by_label("When is an answer sure?")
+    expect(counts).to_have_text("3 answered: Soup 2, not sure 1")
+    expect(page.locator("#strict-note")).to_contain_text("Sure from 85 %")
+    expect(page.locator("#strict-note")).to_contain_text("58 have a sure answer, and 95 % of those are right")
+    assert violations(page) == []
+    slider.press("End")
+    expect(counts).to_have_text("3 answered: not sure 3")
+    expect(page.get_by_label("a.jpg", exact=True).locator(".doubt")).to_contain_text("below the 99 %")
+    slider.press("Home")
+    expect(counts).to_have_text("3 answered: Soup 2, Egg 1")
+    expect(page.get_by_label("b.jpg", exact=True).locator("h3 .label")).to_have_text("Egg")
+    expect(page.locator(".card .doubt")).to_have_count(0)
+    page.get_by_label("Only not sure").check()
+    expect(page.locator(".card:visible")).to_have_count(0)
+    slider.press("End")
+    expect(page.locator(".card:visible")).to_have_count(3)
+
+    def without_curve(route: Route) -> None:
+        listed = route.fetch().json()
+        for model in listed["models"]:
+            model.pop("coverage", None)
+        route.fulfill(json=listed)
+
+    other = visit(python_web.url)
+    other.route("**/api/v1/models?*", without_curve)
+    photos(other)
+    expect(other.locator("#counts")).to_have_text("3 answered: Soup 2, not sure 1")
+    expect(other.locator("#strict")).to_be_hidden()
+
+
 def as_table(path: Path, file: str) -> dict[str, dict[str, str]]:
     rows = csv.DictReader(io.StringIO(path.read_text(), newline=""))
     return {Path(row[file]).name: row for row in rows}

@@ -7,6 +7,7 @@ import { bytes, h, icon, menu, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
 import { Square } from "./square.js";
+import { judged } from "./strictness.js";
 
 /** The label, or all that apply where a picture may have several. */
 export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
@@ -36,6 +37,7 @@ export class Card {
   #below = h("div", { class: "more" });
   #address = "";
   #row = null;
+  judge = () => {}; // shows the answer at the threshold that the reader chose
 
   constructor(file, id, handlers, added = 0) {
     this.name = file.name;
@@ -137,6 +139,17 @@ export class Card {
     [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")], () => ({ file: this.name, error: `${title}: ${message}` }));
   }
 
+  /** Show a label and whether it is sure, or what speaks against it, at the head of an answer. */
+  #verdict(article, answer) {
+    const heading = objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
+      h("span", { class: "label" }, ...soft(inShort(answer))),
+      h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, each) => sum + each.probability, 0))));
+    article.className = answer.sure ? "answer" : "answer unsure";
+    article.querySelector(".doubt")?.remove();
+    article.querySelector("h3").replaceWith(heading);
+    if (!answer.sure) heading.after(h("p", { class: "doubt" }, this.#doubt(answer)));
+  }
+
   /** The answer of one model. */
   answered(photo, answer, sent) {
     this.#more.replaceChildren();
@@ -144,13 +157,11 @@ export class Card {
     const phases = sent.ms ? [["shrink", sent.ms], ...answer.phases] : answer.phases;
     const size = photo.size < sent.original
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
-    this.#set("answered", [h("article", { class: answer.sure ? "answer" : "answer unsure" },
-      objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
-        h("span", { class: "label" }, ...soft(inShort(answer))),
-        h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, each) => sum + each.probability, 0)))),
-      answer.sure ? null : h("p", { class: "doubt" }, this.#doubt(answer)),
-      ranking(answer.top), waterfall(phases, answer, h("span", {}, size)))],
-    [this.#menu()], () => ({ ...answer, file: this.name, model: answer.model.name, version: answer.model.version }));
+    const article = h("article", {}, h("h3"), ranking(answer.top), waterfall(phases, answer, h("span", {}, size)));
+    this.judge = () => this.#verdict(article, judged(answer));
+    this.judge();
+    this.#set("answered", [article], [this.#menu()],
+      () => ({ ...judged(answer), file: this.name, model: answer.model.name, version: answer.model.version }));
     document.dispatchEvent(new CustomEvent("gourmet:answered",
       { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more, below: this.#below } }));
   }

@@ -60,6 +60,10 @@ function refresh() {
 }
 
 new MutationObserver(refresh).observe(cards, { childList: true, subtree: true, attributeFilter: ["data-state"] });
+document.addEventListener("gourmet:strictness", () => {
+  for (const card of cards.children) cardOf(card).judge();
+  refresh();
+});
 compact.addEventListener("input", () => { isChosen = true; });
 byId("many").addEventListener("input", refresh);
 byId("cards-csv").addEventListener("click", () =>
