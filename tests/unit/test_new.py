@@ -103,6 +103,8 @@ def test_with_labelled_pictures_it_knows_how_sure_it_may_be_and_without_them_it_
     assert done.exit_code == 0, done.output
     assert "written to flowers_onnx" in done.output
     chosen = threshold_of(models)
+    curve = json.loads(read_config(models / "flowers_onnx").parameters["coverage"].string_value)
+    assert chosen in [threshold for threshold, _, _ in curve]
     assert chosen > 0
     shutil.rmtree(tmp_path / "systems" / "flowers")
     shutil.rmtree(models)
