@@ -159,7 +159,7 @@ def table_by_ray(inputs: NamedInputs, opened: Callable[[], AskedModel], how: How
 def generated_table(
     inputs: NamedInputs, by: Generating, out: Path, engine: Engine, *, plan: Mapping[str, Any], doing: str
 ) -> None:
-    """Write a table of texts that a model made, and say how many inputs have none."""
+    """Write a table of generated texts, and report how many inputs have an answer."""
     if engine == "ray":
         table_by_ray(inputs, by.open, by.how, out)
         return

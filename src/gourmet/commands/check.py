@@ -1,4 +1,4 @@
-"""`gourmet check`: how right and how fast a served model answers, asked through the server."""
+"""`gourmet check`: measure the accuracy and speed of a served model, through the server."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from gourmet.systems import registry
     "--resume",
     type=PATH,
     metavar="FOLDER",
-    help="Keep every answer in FOLDER, and go on from those of a check that was stopped.",
+    help="Keep every answer in FOLDER; the same command resumes a stopped check.",
 )
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
 @report_options
@@ -91,7 +91,7 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
 
     if calibrate:
         if not how["data"]:
-            raise UsageError("--calibrate chooses on labelled examples: name them with --data")
+            raise UsageError("--calibrate needs labelled examples: name them with --data")
         from gourmet.serving.overview import owner_of
 
         folders = how["repository"], own_models()

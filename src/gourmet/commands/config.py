@@ -43,7 +43,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option(
     "--response-cache/--no-response-cache",
     default=None,
-    help="Cache answers, where Triton was started with a cache (gourmet up --response-cache MB).",
+    help="Cache answers, if Triton has a cache (gourmet up --response-cache MB).",
 )
 @click.option("--engine", type=click.Choice(ENGINES), help="Engine on the CPU, of a model that has several.")
 @click.option(
@@ -52,7 +52,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 @click.option(
     "--versions",
     type=versions,
-    help="Versions that serve side by side, like 1,2, or all; more than one is asked for as NAME/VERSION.",
+    help="Versions that serve side by side, like 1,2, or all; clients choose one by NAME/VERSION.",
 )
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @click.option("--yes", is_flag=True, help="Start more instances than this machine seems to have memory for.")

@@ -54,7 +54,9 @@ def _hand_in(ctx: click.Context, _param: click.Parameter, arguments: tuple[str, 
 @click.option("--lab-port", default=8888, type=click.IntRange(1, 65535), help="Port of JupyterLab.")
 @port_options(found=True)
 @url_option("Triton's address.  [default: --http-port of this machine]", required=False)
-@click.option("--fresh", is_flag=True, help="Begin again: put the work so far aside, and restore the server.")
+@click.option(
+    "--fresh", is_flag=True, help="Start again: move the work so far aside, and restore the server."
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, is_eager=True, callback=_hand_in)
 def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...], **ports: int) -> None:
     """Open the lab's notebooks in JupyterLab, until Ctrl-C; or hand in: `gourmet lab hand-in`.
