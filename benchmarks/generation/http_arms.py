@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from generation import ctranslate2_model
 from generation.sentences import BenchExamples, Sentences, same_as_alone
@@ -38,13 +38,18 @@ def _measure_of(
     env: Mapping[str, str],
     cwd: Path,
     http: Callable[[], Http],
-    body: Callable[[Any], dict[str, Any]],
+    options: Mapping[str, bool],
     read: Callable[[bytes], str],
 ) -> Iterator[Measure]:
-    """Start a server, and yield the function that measures it; `read` returns the text of an answer."""
+    """Start a server and yield the function that measures it.
+
+    A request has a text and the `options`; `read` returns the text of an answer.
+    """
     requests = [
-        Request((number,), json.dumps(body(example)).encode(), {"Content-Type": "application/json"})
-        for number, example in enumerate(examples.examples)
+        Request(
+            (number,), json.dumps({"text": text, **options}).encode(), {"Content-Type": "application/json"}
+        )
+        for number, text in enumerate(examples.examples)
     ]
     with started(arm, command, env, cwd, lambda: ask_each(http(), requests[:1])):
         alone = [read(reply.body) for reply in ask_each(http(), requests)]
@@ -67,8 +72,9 @@ def web_app(sentences: Sentences) -> Contender:
             for option, other in zip(("--http-port", "--grpc-port", "--metrics-port"), others, strict=True):
                 command += [option, str(other)]
             http = partial(Http, f"127.0.0.1:{port}", "/api/v1/translate", streams=True)
-            body = lambda text: {"text": text, "stream": True}  # noqa: E731
-            with _measure_of(WEB, sentences, command, {}, Path(home), http, body, _last_event) as measure:
+            with _measure_of(
+                WEB, sentences, command, {}, Path(home), http, {"stream": True}, _last_event
+            ) as measure:
                 yield measure
 
     return Contender(WEB, [BenchLoad(WEB, sentences.system, 1)], start)
@@ -79,6 +85,10 @@ def _last_event(events: bytes) -> str:
     if not done:
         raise ValueError("the answer has no end")
     return str(json.loads(data)["text"])
+
+
+def _translation(body: bytes) -> str:
+    return str(json.loads(body)["translation"])
 
 
 def behind_fastapi(
@@ -102,10 +112,7 @@ def behind_fastapi(
                 "PYTHONDONTWRITEBYTECODE": "1",
             }
             http = partial(Http, f"127.0.0.1:{port}", "/translate")
-            read = lambda body: str(json.loads(body)["translation"])  # noqa: E731
-            with _measure_of(
-                arm, sentences, command, env, _SERVERS, http, lambda text: {"text": text}, read
-            ) as measure:
+            with _measure_of(arm, sentences, command, env, _SERVERS, http, {}, _translation) as measure:
                 yield measure
 
     return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _LEVELS], start)
