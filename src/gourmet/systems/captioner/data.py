@@ -1,4 +1,4 @@
-"""Photos and what people said of them, and how near a caption comes to that.
+"""Photos and what people said of them, and the score of captions against that.
 
 Data are a folder with
     photos.zip     the photos
@@ -23,6 +23,10 @@ from gourmet.pictures.decode import Pixels, squashed_pixels
 from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, spread
 
+_FOLDER: Final = (
+    "data are a folder with photos.zip, captions.tsv (the name of a photo, a tab, a caption) and "
+    "splits/train.txt, dev.txt and test.txt (a name a line)"
+)
 PARTS: Final = {"train": "train", "validation": "dev", "test": "test"}
 PHOTOS: Final = "photos.zip"
 CAPTIONS: Final = "captions.tsv"
@@ -100,7 +104,7 @@ def _text(path: Path) -> str:
     try:
         return read_text(path).removeprefix("\ufeff")
     except (OSError, ValueError) as exc:
-        raise BadData(f"{path} cannot be read: {exc}. Wanted is {' '.join(str(__doc__).split())}") from exc
+        raise BadData(f"{path} cannot be read: {in_short(exc)}; {_FOLDER}") from exc
 
 
 TOKENIZER: Final = "lower case, words of letters, digits and inner ' and -, 's apart, no punctuation"
