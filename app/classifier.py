@@ -145,25 +145,25 @@ class Classifier:
         with_server_timing: bool = False,
     ) -> Prediction:
         """Raise PictureError for a photo that cannot be used and ServingError for all else."""
-        asked: ServedModel | None = None
+        served: ServedModel | None = None
         try:
-            asked = self._find(model, deadline, system)
+            served = self._find(model, deadline, system)
             try:
-                return self._ask(asked, photo, deadline, request_id, with_server_timing)
+                return self._ask(served, photo, deadline, request_id, with_server_timing)
             except RefusedByModel:
                 # The model may have been replaced by one that takes something else.
-                before, asked = asked, self._looked_at_afresh(asked, deadline)
-                if asked.info.inputs == before.info.inputs:
+                before, served = served, self._looked_at_afresh(served, deadline)
+                if served.info.inputs == before.info.inputs:
                     raise
-                return self._ask(asked, photo, deadline, request_id, with_server_timing)
+                return self._ask(served, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
-            decoded_there = isinstance(error, RefusedByModel) and asked and asked.bytes_kind == "photo"
-            if isinstance(error, RefusedByModel) and decoded_there and (said := refused_picture(error)):
-                raise said from error
+            decoded_there = isinstance(error, RefusedByModel) and served and served.bytes_kind == "photo"
+            if isinstance(error, RefusedByModel) and decoded_there and (refusal := refused_picture(error)):
+                raise refusal from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
             # nobody here has looked at it before: a photo that is answered is looked at only once.
             self._refuse_if_bad(
-                asked.system if asked else self._models.systems[system or self._first], photo, deadline
+                served.system if served else self._models.systems[system or self._first], photo, deadline
             )
             if decoded_there:
                 _log.warning("a photo was refused: %s", error)
@@ -215,13 +215,13 @@ class Classifier:
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Return the ready models, of `system` or of all systems."""
-        found = []
-        for each in self._models.ready(deadline, system):
+        models = []
+        for served in self._models.ready(deadline, system):
             try:
-                found.append(ServedModel.of(each))
+                models.append(ServedModel.of(served))
             except InferenceFailed as exc:
                 _log.warning("not listed: %s", exc)
-        return found
+        return models
 
     def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
         """The configured model of `system` as Triton has it now; raise ServingError where it is not ready."""
@@ -236,37 +236,37 @@ class Classifier:
         return self._find(served.info.target, deadline, served.system.name, afresh=True)
 
     def _ask(
-        self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
+        self, served: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
-        system, spec = asked.system, asked.info.inputs[0]
+        system, spec = served.system, served.info.inputs[0]
         phases: dict[str, float] = {}
         started = time.perf_counter()
         # Held while a photo is answered that a model may decode for long, for the sake of others.
-        place: AbstractContextManager[None] = nullcontext()
+        decoding: AbstractContextManager[None] = nullcontext()
         with tracing.span("decode", photo_bytes=len(photo)):
-            if asked.bytes_kind == "photo":
+            if served.bytes_kind == "photo":
                 tensor = system.encode(photo, spec.datatype)
                 phases["decode"] = _ms_since(started)
-                place = self._decoding.there(photo, deadline)
+                decoding = self._decoding.there(photo, deadline)
             else:
                 pixels = self.pixels(system, photo, deadline)
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()
                 tensor = system.arrange(pixels, spec.datatype)
                 phases["preprocess"] = _ms_since(decoded)
-        before = self._counted(asked.info.name, deadline) if with_server_timing else None
+        before = self._counted(served.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        with place:
-            answer = self._triton.infer(asked.info.target, {spec.name: tensor}, deadline, request_id)
+        with decoding:
+            answer = self._triton.infer(served.info.target, {spec.name: tensor}, deadline, request_id)
         phases["triton"] = _ms_since(prepared)
-        inside = self._inside(asked.info.name, before, deadline) if before else None
-        if answer.model_version != asked.info.version:  # it was replaced since it was described
+        inside = self._inside(served.info.name, before, deadline) if before else None
+        if answer.model_version != served.info.version:  # it was replaced since it was described
             try:
-                replacement = f"{asked.info.name}/{answer.model_version}"
-                asked = self._find(replacement, deadline, system.name)
+                replacement = f"{served.info.name}/{answer.model_version}"
+                served = self._find(replacement, deadline, system.name)
             except (ModelNotReady, UnknownModel):  # and that one too
-                asked = self._looked_at_afresh(asked, deadline)
-                return self._ask(asked, photo, deadline, request_id, with_server_timing)
-        return _prediction(asked, answer, phases, inside)
+                served = self._looked_at_afresh(served, deadline)
+                return self._ask(served, photo, deadline, request_id, with_server_timing)
+        return _prediction(served, answer, phases, inside)
 
     def _counted(self, model: str, deadline: Deadline) -> ModelStatistics | None:
         with suppress(ServingError):
@@ -290,18 +290,18 @@ def _ms_since(moment: float) -> float:
 
 
 def _prediction(
-    asked: ServedModel, answer: Answer, phases: Mapping[str, float], inside: ServerTiming | None = None
+    served: ServedModel, answer: Answer, phases: Mapping[str, float], inside: ServerTiming | None = None
 ) -> Prediction:
-    relevance = asked.system.relevance(answer.outputs, asked.info)
+    relevance = served.system.relevance(answer.outputs, served.info)
     return Prediction(
-        asked.system,
-        asked.labels,
-        tuple(_probabilities(answer, asked, 1)[0].tolist()),
-        asked.info.name,
+        served.system,
+        served.labels,
+        tuple(_probabilities(answer, served, 1)[0].tolist()),
+        served.info.name,
         answer.model_version,
-        asked.threshold,
+        served.threshold,
         None if relevance is None else float(relevance[0]),
-        asked.subject_threshold,
+        served.subject_threshold,
         phases,
         answer.bytes_sent,
         inside,
