@@ -120,15 +120,13 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("kind", ["drawn", pytest.param("real", marks=pytest.mark.slow)])
 def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
-    kind: str, triton: Any, committed: Path, request: pytest.FixtureRequest
+    triton: Any, committed: Path, drawn: Path
 ) -> None:
-    data = request.getfixturevalue("drawn" if kind == "drawn" else "food_photos")
     network, _ = load(committed)
-    answered = EVALUATION.answers(network, data, "test", limit=66, device="cpu", tick=lambda share: None)
+    answered = EVALUATION.answers(network, drawn, "test", limit=44, device="cpu", tick=lambda share: None)
     right = accuracy(answered.logits, answered.classes, contract.SYSTEM.labels)
-    found = checked(triton.http_url, "food_classifier_onnx", data, limit=66)
+    found = checked(triton.http_url, "food_classifier_onnx", drawn)
     assert found.problems() == []
     assert found.pictures.names == answered.names
     served = found.answers.probabilities
@@ -138,7 +136,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     assert found.quality.accuracy.top1 == right.top1
     assert found.quality.accuracy.balanced == right.balanced
     for model in ("food_classifier", "food_classifier_int8"):
-        int8 = checked(triton.http_url, model, data, limit=66, weights=committed)
+        int8 = checked(triton.http_url, model, drawn, weights=committed)
         assert int8.problems() == []
         assert isinstance(int8.eager, Agreement)
         assert int8.eager.top1 == right.top1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from support.triton import RunningTriton
 
 from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
-from gourmet.deploying.deploy import load, rollback
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
 from gourmet.serving.connect import ask_sample, connect
@@ -126,21 +124,3 @@ def test_every_model_of_a_system_says_the_same_of_the_sample_about_as_surely(
 def test_a_model_that_is_not_there_is_named(triton: RunningTriton) -> None:
     with pytest.raises(ModelUnavailable, match="'no_soup' is not ready"):
         ask_sample(triton.http_url, "food11", "no_soup")
-
-
-def test_after_a_second_version_and_its_rollback_the_model_is_ready_as_before(
-    lab_triton: RunningTriton,
-) -> None:
-    """Triton keeps a row for each version that it ever loaded, in any order."""
-    folder = lab_triton.repository / "digits"
-    shutil.copytree(DEFAULT / "digits", folder)
-    load(lab_triton.http_url, "digits")
-    with connect(lab_triton.http_url) as client:
-        shutil.copytree(folder / "1", folder / "2")
-        load(lab_triton.http_url, "digits")
-        assert client.describe("digits").version == "2"
-        rollback([folder])
-        load(lab_triton.http_url, "digits")
-        assert client.index()["digits"]["state"] == "READY"
-        assert client.describe("digits").version == "1"
-    assert "the sample is 3" in ask_sample(lab_triton.http_url, "digits", "digits")

@@ -114,7 +114,7 @@ def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
 ) -> None:
     many = tmp_path / "list.txt"
     some = sorted(str(path) for path in (photos / "0").iterdir())
-    many.write_text("\n".join(some * 60))
+    many.write_text("\n".join(some * 40))
     out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     argv = [GOURMET, "classify", many, "--out", out, "--url", triton.http_url]
     restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
@@ -129,7 +129,7 @@ def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
     result = classify(triton, many, "--out", out)
     assert f"going on after {kept}" in result.output.replace(",", "") or kept == 0
     rows = rows_of(out)
-    assert [row["path"] for row in rows] == some * 60
+    assert [row["path"] for row in rows] == some * 40
     answers = {(row["path"], row["label"]) for row in rows}
     assert len(answers) == len(some)
 

@@ -82,7 +82,6 @@ def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
     ("engine", "precision", "apart"),
     [
         pytest.param("torch", "fp32", 1e-5, marks=pytest.mark.slow),
-        pytest.param("onnxruntime", "fp32", 1e-6, marks=pytest.mark.slow),
         ("onnxruntime", "int8", 1e-6),
     ],
 )

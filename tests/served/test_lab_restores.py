@@ -48,7 +48,7 @@ def changed(triton: Any) -> Iterator[None]:
     CliRunner().invoke(main, [*there, "--reset", "--repository", str(triton.repository)])
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_configs_are_back_however_the_kernel_ends(
     triton: Any, how: signal.Signals, tmp_path: Path
 ) -> None:

@@ -72,11 +72,6 @@ class RefusingRow(torch.nn.Module):
         return x * 2
 
 
-class Dictionary(torch.nn.Module):
-    def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
-        return x["a"]
-
-
 Serve = Callable[..., None]
 
 
@@ -196,7 +191,6 @@ def test_weights_that_others_name_and_share_are_served(onnx_lab: Any, serve: Ser
 
 
 X = tensors("input", "x")
-TWO = tensors("input", "x", "y")
 ONE = f"{X} {tensors('output', 'y')}"
 STRINGS = ONE.replace("FP32", "STRING")
 slow = partial(pytest.param, marks=pytest.mark.slow)  # each starts a process with torch
@@ -208,9 +202,7 @@ INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
     ("name", "module", "config", "says"),
     [
         ("strings", Doubler(), f"max_batch_size: 1 sequence_batching {{ }} {STRINGS}", UNSUPPORTED),
-        slow("two_given", Doubler(), f"{TWO} {tensors('output', 'z')}", "takes x: Tensor"),
         slow("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "returns 1 values"),
-        slow("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
         ("other_type", Doubler(), INTEGERS, "has type int64, the config declares float32"),
         ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
     ],
