@@ -28,22 +28,28 @@ HERE = Path(__file__).parent
 # Begun first, so that no worker is left with one of them while the others have nothing more to do.
 LONGEST = (
     "served/test_lab_notebooks.py",
-    "served/test_classify_on_ray.py",
+    "served/test_elsewhere.py",
+    "served/test_tune.py",
+    "served/test_whole_way.py",
+    "served/test_deployer_page.py",
+    "served/test_translator_bench.py",
     "served/test_deployer.py",
     "web/test_life_of_a_system.py",
-    "served/test_translator_bench.py",
-    "served/test_elsewhere.py",
+    "web/test_installed_package.py",
     "web/test_faults_short.py",
     "web/test_observability.py",
-    "web/test_up.py",
+    "web/test_teach.py",
     "web/test_generating.py",
     "served/test_check.py",
+    "web/test_many_photos.py",
     "web/test_page_cards.py",
+    "served/test_bench.py",
     "web/test_caption_journey.py",
     "web/test_page_in_chromium.py",
-    "web/test_many_photos.py",
-    "served/test_bench.py",
-    "served/test_classification_models.py",
+    "served/test_classify.py",
+    "web/test_up.py",
+    "web/test_triton_trouble.py",
+    "served/test_deploy_live.py",
 )
 
 
@@ -86,8 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=others)
-    places = {HERE / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    order = {HERE / name: position for position, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

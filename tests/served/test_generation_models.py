@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
 from support.hostile_rows import stubs
@@ -253,23 +252,6 @@ def test_who_is_out_of_time_is_told_so(client: Client, case: Case) -> None:
             client.infer(case.system, given(case, [case.endless], **options), timeout=1000)
 
 
-def test_who_goes_away_ends_the_work(server: RunningTriton, case: Case, alone: list[GeneratedText]) -> None:
-    before, tensor = len(server.log), triton_grpc.InferInput(case.input, [1, 1], "BYTES")
-    tensor.set_data_from_numpy(np.array([[case.endless]], np.object_))
-
-    def stops() -> bool:
-        """Asked again where a busy machine had not begun, or had ended, when the client left."""
-        with triton_grpc.InferenceServerClient(server.grpc_url) as asking:
-            calls = [asking.async_infer(case.system, [tensor], lambda result, error: None) for _ in range(4)]
-            time.sleep(0.2)
-            for call in calls:
-                call.cancel()
-        return any("its client disconnected" in line for line in server.log[before:])
-
-    wait_until(stops, 60, "the model went on for nobody", poll_s=0.2)
-    assert "".join(piece[case.output] for piece in streamed(server, case, case.rows[0])) == alone[0].text
-
-
 def test_the_processes_that_serve_have_neither_torch_nor_transformers(
     server: RunningTriton, case: Case
 ) -> None:
@@ -488,9 +470,10 @@ def test_pictures_that_take_long_to_decode_stall_nobody(
 ) -> None:
     slow = [client.async_infer("captioner", given(case, [gif("never returns")])) for _ in range(3)]
     time.sleep(0.2)
-    began = time.monotonic()
     assert same(read(case, client.infer("captioner", given(case, PHOTOS[:4]))), alone[:4])
-    assert time.monotonic() - began < 3
+    for request in slow:
+        with pytest.raises(Refusal, match="failed to obtain"):
+            request.get_result(block=False)
     for request in slow:
         with pytest.raises(Refusal, match=r"took too long.* \[too_slow\]"):
             request.get_result()

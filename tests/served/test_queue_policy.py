@@ -1,4 +1,4 @@
-"""What waits in Triton's queue is bounded in number and time, and the app's deadline goes along."""
+"""Triton's queue is bounded in number and time, and the app passes its deadline on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from support.eventually import eventually
 from tritonclient.grpc import model_config_pb2
 
 from app.asking import AppTriton
@@ -25,14 +26,16 @@ MODELS = Path(__file__).parents[2] / "triton" / "models"
 WORK_S = 1.0
 WAITING = 3
 MODEL = f"""
+import pathlib
 import time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
+        pathlib.Path(__file__).with_name("begun").touch()
         time.sleep({WORK_S})
-        given = [request.inputs()[0].as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", values)]) for values in given]
+        rows = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", values)]) for values in rows]
 """
 
 
@@ -64,8 +67,8 @@ def slow(lab_triton: Any) -> Iterator[str]:
 
 
 def _control(url: str, action: str) -> None:
-    asked = urllib.request.Request(f"http://{url}/v2/repository/models/slow/{action}", b"{}")
-    urllib.request.urlopen(asked, timeout=60).close()
+    request = urllib.request.Request(f"http://{url}/v2/repository/models/slow/{action}", b"{}")
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def rows_since(url: str, before: ModelStatistics, expected: int) -> int:
@@ -81,29 +84,33 @@ def ask(triton: AppTriton, seconds: float) -> Answer | ServingError:
         return error
 
 
-def at_the_same_time(triton: AppTriton, deadlines: list[float]) -> list[Answer | ServingError]:
+def at_the_same_time(
+    triton: AppTriton, repository: Path, deadlines: list[float]
+) -> list[Answer | ServingError]:
     """Ask with each deadline; the first is at work when the others come."""
+    begun = repository / "slow" / "1" / "begun"
+    begun.unlink(missing_ok=True)
     with ThreadPoolExecutor(len(deadlines)) as pool:
         first = pool.submit(ask, triton, deadlines[0])
-        time.sleep(WORK_S / 5)
+        eventually(begun.exists)
         others = [pool.submit(ask, triton, seconds) for seconds in deadlines[1:]]
-        return [first.result(), *(each.result() for each in others)]
+        return [first.result(), *(answer.result() for answer in others)]
 
 
-def test_what_nobody_waits_for_any_more_is_not_computed(slow: str) -> None:
+def test_an_expired_request_is_not_computed(slow: str, lab_triton: Any) -> None:
     triton = AppTriton(slow)
-    with connect(slow) as asked:
-        before = asked.total("slow")
-    answers = at_the_same_time(triton, [60, WORK_S / 3, 60])
+    with connect(slow) as client:
+        before = client.total("slow")
+    answers = at_the_same_time(triton, lab_triton.repository, [60, WORK_S / 3, 60])
     assert isinstance(answers[0], Answer)
     assert isinstance(answers[1], TritonTooSlow)
     assert isinstance(answers[2], Answer)
     assert rows_since(slow, before, 2) == 2
 
 
-def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
-    with connect(slow) as asked:
-        before = asked.total("slow")
+def test_requests_beyond_the_queue_limit_are_refused_at_once(slow: str) -> None:
+    with connect(slow) as client:
+        before = client.total("slow")
     began = time.monotonic()
 
     def timed(_: int) -> tuple[type, float]:
@@ -112,8 +119,8 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
     with ThreadPoolExecutor(9) as pool:
         answers = list(pool.map(timed, range(9)))
     assert {kind for kind, _ in answers} == {Answer, TritonBusy}
-    refused, given = ([at for each, at in answers if each is kind] for kind in (TritonBusy, Answer))
-    assert max(refused) < max(given), "what is refused has not waited"
+    refused, answered_at = ([at for result, at in answers if result is kind] for kind in (TritonBusy, Answer))
+    assert max(refused) < max(answered_at), "a refused request waited"
     answered = sum(kind is Answer for kind, _ in answers)
     assert answered >= 1 + WAITING
     assert rows_since(slow, before, answered) == answered
