@@ -19,7 +19,7 @@ Guesses = Mapping[str, tuple[float, float]]
 
 
 def notebook(name: str, guesses: Guesses, *exercises: str) -> Any:
-    """A notebook whose dots are replaced, measured in one round; only these exercises, where some are named."""
+    """A notebook with its dots replaced, measured in one round; of these exercises only, if some are named."""
     book, exercise, cells = nbformat.read(NOTEBOOKS / name, as_version=4), "", []
     for cell in book.cells:
         if found := re.match(r"## (L?\d+|The)", cell.source):
