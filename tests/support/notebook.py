@@ -19,7 +19,7 @@ Guesses = Mapping[str, tuple[float, float]]
 
 
 def notebook(name: str, guesses: Guesses, *exercises: str) -> Any:
-    """A notebook with its dots replaced, measured in one round; of these exercises only, if some are named."""
+    """A notebook with its dots replaced, measured in one round; only of these exercises, if any."""
     book, exercise, cells = nbformat.read(NOTEBOOKS / name, as_version=4), "", []
     for cell in book.cells:
         if found := re.match(r"## (L?\d+|The)", cell.source):
