@@ -297,7 +297,7 @@ def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: 
     assert classify(stack).status == 200
 
 
-def test_another_model_for_the_page_makes_the_apps_container_anew_and_costs_visitors_a_retry(
+def test_switching_the_pages_model_recreates_the_apps_container_alone(
     stack: Stack,
 ) -> None:
     others = {service: stack.container(service) for service in SERVICES if service != "flask"}

@@ -198,7 +198,7 @@ def test_a_container_that_is_killed_comes_back_and_answers(played: Played, serve
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_what_a_pod_may_do_is_what_its_manifest_says(played: Played, server: str) -> None:
+def test_a_pod_has_no_more_rights_than_its_manifest_says(played: Played, server: str) -> None:
     status = played.inside(server, "cat", "/proc/1/status").stdout
     assert "CapEff:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status

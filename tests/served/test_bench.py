@@ -240,7 +240,9 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_asked_is_said(lab_triton: Any, serve: Serve, arguments: list[str], says: str) -> None:
+def test_impossible_loads_are_refused_with_a_reason(
+    lab_triton: Any, serve: Serve, arguments: list[str], says: str
+) -> None:
     serve("no")
     result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, *arguments])
     assert result.exit_code == 2

@@ -275,7 +275,7 @@ def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Pa
         (["food_none", "--out", "picture.png"], "neither a folder nor a file that ends in .html"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_a_check_that_cannot_run_says_why_in_one_sentence(
     arguments: list[str], complaint: str, faulty: str, drawn: Path
 ) -> None:
     done = run("--url", faulty, "--data", drawn, *arguments)

@@ -109,7 +109,7 @@ def test_without_a_table_it_prints_a_line_for_each_and_fails_where_one_has_none(
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
-def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
+def test_an_ended_run_resumes_and_has_the_rows_of_a_whole_one(
     triton: RunningTriton, photos: Path, tmp_path: Path, ended_by: signal.Signals
 ) -> None:
     many = tmp_path / "list.txt"

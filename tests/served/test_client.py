@@ -127,7 +127,7 @@ def triton_config() -> dict[str, Any]:
     return model_config.as_json(model_config.parse(text))
 
 
-def test_what_the_model_does_not_take_is_refused(triton: Triton) -> None:
+def test_inputs_that_the_model_does_not_take_are_refused(triton: Triton) -> None:
     with pytest.raises(InvalidRequest, match="nonsense"):
         triton.infer(MODEL, {"nonsense": np.zeros((1, 3), np.float32)})
     with pytest.raises(ModelUnavailable, match="'soup' is not ready"):

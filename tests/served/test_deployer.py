@@ -72,7 +72,7 @@ def test_a_server_of_another_repository_is_told_and_nothing_stays(
     assert not (tmp_path / "models").exists()
 
 
-def test_what_was_served_is_served_again_where_the_new_one_is_refused(
+def test_the_old_model_serves_again_when_the_new_one_is_refused(
     lab_triton: RunningTriton, tmp_path: Path
 ) -> None:
     """The model of another folder answers otherwise: what was written there before is there again."""
@@ -169,7 +169,9 @@ def test_rows_of_a_file_are_asked_as_they_are(ask: Ask, tmp_path: Path) -> None:
         (("--min-top1", "0.5"), "three", "carry no labels"),
     ],
 )
-def test_what_cannot_be_asked_is_told(ask: Ask, flags: tuple[object, ...], model: str, says: str) -> None:
+def test_impossible_requests_are_refused_with_a_reason(
+    ask: Ask, flags: tuple[object, ...], model: str, says: str
+) -> None:
     done = ask(*flags, model=model)
     assert done.exit_code
     assert says in done.output

@@ -103,7 +103,7 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
         (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams and --engine"),
     ],
 )
-def test_what_makes_no_table_is_said(
+def test_options_that_make_no_table_are_refused(
     triton: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -246,7 +246,7 @@ def test_a_row_that_cannot_be_answered_fails_its_own_request_with_a_reason(
         assert "at most 2,000" in told["error"]
 
 
-def test_who_is_out_of_time_is_told_so(client: Client, case: Case) -> None:
+def test_a_request_past_its_deadline_is_refused(client: Client, case: Case) -> None:
     for options in ({}, {BEAMS: 4}):
         with pytest.raises(Refusal, match=case.out_of_time):
             client.infer(case.system, given(case, [case.endless], **options), timeout=1000)
@@ -325,7 +325,7 @@ def test_limits_and_beams_of_a_translation_are_kept(client: Client) -> None:
 
 
 @in_translating
-def test_what_is_hardly_russian_and_the_longest_text_are_answered(client: Client) -> None:
+def test_odd_texts_and_the_longest_are_answered(client: Client) -> None:
     odd = ["What is not Russian at all.", "😀 → 12", "א" * 50, "\u0301\u202e\ufeffда", "!"]
     assert all((each.score or 0) <= 0 for each in translated(client, *odd))
     (longest,) = translated(client, ("Я люблю чай, а он любит кофе. " * 100)[:MOST_CHARACTERS])

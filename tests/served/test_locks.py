@@ -68,7 +68,7 @@ def status(server: TritonServer, path: str, body: bytes | None = None, **headers
 
 
 @pytest.mark.parametrize(("path", "body"), CLOSED, ids=[path for path, _ in CLOSED])
-def test_what_changes_the_server_is_refused_without_its_key(
+def test_calls_that_change_the_server_need_its_key(
     locked: TritonServer, path: str, body: bytes | None
 ) -> None:
     for headers in ({}, {api_keys.ADMIN_HEADER: "guessed"}):
@@ -81,7 +81,7 @@ def test_the_key_opens_them(locked: TritonServer) -> None:
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
+def test_calls_of_the_app_need_no_key(locked: TritonServer, path: str) -> None:
     assert status(locked, path) == 200
 
 

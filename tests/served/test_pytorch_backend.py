@@ -207,7 +207,7 @@ INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
         ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_its_reason(
+def test_a_network_that_does_not_fit_its_config_is_refused_with_the_reason(
     serve: Serve, name: str, module: torch.nn.Module, config: str, says: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=says):
