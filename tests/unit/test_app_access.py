@@ -86,7 +86,7 @@ def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     assert browser.get(MODELS).status_code == 401
 
 
-def test_without_keys_nobody_gets_a_cookie() -> None:
+def test_an_app_without_keys_sets_no_cookie() -> None:
     assert "Set-Cookie" not in client().get("/").headers
 
 
@@ -124,7 +124,7 @@ def test_pages_and_health_need_no_key_and_are_not_counted(path: str) -> None:
             assert reply.status_code == 200
 
 
-def test_clients_are_told_apart_by_key() -> None:
+def test_each_key_has_a_rate_limit_of_its_own() -> None:
     browser = client(rate_limit=Rate(1, 3600), api_keys=KEYS)
     for key in KEYS:
         statuses = [browser.get(MODELS, headers={"X-API-Key": key}).status_code for _ in range(2)]
@@ -178,7 +178,7 @@ def test_where_the_shared_count_cannot_be_asked_the_app_counts_by_itself_and_say
     assert "a-password" not in text
 
 
-def test_without_its_package_the_shared_count_ends_the_start_with_what_to_do(
+def test_a_shared_rate_limit_without_redis_installed_refuses_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)

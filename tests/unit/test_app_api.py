@@ -102,7 +102,7 @@ def test_a_text_that_is_no_base64_fails_alone_too() -> None:
     assert results[2]["error"]["code"] == "empty"
 
 
-def test_bad_photos_among_those_that_the_server_failed_leave_the_200() -> None:
+def test_a_call_with_bad_photos_and_failed_photos_answers_200() -> None:
     reply = send(client(errors.TritonUnavailable("x")), PHOTO, b"text")
     assert reply.status_code == 200
     assert [result["error"]["code"] for result in reply.get_json()["results"]] == [
@@ -127,7 +127,7 @@ def test_bad_photos_among_those_that_the_server_failed_leave_the_200() -> None:
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", str(value))[:60],
 )
-def test_a_call_that_is_none_is_refused_as_a_whole(options: Any, status: int, error: str) -> None:
+def test_an_invalid_call_is_refused_as_a_whole(options: Any, status: int, error: str) -> None:
     reply = client().post(CLASSIFY, **options)
     assert code(reply) == (status, error)
 
@@ -150,7 +150,7 @@ def test_as_many_photos_as_allowed_are_taken_as_data_urls() -> None:
     assert code(client().post(CLASSIFY, json={"images": [*texts, ""]})) == (413, "too_many_photos")
 
 
-def test_what_is_wrong_is_not_repeated_at_length() -> None:
+def test_an_error_does_not_repeat_a_long_input() -> None:
     reply = client().post(CLASSIFY, json={"images": [""], "x" * 100_000: 1})
     assert code(reply) == (400, "bad_request")
     assert len(reply.data) < 500
@@ -271,7 +271,9 @@ def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPa
     assert client(errors.TritonUnavailable("x")).get("/api/v1/health").get_json()["state"] == "away"
 
 
-def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
     asked, go_on = threading.Event(), threading.Event()
 
@@ -300,7 +302,7 @@ def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pyte
         ("POST", "/predict?x=1&model=food_classifier", "model"),
     ],
 )
-def test_a_parameter_that_no_document_has_is_refused_with_those_that_are_allowed(
+def test_an_undocumented_parameter_is_refused_and_the_allowed_ones_are_named(
     method: str, path: str, allowed: str
 ) -> None:
     reply = client().open(path, method=method, headers={"Accept": "application/json"})

@@ -135,7 +135,7 @@ def test_parameters_are_looked_at_as_options_are(browser: FlaskClient, query: st
         (WIDE, 413, "too_many_pixels"),
     ],
 )
-def test_what_its_header_tells_about_a_photo_is_told_before_a_model_is_asked(
+def test_a_photo_with_a_bad_header_is_refused_before_the_model_is_called(
     browser: FlaskClient, triton: Listener, photo: bytes, status: int, code: str
 ) -> None:
     alone = browser.post(CAPTION, data=form(photo))
@@ -154,7 +154,7 @@ def test_what_its_header_tells_about_a_photo_is_told_before_a_model_is_asked(
         ("PROMPT has 17 pieces of words", "bad_request", "PROMPT has 17 pieces of words"),
     ],
 )
-def test_what_the_model_refuses_is_the_photo_s_fault_or_the_call_s(
+def test_a_refusal_of_the_model_is_an_error_of_the_photo_or_of_the_call(
     listen: Listen, said: str, code: str, message: str
 ) -> None:
     triton = listen(script(http({"error": said}, "400 Bad Request")))
@@ -193,7 +193,7 @@ def test_answers_are_as_the_document_says_however_photos_come(browser: FlaskClie
 
 
 @pytest.mark.parametrize(("threshold", "sure"), [("-1", True), ("-0.4", False), ("", None)])
-def test_it_says_whether_it_is_sure_where_its_model_says_what_that_takes(
+def test_a_caption_has_sure_where_the_model_has_a_threshold(
     listen: Listen, threshold: str, sure: bool | None
 ) -> None:
     triton = listen(script(**({"threshold": threshold} if threshold else {})))

@@ -52,7 +52,7 @@ def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_s
     assert "digits_predictions_total" in browser.get("/metrics").text
 
 
-def test_several_digits_at_once_and_one_that_is_none() -> None:
+def test_of_several_pictures_each_has_its_digit_or_its_error() -> None:
     three, none = (
         client().post("/api/v1/digits", data=form(contract.SYSTEM.sample(), b"text")).get_json()["results"]
     )
@@ -78,7 +78,7 @@ def test_without_its_model_the_page_says_so() -> None:
     assert client(AWAY).post("/digits", data=form()).status_code == 503
 
 
-def test_health_is_told_for_each_system() -> None:
+def test_health_reports_each_system() -> None:
     browser = client(AWAY)
     assert browser.get("/api/v1/health").get_json()["ready"] is True
     assert browser.get("/api/v1/health?system=digits").get_json()["ready"] is False

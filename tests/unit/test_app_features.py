@@ -159,7 +159,7 @@ def test_every_page_of_a_system_leads_to_its_model_card() -> None:
     assert browser.get("/model-card/nobody").status_code == 404
 
 
-def test_what_a_card_has_in_it_is_text_and_never_markup() -> None:
+def test_a_model_card_is_escaped() -> None:
     text = "# a\n<script>x()</script>\n[one](javascript:x()) [two](../y.md) [three](https://example.org/)\n\n![p](z.svg)"
     made = as_html(text)
     assert "<script" not in made
@@ -214,7 +214,7 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
     assert photo is None or photo.class_id == 6
 
 
-def test_what_is_no_food_is_kept_apart_from_the_classes(tmp_path: Path) -> None:
+def test_corrections_to_not_food_are_kept_in_a_folder_of_their_own(tmp_path: Path) -> None:
     browser = client(keep_corrections=tmp_path)
     for label, seed in (("Egg", 1), ("other", 2)):
         assert correct(browser, label, made_up(seed)).get_json() == {"label": label}
@@ -269,7 +269,7 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
     assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 20
 
 
-def test_corrections_that_were_kept_before_are_read_as_what_they_were_said_to_be(tmp_path: Path) -> None:
+def test_corrections_in_old_folders_keep_their_labels(tmp_path: Path) -> None:
     labels = ("1", "2", "3", "C++", "Noodles/Pasta", "Dairy product")
     folders = ("1", "2", "3", "C-", "Noodles-Pasta", "Dairy-product")
     for number, before in enumerate(folders):
@@ -281,7 +281,7 @@ def test_corrections_that_were_kept_before_are_read_as_what_they_were_said_to_be
     assert found == {name: class_id for class_id, name in enumerate(folders)}
 
 
-def test_who_thinks_again_moves_the_photo(tmp_path: Path) -> None:
+def test_a_second_correction_of_a_photo_replaces_the_first(tmp_path: Path) -> None:
     browser = client(keep_corrections=tmp_path)
     for label in ("Egg", "Egg", "Soup"):
         assert correct(browser, label).status_code == 200

@@ -104,7 +104,7 @@ def test_another_label_and_the_coarse_map_alone_can_be_asked_for() -> None:
         ([PHOTO], "?model=nobody", 404, "unknown_model"),
     ],
 )
-def test_what_cannot_be_explained_has_the_status_of_its_error(
+def test_a_heat_map_of_an_invalid_request_has_the_status_of_its_error(
     photos: list[bytes], query: str, status: int, code: str
 ) -> None:
     reply = send(client(), *photos, query=query)
@@ -133,7 +133,7 @@ class Ending(FakeClassifier):
         return served, ask
 
 
-def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
+def test_an_error_during_a_heat_map_is_its_last_line() -> None:
     *progress, last = lines(send(client(Ending())))
     assert len(progress) == 2
     assert last["error"]["code"] == "triton_unavailable"

@@ -65,7 +65,7 @@ def classify(url: str, deadline_s: float = 3.0) -> object:
         (http({}, "404 Not Found"), InferenceFailed),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_at_once_and_not_asked_for_again(
+def test_an_invalid_answer_is_an_error_and_is_not_retried(
     listen: Listen, answer: bytes, error: type[ServingError]
 ) -> None:
     listener = listen(answer, ends_each=True)
@@ -90,7 +90,7 @@ def test_probabilities_that_cannot_be_are_an_error(listen: Listen, values: list[
         classify(listener.url)
 
 
-def test_a_model_of_another_kind_is_named_with_what_it_takes(listen: Listen) -> None:
+def test_a_model_with_other_inputs_is_refused_with_their_names(listen: Listen) -> None:
     text = {
         "name": "food_classifier",
         "inputs": [{"name": "TEXT", "datatype": "INT64", "shape": [-1, 7]}],
@@ -114,7 +114,7 @@ def test_a_server_behind_a_balancer_that_lacks_the_model_is_not_taken_for_a_busy
         classify(listener.url)
 
 
-def test_a_model_that_lacks_one_that_it_asks_is_not_said_to_be_lacking_itself(listen: Listen) -> None:
+def test_an_ensemble_without_its_step_is_reported_by_the_name_of_the_step(listen: Listen) -> None:
     lacks = {"error": "in m: Request for unknown model: 'm_decoder' is not found"}
     listener = listen(GOOD | {"/infer": http(lacks, "500 Internal")})
     with pytest.raises(InferenceFailed, match="m_decoder"):
@@ -150,7 +150,7 @@ def test_an_error_of_the_model_says_its_reason(
         ("unexpected shape for input 'INPUT_IMAGE'", "broken_picture", "the model could not decode"),
     ],
 )
-def test_what_a_model_that_decodes_refuses_is_told_as_if_the_app_had_decoded_it(
+def test_an_error_of_a_model_that_decodes_reads_like_one_of_the_app(
     listen: Listen, said: str, code: str, message: str
 ) -> None:
     listener = listen(GOOD | {"/infer": http({"error": said}, "400 Bad Request")})
@@ -195,7 +195,7 @@ def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> No
     assert [path for path in listener.asked if path.endswith("/infer")] == ["/v2/models/m/infer"] * 2
 
 
-def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
+def test_the_threshold_of_a_new_version_is_read_again(listen: Listen) -> None:
     listener = listen(dict(GOOD))
     classifier = classifier_of(AppTriton(listener.url))
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5
@@ -206,7 +206,7 @@ def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
     assert (prediction.version, prediction.threshold) == ("2", 0.75)
 
 
-def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(listen: Listen) -> None:
+def test_a_model_replaced_between_two_rows_is_an_error(listen: Listen) -> None:
     listener = listen(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
     )
@@ -220,7 +220,7 @@ def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(
         ask(picture)
 
 
-def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Listen) -> None:
+def test_metadata_is_requested_once_and_the_connection_is_kept(listen: Listen) -> None:
     listener = listen(GOOD)
     classifier = classifier_of(AppTriton(listener.url))
     for _ in range(5):
@@ -253,7 +253,7 @@ def test_an_address_that_swallows_packets_is_given_up_after_the_connect_timeout(
     assert time.monotonic() - started > 0.9
 
 
-def test_a_model_that_is_not_ready_is_said_with_those_that_are(listen: Listen) -> None:
+def test_a_model_that_is_not_ready_is_reported_with_the_ready_models(listen: Listen) -> None:
     phases = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
     asked = {"version": "1", "inference_stats": {phase: {} for phase in phases}}  # of one never asked
     stats = {"model_stats": [{"name": "b", **asked}, {"name": "a", **asked}]}

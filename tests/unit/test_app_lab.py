@@ -91,7 +91,7 @@ nv_inference_count{model="m",version="1"} 7
 """
 
 
-def test_how_busy_triton_s_machine_is_and_the_configs_are_told_where_they_are_known(
+def test_the_lab_shows_the_load_of_the_machine_and_the_configs_where_known(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(METRICS) + METRICS
@@ -116,7 +116,7 @@ def test_how_busy_triton_s_machine_is_and_the_configs_are_told_where_they_are_kn
         assert client(triton_metrics_url=nowhere).get("/lab/figures").get_json()["machine"] == []
 
 
-def test_the_table_has_means_and_says_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lab_table_has_means_and_a_dash_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     text = counting(monkeypatch, [COUNTED, NEVER_ASKED]).get("/lab").text
     idle, counted = re.findall(r'<tr><th scope="row">.*?</tr>', text, re.S)
     assert re.findall("<td>(.*?)</td>", counted) == ["30", "1", "60", "20", "3.00", "0.20", "2.00"]

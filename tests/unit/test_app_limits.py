@@ -49,7 +49,7 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
         assert f'web_photos_in_flight{{stage="{stage}"}} 1' not in text
 
 
-def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
+def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
     classifier = HeldClassifier()
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
     with ThreadPoolExecutor(2) as pool:
@@ -94,7 +94,7 @@ def test_a_client_that_fills_its_half_of_the_queue_leaves_the_rest_to_others() -
         assert {each.result().status_code for each in taken} == {200}
 
 
-def test_who_waited_as_long_as_may_be_is_told_to_come_again() -> None:
+def test_a_request_that_waited_too_long_gets_503_with_retry_after() -> None:
     classifier = HeldClassifier()
     app = create_app(Settings(max_at_work=1, max_waiting=1, max_wait_s=0.05), classifier)
     with ThreadPoolExecutor(1) as pool:

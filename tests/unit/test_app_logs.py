@@ -76,7 +76,7 @@ def test_the_photos_name_keys_and_the_query_stay_out(lines: LoggedLines) -> None
         assert word not in "".join(lines.texts)
 
 
-def test_an_error_is_told_by_its_code(lines: LoggedLines) -> None:
+def test_an_error_is_logged_with_its_code(lines: LoggedLines) -> None:
     client().post("/predict", data=form(b"no picture"))
     client(RuntimeError("nobody foresaw this")).post("/predict", data=form())
     refused, failed = lines.requests()
@@ -87,7 +87,7 @@ def test_an_error_is_told_by_its_code(lines: LoggedLines) -> None:
     assert why["request_id"] == failed["request_id"]
 
 
-def test_nobody_can_begin_a_line_of_their_own(lines: LoggedLines) -> None:
+def test_a_client_cannot_inject_a_line_into_the_log(lines: LoggedLines) -> None:
     client().get('/none%0a{"level":"error"}\r\n', headers={"X-Request-ID": "a\tb"})
     logging.getLogger("x").warning("two\nlines \u2028 and %s", "three\r\n")
     assert all("\n" not in text and "\r" not in text and text.isascii() for text in lines.texts)
@@ -95,7 +95,7 @@ def test_nobody_can_begin_a_line_of_their_own(lines: LoggedLines) -> None:
     assert line["route"] == "unknown"
 
 
-def test_probes_are_told_only_when_something_is_wrong(lines: LoggedLines) -> None:
+def test_probes_are_logged_only_when_they_fail(lines: LoggedLines) -> None:
     asked = client()
     for path in ("/healthz", "/readyz", "/metrics"):
         assert asked.get(path).status_code == 200

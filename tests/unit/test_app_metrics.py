@@ -76,7 +76,7 @@ def test_no_label_has_a_value_that_a_client_chooses(send: Callable[[FlaskClient,
     assert 'method="other"' in after or send is not any_method
 
 
-def test_what_a_worker_will_count_has_its_room_on_the_disk(
+def test_a_worker_reserves_disk_space_for_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: a disk that was full ended the worker that was the first to count something new."""

@@ -149,7 +149,7 @@ def test_every_code_of_an_error_is_documented_under_its_status() -> None:
 # The page
 
 
-def test_what_takes_json_alone_begins_with_a_request_that_its_shape_allows() -> None:
+def test_the_examples_of_json_routes_match_their_schema() -> None:
     made = document()
     for name in ("translate", "generate"):
         body = made["paths"][f"/api/v1/{name}"]["post"]["requestBody"]["content"]["application/json"]
@@ -165,7 +165,7 @@ def test_its_examples_have_the_reader_s_own_address() -> None:
     assert "localhost" not in text
 
 
-def test_it_says_what_is_needed_where_keys_and_a_rate_are_set() -> None:
+def test_the_api_page_names_the_key_and_the_rate_limit() -> None:
     assert "An API key is required" not in client().get("/api/docs").text
     text = client(api_keys=(KEY,), rate_limit=Rate(9, 60)).get("/api/docs").text
     assert "An API key is required" in text

@@ -83,7 +83,7 @@ def test_one_client_has_at_most_half_of_the_waiting_places() -> None:
     assert queued.began == [ME, ME, YOU, SHE]
 
 
-def test_where_the_most_is_given_a_client_never_has_more_and_the_machine_itself_may_have_all() -> None:
+def test_a_client_never_exceeds_its_limit_and_the_machine_has_none() -> None:
     queued = Queued(FairQueue(4, max_per_client=2))
     for client in (ME, ME):
         assert queued.queue.acquire(client, never) == 0.0

@@ -161,7 +161,7 @@ def test_photos_are_answered_by_the_system_whose_sample_cannot_be_used(browser: 
         assert (reply.status_code, "tulip" in reply.text) == (200, True), reply.text
 
 
-def test_the_workbench_says_of_such_a_sample_what_to_do(flowers: str, url: str) -> None:
+def test_the_workbench_names_the_step_that_repairs_an_unusable_sample(flowers: str, url: str) -> None:
     """`gourmet up` goes on with the others, the doctor has a line, and containers stay healthy."""
     with Triton(url, 10) as triton, pytest.raises(BadSample, match=r"the sample of flowers .*: correct"):
         ask_sample(triton, registry.load(flowers), flowers)

@@ -82,7 +82,7 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
     assert "Not sure" not in text
 
 
-def test_a_model_that_nobody_calibrated_is_never_sure_and_says_so() -> None:
+def test_an_uncalibrated_model_is_never_sure() -> None:
     browser = client(replace(EGG, threshold=0.0))
     answer = browser.post("/predict", data=form(), headers={"Accept": "application/json"}).get_json()
     assert (answer["sure"], answer["calibrated"]) == (False, False)
@@ -146,7 +146,7 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
     assert "secret" not in reply.text + page.text
 
 
-def test_what_a_message_holds_is_shown_as_text_and_not_as_html() -> None:
+def test_an_error_message_is_escaped_on_the_page() -> None:
     reply = post(client(errors.InferenceFailed("<script>alert(1)</script>")), **SCRIPT)
     assert "<script>" not in reply.text
     assert "&lt;script&gt;" in reply.text

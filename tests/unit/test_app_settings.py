@@ -69,7 +69,7 @@ def test_a_bad_value_is_refused_by_variable_and_value(variable: str, value: str)
 
 
 @pytest.mark.parametrize("address", ["b", "ftp://a:8001", "", "a:8000,b:8000"])
-def test_what_is_not_an_address_is_named(address: str) -> None:
+def test_an_invalid_address_of_triton_is_refused_with_its_variable(address: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({"TRITON_SERVER_URL": address or ":"})
     assert str(caught.value).startswith(

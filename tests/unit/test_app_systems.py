@@ -255,7 +255,7 @@ def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions:
     assert answers == [("10", "daisy"), ("9", "rose")]
 
 
-def test_requests_to_models_are_counted_by_what_became_of_them(two_versions: Listener) -> None:
+def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> None:
     """A version counts as its model, and what no model was asked for counts nowhere."""
     (browser,) = client(two_versions)
 
@@ -302,7 +302,7 @@ def test_its_variable_chooses_its_model() -> None:
         Settings.from_env({"FLOWERS_MODEL_NAME": "two words"})
 
 
-def test_a_contract_that_is_none_is_refused_when_the_app_starts(tmp_path: Path) -> None:
+def test_an_invalid_contract_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "systems" / "broken").mkdir()
     (tmp_path / "systems" / "broken" / "contract.py").write_text("SYSTEM = None")
     with pytest.raises(SettingsError, match=r"broken/contract\.py"):
@@ -325,7 +325,7 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MOST_LABELS + 1
 
 
-def test_with_triton_away_the_visitor_is_told_so_and_the_log_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_triton_the_page_says_so_and_the_log_has_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     app = create_app(Settings(triton_url="127.0.0.1:9"))
     reply = app.test_client().post("/predict", data=form(), headers=PAGE)
     assert (reply.status_code, "no Triton answers at 127.0.0.1:9" in reply.text) == (503, True)

@@ -111,7 +111,7 @@ def test_static_files_and_metrics_have_no_span(
 
 
 @pytest.mark.parametrize("parent", ["", "00-zz-zz-01", "x" * 5000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
-def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
+def test_an_invalid_traceparent_begins_a_new_trace(
     traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter, parent: str
 ) -> None:
     app, _ = traced
@@ -150,7 +150,7 @@ def test_traces_are_off_unless_there_is_somewhere_to_send_them(
     assert ("tracing" in app.extensions) is wanted
 
 
-def test_a_missing_package_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tracing_package_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(SettingsError, match=r"requirements/tracing\.txt"):

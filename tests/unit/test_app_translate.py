@@ -45,7 +45,7 @@ def browser() -> FlaskClient:
         ({"text": "Да.", "options": {"beams": "many"}}, "options.beams: "),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_without_asking_anybody(
+def test_an_invalid_translation_request_is_refused_without_calling_a_model(
     browser: FlaskClient, body: Any, words: str
 ) -> None:
     reply = browser.post(TRANSLATE, json=body)
@@ -64,7 +64,7 @@ def test_a_call_of_too_many_sentences_is_refused_with_how_many_may_be(browser: F
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"text": "\xff"}', b"[]", b'"text"', b""])
-def test_what_is_not_json_or_not_utf_8_is_refused(browser: FlaskClient, body: bytes) -> None:
+def test_a_body_that_is_not_json_in_utf_8_is_refused(browser: FlaskClient, body: bytes) -> None:
     reply = browser.post(TRANSLATE, data=body, content_type="application/json")
     assert (reply.status_code, reply.json["error"]["code"]) == (400, "bad_request")
 
@@ -80,7 +80,7 @@ def test_the_document_has_the_limits(browser: FlaskClient) -> None:
     assert options == {name: (least, most) for name, (least, most, _) in TRANSLATOR.options.items()}
 
 
-def test_the_page_is_a_form_that_does_without_a_script_and_says_so_where_nobody_can_answer(
+def test_the_translation_page_works_without_a_script_and_without_a_model(
     browser: FlaskClient,
 ) -> None:
     page = knowing(browser, "translator").get("/translate").text
@@ -128,7 +128,7 @@ _STARTING = {
 }
 
 
-def test_what_is_doubtful_is_told_by_the_page_the_stream_the_api_and_the_verb_alike(listen: Listen) -> None:
+def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> None:
     """The page without a script, and the verb, dropped what unstreamed JSON said."""
     url = listen(_STARTING).url
     browser = create_app(Settings(triton_url=url)).test_client()
@@ -161,7 +161,7 @@ def _scored(threshold: str, translation: str, sentences: str) -> dict[str, bytes
     }
 
 
-def test_what_is_a_rough_guess_is_told_by_the_page_the_stream_the_api_and_the_verb_alike(
+def test_a_rough_guess_is_the_same_on_page_stream_api_and_verb(
     listen: Listen,
 ) -> None:
     """Of several sentences each says whether it is one."""
@@ -226,7 +226,7 @@ def test_a_threshold_that_is_not_a_number_is_the_fault_of_the_model(
     assert "it must be a number" in reply.json["error"]["message"]
 
 
-def test_the_page_says_what_its_network_is_and_what_its_examples_mean(browser: FlaskClient) -> None:
+def test_the_translation_page_describes_its_network_and_its_examples(browser: FlaskClient) -> None:
     page = browser.get("/translate").text
     assert "A small network for demonstration" in page
     assert re.search(r'<span lang="ru">Я люблю чай\.</span><small>I like tea\.</small>|<small>[A-Z]', page)
@@ -241,7 +241,7 @@ def _error(reply: TestResponse) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("expected", [(), ("translator", "translator_stream", "food_classifier_onnx")])
-def test_while_models_are_loaded_streams_are_answered_whole_and_what_is_asked_for_by_name_is_503(
+def test_while_models_load_streams_are_answered_whole_and_named_models_get_503(
     listen: Listen, expected: tuple[str, ...]
 ) -> None:
     settings = Settings(triton_url=listen(_STARTING).url, served_models=expected)

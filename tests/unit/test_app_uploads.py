@@ -121,11 +121,11 @@ def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> 
     [b"", b"\r\n", f"\r\n--{BOUNDARY}".encode(), f"\r\n--{BOUNDARY}-".encode(), f"\n--{BOUNDARY}--".encode()],
     ids=["none", "a line's", "half a boundary", "one dash", "another line end"],
 )
-def test_a_form_without_its_end_is_none(end: bytes) -> None:
+def test_a_form_without_its_end_is_refused(end: bytes) -> None:
     assert code(send(client(), part(contract.SYSTEM.sample())[:-2] + end)) == (400, "no_file")
 
 
-def test_what_looks_like_a_boundary_inside_a_photo_stays_in_it() -> None:
+def test_a_boundary_inside_a_photo_stays_in_the_photo() -> None:
     fake = FakeClassifier()
     for cut in (f"--{BOUNDARY}", f"\n--{BOUNDARY}--\r\n", f"\r\n--{BOUNDARY[:-1]}", "\r\n--", "\r"):
         photo = contract.SYSTEM.sample() + cut.encode() * 20_000

@@ -264,7 +264,7 @@ def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path
         (network(("n", 3, 8, 8, 8), scores=("n", 3)), "a network of videos"),
     ],
 )
-def test_what_is_not_a_classifier_is_refused_as_what_it_looks_like(
+def test_a_network_that_is_not_a_classifier_is_refused_with_its_likely_kind(
     model: onnx.ModelProto, like: str, new: New, tmp_path: Path
 ) -> None:
     done = new(saved(tmp_path / "given.onnx", model))
@@ -285,7 +285,7 @@ def ending(kind: str, **options: Any) -> onnx.ModelProto:
     return network(last=[helper.make_node(kind, ["z"], ["y"], **options)])
 
 
-def test_probabilities_are_recognised_said_and_not_softmaxed(new: New, tmp_path: Path) -> None:
+def test_probabilities_are_recognised_and_not_softmaxed(new: New, tmp_path: Path) -> None:
     done = new(saved(tmp_path / "given.onnx", ending("Softmax", axis=1)))
     assert done.exit_code == 0, done.output
     assert "y, probabilities already: shown as they are" in done.output
@@ -293,7 +293,7 @@ def test_probabilities_are_recognised_said_and_not_softmaxed(new: New, tmp_path:
     np.testing.assert_allclose(system.read({"y": scores}), scores)
 
 
-def test_logits_are_said_to_be_softmaxed(new: New, tmp_path: Path) -> None:
+def test_logits_are_softmaxed_and_the_output_says_so(new: New, tmp_path: Path) -> None:
     done = new(saved(tmp_path / "given.onnx", network()))
     assert "y, logits: shown is their softmax" in done.output
     assert served(tmp_path)[0].logit_outputs == ("y",)
@@ -308,7 +308,7 @@ def test_numbers_that_could_be_either_are_asked_for(new: New, tmp_path: Path) ->
     assert new(path, "--outputs", "logits").exit_code == 0
 
 
-def test_outputs_that_are_none_are_not_taken_for_probabilities(new: New, tmp_path: Path) -> None:
+def test_logits_are_refused_as_probabilities(new: New, tmp_path: Path) -> None:
     done = new(saved(tmp_path / "given.onnx", network()), "--outputs", "probabilities")
     assert done.exit_code == 2
     assert "gives numbers that are none" in done.output
@@ -331,7 +331,7 @@ def test_several_labels_have_a_probability_each(
         _ = SystemParts("flowers", registry.piece).training
 
 
-def test_of_several_labels_those_above_the_threshold_are_answered(new: New, tmp_path: Path) -> None:
+def test_a_multi_label_answer_has_the_labels_above_the_threshold(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--multi-label").exit_code == 0
     system = registry.classification("flowers")
     prediction = Prediction(system, ("a", "b", "c"), (0.6, 0.1, 0.9), "m", "1", 0.5)
@@ -401,7 +401,7 @@ def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path
         )
 
 
-def test_timm_where_it_is_missing_is_told_with_the_way_to_it(
+def test_a_missing_timm_is_reported_with_the_command(
     new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)

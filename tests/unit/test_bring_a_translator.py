@@ -71,9 +71,7 @@ def test_a_checkpoint_as_transformers_saves_it_today_is_opened_and_its_answers_w
     assert (words.measured, words.passed) == ("32 of 32 sentences", True)
 
 
-def test_with_data_it_says_what_sure_means_and_without_any_it_does_not(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, tmp_path: Path) -> None:
     """Of random weights no score is high enough."""
     assert opened(checkpoint).calibration == {}
     data = tmp_path / "pairs.tsv"
@@ -162,7 +160,7 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_not_served_is_refused_as_what_it_is_in_one_sentence(kind: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_architecture_is_refused_by_its_name(kind: str, tmp_path: Path) -> None:
     """Whatever lies beside it: others have other vocabularies, and weights in several files."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     words = ["deploy", "translator", "--to", str(tmp_path / "models"), "--checkpoint", str(tmp_path)]
@@ -226,7 +224,7 @@ def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(
     assert all(map(torch.equal, network.parameters(), plain.parameters()))
 
 
-def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
     def refused(name: str, **config: Any) -> str:
         folder = saved_translator(tmp_path / name)
         changed(folder, **config)

@@ -101,12 +101,12 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
         ("nowhere", "nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_read_here_is_refused_with_the_next_step(given: str, says: str) -> None:
+def test_inputs_that_cannot_be_read_are_refused_with_the_next_step(given: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Inputs((given,), {".jpg"})
 
 
-def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path) -> None:
+def test_an_invalid_list_of_files_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"a.jpg\n" + b"x" * 5_000)
     with pytest.raises(UsageError, match=r"line 2 of .* is not a file name"):
         list(Inputs((str(tmp_path / "list"),), {".jpg"}))
@@ -115,7 +115,7 @@ def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path) -> None:
 # A run that is stopped
 
 
-def test_what_was_stopped_goes_on_and_each_input_has_one_row(tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> None:
     names = (os.fsdecode(b"zw\xf6lf.jpg"), *(f"{number}.jpg" for number in range(1, 40)))
     (tmp_path / "list").write_bytes(os.fsencode("\n".join(names)))
     inputs, asked = Inputs((str(tmp_path / "list"),), {".jpg"}), list[list[str]]()
@@ -196,7 +196,7 @@ def made(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("most", [10, 3_000], ids=["nothing", "some rows"])
-def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(
+def test_a_run_resumes_after_a_full_disk_has_room_again(
     most: int, tmp_path: Path, full_disk: Callable[[int], object]
 ) -> None:
     full_disk(most)
@@ -244,7 +244,7 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
         ("no/o.csv", "does not exist: create it"),
     ],
 )
-def test_where_no_table_can_be_written_it_is_said_before_anything_is_asked(
+def test_a_table_that_cannot_be_written_is_refused_before_the_run(
     name: str, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / "there.csv").touch()

@@ -52,7 +52,7 @@ def eager(
 
 
 @pytest.mark.parametrize("prompt", ["", PROMPT])
-def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_leave(
+def test_rows_that_join_and_leave_get_the_tokens_of_transformers(
     opened: CaptionerCheckpoint, pictures: Pixels, prompt: str
 ) -> None:
     served = CaptionerNetwork.open(small_captioner.files(opened), 1)
@@ -148,7 +148,7 @@ def test_a_config_that_the_weights_do_not_bear_out_is_refused_in_a_sentence(
         load(tmp_path / "model.safetensors")
 
 
-def test_other_architectures_and_lacking_files_are_said(tmp_path: Path) -> None:
+def test_other_architectures_and_missing_files_are_refused(tmp_path: Path) -> None:
     small_captioner.checkpoint(tmp_path, "blip")
     (tmp_path / VOCABULARY).unlink()
     with pytest.raises(GourmetError, match=VOCABULARY):
@@ -158,7 +158,7 @@ def test_other_architectures_and_lacking_files_are_said(tmp_path: Path) -> None:
         load(tmp_path / "model.safetensors")
 
 
-def test_what_is_said_of_fewer_pieces_is_how_what_is_said_of_more_begins() -> None:
+def test_the_text_of_fewer_tokens_is_a_prefix_of_the_text_of_more() -> None:
     files = {VOCABULARY: learn(["a man's t-shirt , the dogs' bowl ."] * 2, 2), **settings_of(8, 1, 2, 3)}
     tokenizer = WordPieces(files)
     pieces = tokenizer.encode("The man's t-shirt, the dogs' bowl.")

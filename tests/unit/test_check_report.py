@@ -130,7 +130,7 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     assert [line.split()[0] for line in lines if line.endswith(".000") or line.endswith(".500")] == [*LABELS]
 
 
-def test_what_looks_like_something_else_is_counted_and_never_sure() -> None:
+def test_pictures_of_another_subject_are_counted_and_never_sure() -> None:
     food = replace(SERVED.info, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
     got = replace(answers(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
     contract = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")

@@ -138,7 +138,7 @@ def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
         CHUNKS + b"x\r\n",
     ],
 )
-def test_what_is_not_a_whole_reply_is_not_believed(answer: bytes) -> None:
+def test_an_incomplete_reply_is_refused(answer: bytes) -> None:
     with server([[answer]]) as (triton, _), pytest.raises(NotTriton, match="is not Triton"):
         triton.version()
 
@@ -231,7 +231,7 @@ def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch:
 
 @pytest.mark.parametrize("there", ["nobody", "silence", "web", "no name"])
 @pytest.mark.parametrize("question", ["live", "infer", "stream"])
-def test_who_does_not_speak_grpc_is_not_reached(listen: Listen, there: str, question: str) -> None:
+def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str, question: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {
             "nobody": "127.0.0.1:9",

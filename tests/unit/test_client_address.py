@@ -65,7 +65,7 @@ def asked(*arguments: str) -> Result:
         ("grpcs://[::1]:1", "grpcs://[::1]:1"),
     ],
 )
-def test_an_address_says_by_what_protocol_and_whether_with_tls(text: str, said: str) -> None:
+def test_an_address_names_the_protocol_and_tls(text: str, said: str) -> None:
     assert str(Address.of(text)) == said
     assert Settings.from_env({"TRITON_SERVER_URL": text}).triton_url == text.strip()
 
@@ -88,7 +88,7 @@ def test_what_is_not_an_address_is_refused(text: str) -> None:
         Address.of(text)
 
 
-def test_a_password_in_an_address_is_not_said_again() -> None:
+def test_a_password_in_an_address_is_not_repeated() -> None:
     with pytest.raises(UsageError) as caught:
         Address.of("https://me:secret@there:1")
     with pytest.raises(SettingsError) as refused:
@@ -219,7 +219,7 @@ def test_secrets_of_the_environment_are_for_the_hosts_that_it_names(
     assert TOKEN not in caplog.text
 
 
-def test_a_secret_that_goes_without_tls_beyond_loopback_is_said_once(
+def test_a_secret_sent_without_tls_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
@@ -235,7 +235,7 @@ def test_a_secret_that_goes_without_tls_beyond_loopback_is_said_once(
     assert TOKEN not in caplog.text
 
 
-def test_who_is_away_is_said_to_be_started_where_it_is() -> None:
+def test_an_unreachable_triton_is_reported_with_the_step_for_its_host() -> None:
     port = free_ports(1)[0]
     for url, step in ((f"127.0.0.1:{port}", "gourmet up"), (f"127.0.0.2:{port}", "see that it runs")):
         with Triton(url) as triton, pytest.raises(TritonUnreachable, match=step):

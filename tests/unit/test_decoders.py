@@ -110,7 +110,7 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
     assert processes() != [pid]
 
 
-def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
+def test_pictures_beyond_the_decoder_queue_are_refused_as_busy() -> None:
     queue = decoders.decoder_queue(2)
 
     def wait(comment: str) -> str:
@@ -128,7 +128,7 @@ def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
     assert wait("honest") == "pixels"
 
 
-def test_who_has_slow_pictures_leaves_half_of_the_decoders_to_others() -> None:
+def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others() -> None:
     queue = decoders.decoder_queue(4)
 
     def code(comment: str, client: str) -> str:

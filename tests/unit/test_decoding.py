@@ -152,7 +152,7 @@ def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
     return found
 
 
-def test_the_words_are_those_of_transformers(
+def test_greedy_tokens_are_those_of_transformers(
     form: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[Engine, Answers]
 ) -> None:
     engine, alone = in_both_forms
@@ -168,7 +168,7 @@ def test_the_words_are_those_of_transformers(
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_nobody_s_words_depend_on_who_else_is_there(
+def test_tokens_do_not_depend_on_the_other_rows(
     data: st.DataObject,
     in_both_forms: tuple[Engine, Answers],
     sources: list[list[int]],
@@ -188,7 +188,7 @@ def test_nobody_s_words_depend_on_who_else_is_there(
 
 
 @pytest.mark.parametrize("continuous", [True, False])
-def test_who_comes_later_joins_between_two_steps_unless_turned_off(
+def test_a_later_row_joins_between_two_steps_unless_turned_off(
     engine: Engine,
     sources: list[list[int]],
     alone: Answers,
@@ -214,9 +214,7 @@ class Broken:
         raise RuntimeError("no such kernel")
 
 
-def test_what_fails_is_the_answer_of_those_at_work_and_of_nobody_else(
-    engine: Engine, sources: list[list[int]]
-) -> None:
+def test_a_failed_step_fails_only_the_rows_at_work(engine: Engine, sources: list[list[int]]) -> None:
     broken = Broken(engine)
     with Decoded(broken) as decoded:  # type: ignore[arg-type]
         (row,) = decoded.ask(sources[:1])
@@ -246,7 +244,7 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
     assert better > len(sources) / 10
 
 
-def test_a_search_finds_in_any_company_what_it_finds_alone(
+def test_a_beam_search_does_not_depend_on_the_other_rows(
     in_both_forms: tuple[Engine, Answers], sources: list[list[int]]
 ) -> None:
     """Words, score and what else it found, bit for bit, beside other searches and greedy rows, and these
@@ -300,7 +298,7 @@ def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_th
     assert (np.concatenate(alone) == together).all()
 
 
-def test_a_package_that_another_model_has_is_found_by_what_is_in_it(packed: Path, tmp_path: Path) -> None:
+def test_a_package_of_another_model_is_found_by_its_hash(packed: Path, tmp_path: Path) -> None:
     for number in ("1", "2"):
         (tmp_path / "whole" / number).mkdir(parents=True)
     package.write(tmp_path / "whole" / "1" / package.FILE, {"a": b"of another version"})

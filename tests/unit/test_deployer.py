@@ -162,7 +162,7 @@ def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_contradictory_flags_are_refused(
     deployer: Deployer, tmp_path: Path, flags: tuple[str, ...], says: str
 ) -> None:
     save_file(weights(), tmp_path / "saved.safetensors")
@@ -261,7 +261,7 @@ class Code:
         ("bad.pth", lambda path: None, "does not exist"),
     ],
 )
-def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
+def test_a_bad_checkpoint_is_refused_and_the_model_stays(
     deployer: Deployer, tmp_path: Path, name: str, spoil: Callable[[Path], None], says: str
 ) -> None:
     spoil(tmp_path / name)
@@ -309,7 +309,7 @@ def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
     assert "holds a model that the deployer did not make" in foreign.output
 
 
-def test_networks_that_are_not_known_or_not_installed_are_told(tmp_path: Path) -> None:
+def test_unknown_networks_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(GourmetError, match="use resnet50, resnext101-32x4d, se-resnext101-32x4d"):
         networks.build("resnet", 10, 0)
     with pytest.raises(GourmetError, match=r"needs the package timm|timm has no network 'resnet'"):

@@ -224,7 +224,7 @@ def written_by(deployment: Deployment, write: Write, source: Source) -> Deployme
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("broken", [swapped_channels, fixed_batch, truncated, raising])
-def test_a_broken_export_is_refused_and_what_was_served_stays(
+def test_a_broken_export_is_refused_and_the_served_version_stays(
     broken: Write, deployment: Deployment, source: Source, repository: Path
 ) -> None:
     before = tree(repository)
@@ -325,9 +325,7 @@ def by_hand(model: Path, text: str) -> bytes:
     return config.read_bytes()
 
 
-def test_what_a_person_wrote_in_a_config_is_there_after_a_redeploy(
-    deployment: Deployment, repository: Path
-) -> None:
+def test_a_redeploy_keeps_what_a_person_wrote_in_the_config(deployment: Deployment, repository: Path) -> None:
     model = repository / "food_classifier_onnx"
     mine = '# Mine: "parameters {"\nversion_policy { all { } }  # a field that is never written here\n'
     before = by_hand(model, mine).decode().partition("# Generated with each version")
@@ -359,7 +357,7 @@ def changed_below_the_line(model: Path) -> None:
         (changed_below_the_line, "was changed by hand below its line"),
     ],
 )
-def test_what_a_person_wrote_and_a_version_would_replace_is_refused(
+def test_a_deploy_that_would_replace_a_person_s_config_is_refused(
     change: Callable[[Path], None], says: str, deployment: Deployment, repository: Path
 ) -> None:
     change(repository / "food_classifier_onnx")

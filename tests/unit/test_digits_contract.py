@@ -42,7 +42,7 @@ def noisy() -> bytes:
     ],
     ids=["place and size", "a wide picture is not cropped", "a JPEG's noise is not ink"],
 )
-def test_what_is_around_the_ink_does_not_matter(sent: bytes, plain: bytes, most: int) -> None:
+def test_the_margin_around_a_digit_does_not_matter(sent: bytes, plain: bytes, most: int) -> None:
     apart = np.abs(contract.SYSTEM.pixels(sent).astype(int) - contract.SYSTEM.pixels(plain))
     assert apart.mean() < most
 
@@ -62,7 +62,7 @@ def test_ink_on_a_transparent_canvas_is_dark_ink_on_white() -> None:
 
 
 @pytest.mark.parametrize("colour", [0, 128, 255])
-def test_a_blank_picture_is_said_to_be_blank(colour: int) -> None:
+def test_a_blank_picture_is_refused_as_blank(colour: int) -> None:
     with pytest.raises(PictureError, match="draw a digit") as raised:
         contract.SYSTEM.pixels(png(np.full((280, 280), colour, np.uint8)))
     assert raised.value.code == "blank"

@@ -165,6 +165,8 @@ NOT_WHOLE = "idx3-ubyte is not a whole idx file"
         (broken_idx("labels-idx1", None), "train-labels-idx1-ubyte cannot be read"),
     ],
 )
-def test_what_is_broken_is_named(write: Callable[[Path], Path], complaint: str, tmp_path: Path) -> None:
+def test_broken_data_is_refused_with_the_place(
+    write: Callable[[Path], Path], complaint: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadData, match=complaint):
         data.DATA.listing(write(tmp_path), "train")

@@ -86,7 +86,7 @@ def test_a_port_that_somebody_else_has(subject: Examined) -> None:
         ("::ffff:127.0.0.1", "--http-port", "ok", "held by the running stack"),
     ],
 )
-def test_ports_of_triton_that_others_reach_are_said_with_its_known_holes(
+def test_open_ports_of_triton_are_reported_with_its_known_vulnerabilities(
     address: str, option: str, level: str, words: str, subject: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "http_ok", lambda _url: True)

@@ -109,7 +109,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
     assert not (tmp_path / "home").exists()
 
 
-def test_a_named_repository_is_changed_and_that_server_told(
+def test_a_named_repository_is_changed_and_its_server_reloads(
     runs: Runs, loaded: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     runs(stack())
@@ -133,7 +133,7 @@ def test_the_repository_of_another_stack_here_is_its_own(
     assert "stacks run here" not in asked("doctor", "--url", "127.0.0.1:9200").output
 
 
-def test_a_bucket_is_said_not_to_be_a_folder() -> None:
+def test_a_bucket_is_refused_as_a_repository() -> None:
     for verb in (["rollback", "m", "--repository"], ["config", "m", "--reset", "--model-repository"]):
         done = asked(*verb, "s3://bucket/models", "--url", "there:8000")
         assert done.exit_code == 2
@@ -182,7 +182,7 @@ def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
         wire_for(Addresses(url="grpc://there:8001"), load, None)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:
+def test_contradictory_options_for_a_remote_triton_are_refused(tmp_path: Path) -> None:
     assert "--url is the Triton that --web-only asks" in asked("up", "--url", "there:8000").output
     models = str(two_versions(tmp_path))
     assert "--send is for a Triton elsewhere" in asked("rollback", "m", "--to", models, "--send").output
@@ -200,7 +200,7 @@ def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:
         ("SCORE", "much"),
     ],
 )
-def test_numbers_that_are_none_from_a_triton_elsewhere_end_a_verb_in_a_sentence(
+def test_invalid_numbers_from_a_remote_triton_end_a_verb_with_an_error(
     name: str, said: str, listen: Listen, tmp_path: Path
 ) -> None:
     answer = {"TRANSLATION": "yes", "TOKENS": "1", "SCORE": "-1", "SENTENCES": "[[0, 3, -1]]", name: said}
@@ -222,7 +222,7 @@ def test_numbers_that_are_none_from_a_triton_elsewhere_end_a_verb_in_a_sentence(
 
 
 @pytest.mark.parametrize("verb", ["list", "config m --raw", "translate да", "doctor"])
-def test_what_a_triton_elsewhere_says_tells_the_terminal_nothing_but_words(listen: Listen, verb: str) -> None:
+def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen: Listen, verb: str) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J"
     names = [
         {"name": name, "datatype": "BYTES", "shape": [-1, 1]} for name in ("TRANSLATION", "TOKENS", "SCORE")

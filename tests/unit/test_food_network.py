@@ -19,9 +19,7 @@ def network() -> Food11Network:
     return Food11Network(pretrained=True).eval()
 
 
-def test_starting_weights_are_those_that_notice_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_starting_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = tmp_path / "starting_weights.safetensors"
     damaged.write_bytes(STARTING_WEIGHTS.read_bytes()[:-1] + b"x")
     monkeypatch.setattr("gourmet.systems.food11.network.STARTING_WEIGHTS", damaged)

@@ -167,7 +167,7 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
     )
 
 
-def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
+def test_a_long_encode_does_not_delay_other_rows(engine: Pictures) -> None:
     """While one picture is encoded, another row gets all its tokens, and a search goes on."""
     slow, fast, searched = pictures(3)
     go_on, encoding = threading.Event(), threading.Event()
@@ -194,7 +194,7 @@ def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
     assert second.tokens == alone(slow).tokens
 
 
-def test_an_encode_that_fails_fails_its_own_rows_and_those_beside_it_are_answered(engine: Pictures) -> None:
+def test_a_failed_encode_fails_only_its_own_rows(engine: Pictures) -> None:
     shown = pictures(4)
 
     def refuse(sources: Sequence[Pixels]) -> None:
@@ -226,7 +226,7 @@ def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pi
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictures, beams: int) -> None:
+def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(engine: Pictures, beams: int) -> None:
     """Lines are served in turn, and a search takes its steps in turn with the other's."""
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
@@ -331,7 +331,7 @@ def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> 
     assert all(row.finished for row in rows)
 
 
-def test_a_source_that_takes_long_to_prepare_delays_nobody_else_and_fails_alone(engine: Pictures) -> None:
+def test_a_source_that_takes_long_to_prepare_does_not_delay_other_rows(engine: Pictures) -> None:
     shown, go_on = pictures(4), threading.Event()
 
     def made(row: Row) -> Pixels:

@@ -232,7 +232,7 @@ def test_a_reference_answers_numbers_of_any_type_and_says_that_texts_are_not_com
         answered(STRING=np.array([b"soup", b"tea"], np.object_))
 
 
-def test_a_network_that_is_none_is_not_counted(tmp_path: Path) -> None:
+def test_roofline_refuses_a_file_that_is_not_onnx(tmp_path: Path) -> None:
     (path := tmp_path / "n.onnx").write_bytes(b"noise")
     with pytest.raises(GourmetError, match=r"n\.onnx is not a valid ONNX"):
         count(path)
@@ -242,7 +242,7 @@ def test_a_network_that_is_none_is_not_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\3\4" + bytes(100)])
-def test_a_package_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_an_invalid_package_is_refused(content: bytes, tmp_path: Path) -> None:
     (path := tmp_path / package.FILE).write_bytes(content)
     with pytest.raises(GourmetError, match="Deploy the model again"):
         package.read(path)

@@ -92,7 +92,7 @@ def avif_with_shared_stream(items: int, units: int) -> bytes:
 
 # Found: ten megabytes of each took three seconds.
 @pytest.mark.parametrize("kind", ["gif", "jpeg"])
-def test_what_is_read_byte_by_byte_is_read_by_another_process(kind: str) -> None:
+def test_a_picture_that_is_read_byte_by_byte_is_decoded_in_another_process(kind: str) -> None:
     if kind == "gif":
         data = encoded(Image.new("P", (8, 8)), "GIF")
         at = 13 + 3 * (2 << (data[10] & 7))
@@ -187,7 +187,7 @@ def test_metadata_is_not_shown_to_pillow_and_says_which_way_up_all_the_same() ->
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("cut", [0, 9, 12, 19])
-def test_an_orientation_that_is_cut_off_is_none(order: str, cut: int) -> None:
+def test_a_truncated_orientation_is_ignored(order: str, cut: int) -> None:
     row = struct.pack(f"{order}HHIHH", 0x0112, 3, 1, 8, 0)
     tiff = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, 1) + row
     assert header.exif_orientation(b"Exif\0\0" + tiff) == 8

@@ -126,7 +126,7 @@ def of_bytes() -> Tokenizer:
 
 
 @pytest.mark.parametrize("of", ["tokenizer", "of_bytes"])
-def test_what_is_settled_of_an_answer_stays_as_it_is(of: str, request: pytest.FixtureRequest) -> None:
+def test_settled_text_of_a_stream_never_changes(of: str, request: pytest.FixtureRequest) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(of)
     draw, early = random.Random(4), 0
     texts = ["a cat и кот 猫 🐈 a dog", "猫猫🐈", ""]

@@ -50,7 +50,7 @@ def test_a_disturbed_figure_is_undecided_whatever_it_is() -> None:
         ("3a: what?", "much", 1, "3a: low and high must be two numbers"),
     ],
 )
-def test_a_prediction_that_is_none_is_refused_in_a_sentence(
+def test_an_invalid_prediction_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: str, low: float, high: float, refusal: str
 ) -> None:
     monkeypatch.setenv("GOURMET_LAB", str(tmp_path))

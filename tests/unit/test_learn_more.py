@@ -179,7 +179,7 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     assert "learned on top of another network" in again.output
 
 
-def test_what_forgot_a_class_is_refused_and_the_class_is_named(
+def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
     learned: tuple[Path, str], tmp_path: Path
 ) -> None:
     result = read(learned[0])
@@ -235,7 +235,7 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
 
 
-def test_what_cannot_be_learned_is_refused_in_a_sentence(learned: tuple[Path, str], tmp_path: Path) -> None:
+def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str], tmp_path: Path) -> None:
     folder = learned[0].parents[1] / "few"
     few = tmp_path / "data"
     (few / "Egg").mkdir(parents=True)

@@ -52,7 +52,7 @@ def listed() -> dict[str, dict[str, object]]:
     return {f"{row['system']} {row['model']} {row['version']}": row for row in rows}
 
 
-def test_what_there_is_is_listed_with_when_and_by_what_it_was_deployed(own: Path) -> None:
+def test_list_shows_when_and_by_which_verb_a_model_was_deployed(own: Path) -> None:
     rows = listed()
     row = rows["flowers flowers_onnx 1"]
     at, by = (manifest.read(own / "models/flowers_onnx/1")["deployed"][key] for key in ("at", "by"))
@@ -66,7 +66,7 @@ def test_what_there_is_is_listed_with_when_and_by_what_it_was_deployed(own: Path
     ]
 
 
-def test_halves_are_listed_as_such(own: Path) -> None:
+def test_incomplete_systems_are_listed_with_the_reason(own: Path) -> None:
     (own / "systems/flowers/sample.jpg").unlink()
     (own / "models/flowers_onnx/config.pbtxt").unlink()
     run("new", "stones", "--labels", "a,b")
@@ -135,7 +135,7 @@ def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:
         ("flowers/../1", "has no version '../1'"),
     ],
 )
-def test_what_gourmet_did_not_make_stays(name: str, complaint: str, own: Path) -> None:
+def test_remove_refuses_what_gourmet_did_not_make(name: str, complaint: str, own: Path) -> None:
     (own / "models/mine/1").mkdir(parents=True)
     (own / "models/mine/config.pbtxt").touch()
     before, shipped = everything(own), sorted(DEFAULT.rglob("*"))

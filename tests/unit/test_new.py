@@ -301,7 +301,7 @@ def test_weights_that_do_not_fit_are_refused_and_leave_nothing(
         (["--architecture", ARCHITECTURE, "--like", "nobody"], "no system 'nobody'"),
     ],
 )
-def test_what_is_missing_is_named(arguments: list[str], complaint: str, new: New, weights: Path) -> None:
+def test_missing_options_are_named(arguments: list[str], complaint: str, new: New, weights: Path) -> None:
     done = new("--weights", weights, *arguments)
     assert done.exit_code != 0
     assert complaint in done.output

@@ -25,7 +25,7 @@ def config(level: int = 0, **parameters: str) -> dict[str, Any]:
     }
 
 
-def test_options_carry_what_the_config_asks_for() -> None:
+def test_session_options_follow_the_config() -> None:
     options = sessions.session_options(
         config(
             level=2,
@@ -61,7 +61,9 @@ def test_options_default_to_every_optimisation_and_the_share_of_threads() -> Non
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_the_backend_does_not_do_is_refused_by_name(unsupported: dict[str, Any], says: str) -> None:
+def test_unsupported_settings_of_the_backend_are_refused_by_name(
+    unsupported: dict[str, Any], says: str
+) -> None:
     whole = {"max_batch_size": 0, "input": [], "output": [], **unsupported}
     with pytest.raises(GourmetError, match=says):
         signatures.check(whole, signatures.OnnxSignature((), ()))

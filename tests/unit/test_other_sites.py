@@ -52,7 +52,7 @@ def browser() -> FlaskClient:
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_what_a_page_of_another_site_sends_is_refused_and_its_links_work(
+def test_forms_of_another_site_are_refused_and_its_links_work(
     headers: dict[str, str], tmp_path: Path
 ) -> None:
     browser = client(keep_corrections=tmp_path)
@@ -139,7 +139,7 @@ def test_only_its_own_names_are_answered(
                 assert code(reply) == (400, "wrong_host")
 
 
-def test_the_refusal_says_what_to_set() -> None:
+def test_the_refusal_of_a_host_names_the_setting() -> None:
     reply = client().get("/", headers=JSON | {"Host": "food.example:5000"})
     assert (
         "ask for it as localhost, or start it with TRUSTED_HOSTS=food.example"

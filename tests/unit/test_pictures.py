@@ -123,7 +123,7 @@ def test_where_no_decoder_of_iphones_photos_is_installed_they_are_refused_in_a_s
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
-def test_what_is_transparent_is_shown_on_white(kind: str) -> None:
+def test_transparent_pixels_are_shown_on_white(kind: str) -> None:
     clear = Image.new("RGBA", (300, 300), (200, 0, 0, 0))
     assert squared(encoded(clear, kind)).min() >= 254
     half = squared(encoded(Image.new("RGBA", (300, 300), (0, 0, 0, 128)), kind))

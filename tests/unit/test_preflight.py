@@ -48,7 +48,7 @@ def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int)
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
 
 
-def test_another_start_is_told_where_the_stack_is_and_what_to_do(
+def test_a_second_start_names_the_running_stack_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))

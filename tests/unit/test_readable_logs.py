@@ -44,9 +44,7 @@ PROBED = '127.0.0.1 "GET /healthz HTTP/1.1" 200 15B 9ms a5f40133'
         ("web", TIMEOUT, "03:02:09 WORKER TIMEOUT (pid:16840)"),
     ],
 )
-def test_what_tells_something_is_shown_with_its_time_and_where_it_is_from(
-    origin: str, line: str, shown: str
-) -> None:
+def test_informative_lines_are_shown_with_time_and_origin(origin: str, line: str, shown: str) -> None:
     assert printed(line, origin=origin) == f"{origin:>7} │ {shown}\n"
 
 
@@ -61,7 +59,7 @@ TABLE, TRACE = ("+------+---+", "| Model | Version |"), ("At:", "  /a/b/model.py
         ("web", PROBED),
     ],
 )
-def test_what_tells_nothing_is_left_out_unless_asked_for(origin: str, line: str) -> None:
+def test_noise_is_left_out_of_the_log_unless_verbose(origin: str, line: str) -> None:
     assert printed(line, origin=origin) == ""
     assert printed(line, origin=origin, verbose=True)
 

@@ -34,7 +34,7 @@ def holder(repository: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_second_waits_says_so_and_finds_what_the_first_did(tmp_path: Path) -> None:
+def test_a_second_writer_waits_and_sees_the_first_one_s_change(tmp_path: Path) -> None:
     first = holder(tmp_path)
     said: list[str] = []
 
@@ -47,7 +47,7 @@ def test_the_second_waits_says_so_and_finds_what_the_first_did(tmp_path: Path) -
     assert said == [f"another gourmet changes {tmp_path}: waiting until it has ended"]
 
 
-def test_who_waits_too_long_is_told_and_a_killed_holder_keeps_nobody(tmp_path: Path) -> None:
+def test_a_lock_times_out_and_a_killed_holder_frees_it(tmp_path: Path) -> None:
     first = holder(tmp_path)
     with pytest.raises(RepositoryError, match="still changes"), changing(tmp_path, print, 0):
         pass

@@ -123,7 +123,7 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
     assert layer.weight_bytes == 16 * 8 + 4 + 1
 
 
-def test_what_nobody_knows_counts_as_none_and_is_named(counted: Count) -> None:
+def test_unknown_operators_count_as_zero_and_are_named(counted: Count) -> None:
     found = counted("(float[n,3,3] x) => (float[n] y) { h = my.Guess(x)  y = Relu(h) }")
     assert found.totals["operations"] == 0
     assert found.unknown == ("Guess (1×)", "Relu of unknown size (1×)")
@@ -213,7 +213,7 @@ def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
         (["food_classifier_onnx", "--dim", "n"], "is not a valid size: write it like sequence=32"),
     ],
 )
-def test_what_cannot_be_analysed_is_refused_with_what_can(words: list[str], says: str) -> None:
+def test_roofline_refuses_models_that_it_cannot_analyse(words: list[str], says: str) -> None:
     ran = CliRunner().invoke(main, ["roofline", *words])
     assert ran.exit_code in (1, 2)
     assert says in ran.output

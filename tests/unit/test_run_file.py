@@ -148,7 +148,7 @@ def a_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize("taken_by", [of_another_user, os.mkfifo, a_link])
-def test_what_others_put_in_our_folders_place_keeps_no_verb_waiting_and_no_stack_from_starting(
+def test_a_foreign_file_at_the_run_folder_stops_no_verb_and_no_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_by: Callable[[Path], None]
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")

@@ -43,7 +43,7 @@ def test_it_is_its_users_alone_and_goes_when_it_is_closed(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_program_left_goes_with_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_removes_the_folder_of_a_killed_program(tmp_path: Path) -> None:
     left = killed(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {left.name, f"{left.name}-region"}
     made = RunFolder("own-", tmp_path)
@@ -51,7 +51,7 @@ def test_what_a_killed_program_left_goes_with_the_next_start(tmp_path: Path) -> 
     made.close()
 
 
-def test_what_a_running_program_has_stays(tmp_path: Path) -> None:
+def test_the_folder_of_a_running_program_stays(tmp_path: Path) -> None:
     running = RunFolder("own-", tmp_path)
     Path(f"{running.path}-region").touch()
     code = "import sys; from pathlib import Path; from gourmet.runtime.files import RunFolder\n"
@@ -89,9 +89,7 @@ def a_link(left: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [of_another_user, without_a_lock, a_link])
-def test_what_is_not_known_to_be_a_killed_programs_stays(
-    tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_unknown_folders_stay(tmp_path: Path, change: Callable[[Path], None]) -> None:
     left = killed(tmp_path)
     change(left)
     before = sorted(tmp_path.rglob("*"))

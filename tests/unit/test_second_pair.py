@@ -61,7 +61,7 @@ def new(own: Path, checkpoint: Path, *more: str, name: str = "german") -> tuple[
     return done.exit_code, " ".join(done.output.split())
 
 
-def test_what_is_russian_does_not_apply_to_another_pair(systems_folder: Path) -> None:
+def test_checks_for_russian_do_not_apply_to_another_pair(systems_folder: Path) -> None:
     german = described(systems_folder)
     names = (german.model_variable, german.default_model, german.streaming_model, german.metrics_prefix)
     assert names == ("GERMAN_MODEL_NAME", "german", "german_stream", "german")
@@ -163,7 +163,7 @@ def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, ch
         (("--languages", "de,en"), "food_classifier", "food_classifier is there already"),
     ],
 )
-def test_what_cannot_be_a_pair_leaves_nothing(
+def test_an_invalid_pair_is_refused_and_leaves_no_files(
     more: tuple[str, ...], name: str, complaint: str, own: Path, checkpoint: Path
 ) -> None:
     code, said = new(own, checkpoint, *more, name=name)
@@ -171,7 +171,7 @@ def test_what_cannot_be_a_pair_leaves_nothing(
     assert files(own) == {"sentences.txt"}
 
 
-def test_a_checkpoint_that_does_not_pass_leaves_nothing(
+def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
     own: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (own / "bart").mkdir()

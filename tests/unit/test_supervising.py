@@ -14,7 +14,7 @@ from gourmet.serving.supervisor import backoff_s
 from gourmet.serving.waiting import wait_until
 
 
-def test_the_first_death_waits_for_nothing_and_each_early_one_after_it_twice_as_long_up_to_the_most() -> None:
+def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
     waits = [None]
     for _ in range(9):
         waits.append(backoff_s(1.0, waits[-1]))
@@ -22,7 +22,7 @@ def test_the_first_death_waits_for_nothing_and_each_early_one_after_it_twice_as_
     assert backoff_s(61.0, 2.0) == 0.0  # a long healthy life is a fresh start
 
 
-def test_waiting_fails_with_what_was_waited_for() -> None:
+def test_a_timeout_names_its_condition() -> None:
     with pytest.raises(TimeoutError, match="the soup did not boil within 0 s"):
         wait_until(lambda: False, 0.1, "the soup did not boil")
 
@@ -49,7 +49,7 @@ def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> N
     assert child.exit_status() == -signal.SIGKILL
 
 
-def test_what_a_child_left_running_ends_with_it(tmp_path: Path) -> None:
+def test_grandchildren_end_with_their_parent(tmp_path: Path) -> None:
     child, lines = start(
         """
         import subprocess, sys, time

@@ -69,9 +69,7 @@ def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
         "Он 😀 пришёл.",
     ],
 )
-def test_what_is_not_russian_and_what_is_rare_is_not_called_sure(
-    network: TranslatorNetwork, model: ModelInfo, text: str
-) -> None:
+def test_foreign_and_rare_texts_are_not_sure(network: TranslatorNetwork, model: ModelInfo, text: str) -> None:
     answer = answered(network, text)
     assert model.is_sure(answer) is False, answer
 
@@ -172,7 +170,7 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
     assert json.loads(again.stdout)["certainty"] == about["certainty"]
 
 
-def test_what_is_calibrated_before_it_is_deployed_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_check_refuses_to_calibrate_a_system_that_evaluate_calibrates(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["check", "food11", "--calibrate", "--data", str(tmp_path)])
     assert done.exit_code == 2
     assert "gourmet evaluate food11" in done.output

@@ -13,7 +13,7 @@ from gourmet.training.task import Solving
 
 
 @pytest.mark.parametrize("system", ["digits", "food11"])
-def test_what_is_there_fulfils_its_protocols(system: str) -> None:
+def test_the_parts_of_a_system_fulfil_their_protocols(system: str) -> None:
     parts = SystemParts(system, registry.piece)
     assert parts.export.formats
     if not isinstance(parts.training, Solving):

@@ -49,7 +49,7 @@ def state(browser: FlaskClient) -> dict:
     return browser.get("/teach", headers=JSON).get_json()["state"]
 
 
-def test_where_nobody_learns_the_panel_names_the_commands(tmp_path: Path) -> None:
+def test_without_a_teacher_the_panel_names_the_commands(tmp_path: Path) -> None:
     for settings, words in (
         ({}, "KEEP_CORRECTIONS=corrections"),
         ({"keep_corrections": tmp_path}, f"gourmet learn-more food11 {tmp_path}/food11"),
@@ -60,7 +60,7 @@ def test_where_nobody_learns_the_panel_names_the_commands(tmp_path: Path) -> Non
         assert 'value="learn"' not in page
 
 
-def test_only_this_user_can_open_the_socket_whatever_its_path_is_long(
+def test_only_this_user_can_open_the_socket_also_at_a_long_path(
     socket: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
@@ -85,7 +85,7 @@ def test_one_job_runs_at_a_time_and_can_be_cancelled(browser: FlaskClient) -> No
     assert state(browser)["error"] == "cancelled"
 
 
-def test_what_a_verb_refuses_is_shown(browser: FlaskClient) -> None:
+def test_the_panel_shows_the_error_of_a_verb(browser: FlaskClient) -> None:
     ask(browser, "use")
     eventually(lambda: not state(browser)["job"])
     assert "learned.npz is not what `gourmet learn-more` wrote" in state(browser)["error"]

@@ -35,12 +35,12 @@ FINE = [
 
 
 @pytest.mark.parametrize(("text", "translation", "words"), DOUBTFUL)
-def test_what_is_doubtful_is_told(text: str, translation: str, words: str) -> None:
+def test_a_doubtful_translation_has_a_warning(text: str, translation: str, words: str) -> None:
     assert words in warning(text, translation)
 
 
 @pytest.mark.parametrize(("text", "translation"), FINE)
-def test_nothing_is_told_where_nothing_is_wrong(text: str, translation: str) -> None:
+def test_a_good_translation_has_no_warning(text: str, translation: str) -> None:
     assert warning(text, translation) == ""
 
 

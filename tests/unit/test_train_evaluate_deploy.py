@@ -84,7 +84,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
 
 
 @pytest.mark.slow
-def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is_lost(
+def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,7 +142,7 @@ def test_a_candidate_worse_than_what_is_served_is_refused_and_force_says_what_is
         (["deploy", "food11", "--format", "onnx"], "name the data with --data"),
     ],
 )
-def test_what_is_missing_is_named_in_one_sentence(
+def test_missing_weights_and_data_are_named(
     arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

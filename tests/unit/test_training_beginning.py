@@ -58,7 +58,7 @@ def test_weights_for_other_targets_are_refused(earlier: Summing, tmp_path: Path)
         begin_with(Summing(DISHES[::-1]), tmp_path / "best.safetensors")
 
 
-def test_what_a_run_began_with_is_known_to_those_who_go_on_with_it(tmp_path: Path) -> None:
+def test_a_resumed_run_knows_its_initial_weights(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the folder of a run"):
         read_run(tmp_path)
     write_run(tmp_path, {"data": "photos", "init": "first.safetensors"})

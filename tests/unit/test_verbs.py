@@ -17,7 +17,7 @@ def gourmet(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def test_evaluate_says_what_it_needs_where_nothing_was_trained(
+def test_evaluate_without_weights_names_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

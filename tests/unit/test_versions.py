@@ -66,9 +66,7 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
 
 
 @pytest.mark.slow
-def test_what_a_version_brought_goes_with_it_and_nothing_is_left_of_it(
-    gourmet: Gourmet, tmp_path: Path
-) -> None:
+def test_a_rollback_removes_everything_that_a_version_brought(gourmet: Gourmet, tmp_path: Path) -> None:
     """A model in half precision over one in single precision, with other labels."""
     models = tmp_path / "models"
     command = ["deployer", "--ts-trace", "--save-dir", models, "--config", "torchvision:squeezenet1_1"]
@@ -108,7 +106,7 @@ def test_where_the_version_before_does_not_answer_all_is_as_it_was(two_of_two: l
     assert everything(two_of_two[0].parent) == before
 
 
-def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two: list[Path]) -> None:
+def test_a_rollback_to_a_changed_version_is_refused(two_of_two: list[Path]) -> None:
     (two_of_two[1] / "1" / "model.onnx").write_text("cut sho")
     before = everything(two_of_two[0].parent)
     with pytest.raises(ManifestError, match="not the deployed file"):
@@ -116,7 +114,7 @@ def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two:
     assert everything(two_of_two[0].parent) == before
 
 
-def test_what_killed_verbs_left_goes_with_the_next_and_a_replaced_version_is_back(
+def test_the_next_deploy_cleans_up_after_killed_verbs(
     two_of_two: list[Path],
 ) -> None:
     model = two_of_two[0]

@@ -10,7 +10,7 @@ from gourmet.errors import GourmetError
 from gourmet.serving import wheel
 
 
-def test_models_find_this_environments_packages_and_report_to_nobody() -> None:
+def test_models_use_this_environment_s_packages_and_send_no_telemetry() -> None:
     environment = wheel.find_wheel().environment()
     first = Path(environment["PATH"].split(os.pathsep)[0])
     assert (first / "python3").samefile(sys.executable)
@@ -23,13 +23,15 @@ def test_numpy_2_in_the_servers_environment_is_refused(monkeypatch: pytest.Monke
         wheel.find_wheel()
 
 
-def test_a_missing_wheel_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wheel_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "find_spec", lambda name: None)
     with pytest.raises(GourmetError, match=r"nvidia-pytriton is missing. Run `make setup`.*glibc 2\.35"):
         wheel.find_wheel()
 
 
-def test_backends_that_are_nowhere_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_backends_are_reported_with_their_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(wheel.BACKENDS_ENV, str(tmp_path / "gone"))
     with pytest.raises(GourmetError, match=f"{tmp_path / 'gone'} has no backends"):
         wheel.own_backends()
