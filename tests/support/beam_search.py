@@ -47,10 +47,10 @@ def _likeliest(
     told = [*told, *[told[0]] * (rows - beams)]
     cache = np.zeros((rows, layers, 2, heads, _width(len(told[0])), size), np.float32)
     memories, masks = np.stack([memory] * rows), np.repeat(mask, rows, axis=0)
-    for place, newest in enumerate(np.transpose(told)):
-        lengths = np.full(rows, place, np.int64)
+    for index, newest in enumerate(np.transpose(told)):
+        lengths = np.full(rows, index, np.int64)
         tokens, scores, added = engine.step(newest.astype(np.int64), lengths, cache, memories, masks)
-        cache[:, :, :, :, place] = added[:, :, :, :, 0]
+        cache[:, :, :, :, index] = added[:, :, :, :, 0]
     return list(zip(tokens[:beams].tolist(), scores[:beams].tolist(), strict=True))
 
 

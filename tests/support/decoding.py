@@ -93,11 +93,11 @@ def main(first: int, last: int) -> None:
     most_expensive = {"cpu_s": 0.0, "wall_s": 0.0, "peak_mb": 0.0}
     for number in range(first, last):
         name, data = hostile.file(number)
-        found = measured(data)
-        results[found["result"]] += 1
-        most_expensive = {key: max(value, found[key]) for key, value in most_expensive.items()}
-        if found["result"].startswith("BROKE") or found["cpu_s"] > CPU_S or found["peak_mb"] > 300:
-            say({"number": number, "name": name, "bytes": len(data), **found})
+        result = measured(data)
+        results[result["result"]] += 1
+        most_expensive = {key: max(value, result[key]) for key, value in most_expensive.items()}
+        if result["result"].startswith("BROKE") or result["cpu_s"] > CPU_S or result["peak_mb"] > 300:
+            say({"number": number, "name": name, "bytes": len(data), **result})
     say({"results": results, **most_expensive})
 
 

@@ -60,10 +60,10 @@ class Haproxy(Site):
         except OSError:
             assert self.process.poll() is None, self._log.read_text()
             return {}
-        found = re.findall(
+        matches = re.findall(
             r'^haproxy_server_status{proxy="(\w+)",server="(\w+)",state="UP"} (\d)', text, re.M
         )
-        return {f"{backend}/{name}": state == "1" for backend, name, state in found}
+        return {f"{backend}/{name}": state == "1" for backend, name, state in matches}
 
     def reload(self) -> None:
         """Have the master read its file again; returns when another worker listens."""
@@ -72,7 +72,7 @@ class Haproxy(Site):
         eventually(lambda: bool(self._workers() - before))
 
     def _workers(self) -> set[int]:
-        return {each.pid for each in psutil.Process(self.process.pid).children()}
+        return {child.pid for child in psutil.Process(self.process.pid).children()}
 
     def stop(self) -> None:
         if self.process.poll() is None:

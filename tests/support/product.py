@@ -54,12 +54,12 @@ class Product:
 
     def stubs(self, model: str) -> list[psutil.Process]:
         """The processes in which the Python backend runs `model`, one an instance."""
-        found = []
+        results = []
         for stub in self.processes()[STUBS]:
             with contextlib.suppress(psutil.Error):  # it ended meanwhile
                 if f"/{model}/" in " ".join(stub.cmdline()):
-                    found.append(stub)
-        return found
+                    results.append(stub)
+        return results
 
     def workers(self) -> list[psutil.Process]:
         """gunicorn's, without the one that watches over them."""

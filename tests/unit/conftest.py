@@ -25,7 +25,9 @@ def systems_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("GOURMET_SYSTEMS", str(folder))
     yield folder
     for name in [path.name for path in folder.iterdir()]:
-        for module in [each for each in sys.modules if f"{each}.".startswith(f"gourmet.systems.{name}.")]:
+        for module in [
+            module for module in sys.modules if f"{module}.".startswith(f"gourmet.systems.{name}.")
+        ]:
             del sys.modules[module]
     registry.load.cache_clear()
     importlib.invalidate_caches()

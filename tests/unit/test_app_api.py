@@ -321,4 +321,4 @@ def test_photos_of_a_call_are_asked_again_where_a_version_took_the_place_of_anot
 
     browser = client(Replaced())
     results = send(browser, *[PHOTO] * 5).get_json()["results"]
-    assert [each["model"]["version"] for each in results] == ["4"] * 5
+    assert [result["model"]["version"] for result in results] == ["4"] * 5

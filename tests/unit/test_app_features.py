@@ -64,11 +64,11 @@ def compared(classifier: FakeClassifier, **headers: str) -> Any:
 
 
 def test_times_are_those_of_warm_models() -> None:
-    told = compared(Comparing(), **JSON).get_json()
-    assert [row["model"]["name"] for row in told["results"]] == ["a", "b", "c"]
-    assert all(row["timings_ms"]["total"] < 1000 * COLD_S / 2 for row in told["results"])
-    assert told["verdict"] == "All 3 models agree: Egg"
-    assert told["results"][0]["bytes_kind"] == "tensor"
+    body = compared(Comparing(), **JSON).get_json()
+    assert [row["model"]["name"] for row in body["results"]] == ["a", "b", "c"]
+    assert all(row["timings_ms"]["total"] < 1000 * COLD_S / 2 for row in body["results"])
+    assert body["verdict"] == "All 3 models agree: Egg"
+    assert body["results"][0]["bytes_kind"] == "tensor"
 
 
 def test_times_are_medians_of_several_turns_with_their_spread() -> None:
@@ -97,10 +97,10 @@ def test_a_comparison_counts_as_the_answers_it_asks_for_and_slow_models_have_few
 
 
 def test_a_model_that_fails_leaves_the_others_their_answers() -> None:
-    told = compared(Comparing({"b": InferenceFailed("b is broken")}), **JSON).get_json()
-    assert [row.get("label") for row in told["results"]] == ["Egg", None, "Egg"]
-    assert told["results"][1]["error"]["message"] == "b is broken"
-    assert told["verdict"] == "All 2 models agree: Egg (1 could not answer)"
+    body = compared(Comparing({"b": InferenceFailed("b is broken")}), **JSON).get_json()
+    assert [row.get("label") for row in body["results"]] == ["Egg", None, "Egg"]
+    assert body["results"][1]["error"]["message"] == "b is broken"
+    assert body["verdict"] == "All 2 models agree: Egg (1 could not answer)"
     page = compared(Comparing({"b": InferenceFailed("b is broken")}), Accept="text/html")
     assert page.status_code == 200
     assert "b is broken" in page.text
@@ -251,9 +251,9 @@ def test_a_correction_of_any_label_is_read_as_that_label(tmp_path: Path, labels:
     for class_id, label in enumerate(labels):
         pixels = np.full((224, 224, 3), class_id, np.uint8)
         keep(tmp_path, folder_of(label, labels), pixels)
-    found = LabelledPictures(labels).listing(tmp_path / "food11", "all")
-    assert sorted(photo.class_id for photo in found) == list(range(len(labels)))
-    for photo in found:
+    examples = LabelledPictures(labels).listing(tmp_path / "food11", "all")
+    assert sorted(photo.class_id for photo in examples) == list(range(len(labels)))
+    for photo in examples:
         with Image.open(tmp_path / "food11" / photo.name) as picture:
             assert picture.getpixel((9, 9)) == (photo.class_id,) * 3
 
@@ -266,7 +266,7 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
         with ThreadPoolExecutor(16) as pool:
             kept = [pool.submit(keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)]
         assert [each.exception() for each in kept] == [None] * 16
-    assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 20
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 20
 
 
 def test_corrections_in_old_folders_keep_their_labels(tmp_path: Path) -> None:
@@ -274,11 +274,11 @@ def test_corrections_in_old_folders_keep_their_labels(tmp_path: Path) -> None:
     folders = ("1", "2", "3", "C-", "Noodles-Pasta", "Dairy-product")
     for number, before in enumerate(folders):
         keep(tmp_path, before, np.full((224, 224, 3), number, np.uint8))
-    found = {
+    examples = {
         photo.name.partition("/")[0]: photo.class_id
         for photo in LabelledPictures(labels).listing(tmp_path / "food11", "all")
     }
-    assert found == {name: class_id for class_id, name in enumerate(folders)}
+    assert examples == {name: class_id for class_id, name in enumerate(folders)}
 
 
 def test_a_second_correction_of_a_photo_replaces_the_first(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
 
     def ask(_: AppTriton, model: str, deadline: Deadline) -> list[ModelStatistics]:
         assert deadline.seconds <= 2
-        found = left.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found  # type: ignore[no-any-return]
+        result = left.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result  # type: ignore[no-any-return]
 
     monkeypatch.setattr(lab, "_AGE_S", 60)
     monkeypatch.setattr(AppTriton, "statistics", ask)
@@ -63,10 +63,10 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
 
 def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = counting(monkeypatch, [COUNTED, NEVER_ASKED])
-    told = browser.get("/lab/figures").get_json()
-    assert browser.get("/lab/figures").get_json() == told
-    assert [model["name"] for model in told["models"]] == ["idle", "m"]
-    assert told["models"][1] == {
+    body = browser.get("/lab/figures").get_json()
+    assert browser.get("/lab/figures").get_json() == body
+    assert [model["name"] for model in body["models"]] == ["idle", "m"]
+    assert body["models"][1] == {
         **{"name": "m", "version": "2", "requests": 30, "failures": 1, "rows": 60, "executions": 20},
         **{"queue_ms": 6.0, "compute_ms": 60.0},
         "batches": [{"rows": 2, "executions": 10}, {"rows": 4, "executions": 10}],
@@ -100,14 +100,14 @@ def test_the_lab_shows_the_load_of_the_machine_and_the_configs_where_known(
     config = {"max_batch_size": 8, "instance_group": [{"kind": "KIND_CPU", "count": 1}]}
     monkeypatch.setattr(AppTriton, "config", lambda *_: config)
     browser = client(triton_metrics_url=url)
-    told = browser.get("/lab/figures").get_json()
-    assert told["machine"] == [
+    body = browser.get("/lab/figures").get_json()
+    assert body["machine"] == [
         "CPU: 25% busy, 6.00 of 24.0 GB of memory in use",
         "GPU 0: 100% busy, 20.0 of 80.0 GB of memory in use",
         "GPU 1: 50% busy",
     ]
     said = "1 instance on the CPU; batches of up to 8 rows; no dynamic batching"
-    assert told["configs"] == {"m": said}
+    assert body["configs"] == {"m": said}
     page = browser.get("/lab").text
     assert f"<dd>{said}</dd>" in page
     assert "<span>GPU 1: 50% busy</span>" in page

@@ -29,8 +29,8 @@ class LoggedLines(logging.Handler):
         self.texts.append(self.format(record))
 
     def requests(self) -> list[dict[str, Any]]:
-        found = [json.loads(text) for text in self.texts]
-        return [line for line in found if line["logger"] == "app.requests"]
+        results = [json.loads(text) for text in self.texts]
+        return [line for line in results if line["logger"] == "app.requests"]
 
 
 @pytest.fixture

@@ -221,8 +221,8 @@ def test_figures_say_of_each_system_whether_it_answers_and_wait_for_none(hanging
     digits = client(FakeClassifier(others={"digits": TritonTooSlow("no answer")}))
 
     def known() -> bool:
-        said = digits.get("/metrics").text
-        return 'web_ready{system="food11"} 1.0' in said and 'web_ready{system="digits"} 0.0' in said
+        text = digits.get("/metrics").text
+        return 'web_ready{system="food11"} 1.0' in text and 'web_ready{system="digits"} 0.0' in text
 
     eventually(known)
     assert "web_started_seconds" in digits.get("/metrics").text

@@ -111,13 +111,13 @@ def test_its_model_answers_with_the_labels_of_its_config(browser: FlaskClient) -
 
 def test_it_is_listed_with_its_system_and_a_model_whose_config_is_wrong_is_not(browser: FlaskClient) -> None:
     every = browser.get("/api/v1/models").get_json()
-    assert {each["name"]: each["system"] for each in every["models"]} == {
+    assert {model["name"]: model["system"] for model in every["models"]} == {
         "flowers": "flowers",
         "food_classifier": "food11",
     }
     assert every["default"] == "food_classifier"
     own = browser.get("/api/v1/models?system=flowers").get_json()
-    assert [(each["name"], each["labels"]) for each in own["models"]] == [("flowers", LABELS)]
+    assert [(model["name"], model["labels"]) for model in own["models"]] == [("flowers", LABELS)]
     assert own["default"] == "flowers"
     assert browser.get("/api/v1/models?system=stones").status_code == 400
 
@@ -165,10 +165,10 @@ def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_n
     )
 
     def answers(browser: FlaskClient) -> tuple[int, list[str], list[str]]:
-        asked = browser.post("/api/v1/classify?model=flowers_slow", data=form())
+        reply = browser.post("/api/v1/classify?model=flowers_slow", data=form())
         listed = browser.get("/api/v1/models?system=flowers").get_json()["models"]
         compared = browser.post("/compare?system=flowers", data=form(), headers=JSON).get_json()["results"]
-        return asked.status_code, [m["name"] for m in listed], [row["model"]["name"] for row in compared]
+        return reply.status_code, [m["name"] for m in listed], [row["model"]["name"] for row in compared]
 
     (browser,) = client(triton)
     assert answers(browser) == (404, ["flowers"], ["flowers"])
@@ -268,8 +268,8 @@ def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> No
     two_versions.script["/flowers/infer"] = http({"error": "not these"}, "400 Bad Request")
     assert ask("flowers") == 400
     text = browser.get("/metrics").text
-    found = re.findall(r"^web_model_requests_total\{(.*)\} (\S+)$", text, re.M)
-    assert sorted(found) == [
+    matches = re.findall(r"^web_model_requests_total\{(.*)\} (\S+)$", text, re.M)
+    assert sorted(matches) == [
         ('model="flowers",outcome="answered"', "2.0"),
         ('model="flowers",outcome="inference_failed"', "1.0"),
         ('model="flowers",outcome="refused"', "1.0"),

@@ -59,8 +59,8 @@ def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser
     app, _ = traced
     headers = {"traceparent": PARENT, "X-Request-ID": "mine"}
     assert app.test_client().post("/predict", data=form(), headers=headers, buffered=True).status_code == 200
-    found = by_name(spans)
-    outer, inner = found["POST /predict"], found["triton"]
+    result = by_name(spans)
+    outer, inner = result["POST /predict"], result["triton"]
     assert outer.context and inner.context and outer.parent and inner.parent  # noqa: PT018
     assert f"{outer.context.trace_id:032x}" == f"{inner.context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{outer.parent.span_id:016x}" == PARENT.split("-")[2]
@@ -81,9 +81,9 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
     app, _ = traced
     photos = form(*[contract.SYSTEM.sample()] * 5)
     assert app.test_client().post("/api/v1/classify", data=photos, buffered=True).status_code == 200
-    found = spans.get_finished_spans()
+    result = spans.get_finished_spans()
     outer = by_name(spans)["POST /api/v1/classify"]
-    inner = [span for span in found if span.name == "triton"]
+    inner = [span for span in result if span.name == "triton"]
     assert len(inner) == 5
     assert {span.parent.span_id for span in inner if span.parent} == {outer.context.span_id}
 

@@ -115,7 +115,7 @@ _STARTING = {
             "name": "translator",
             "versions": ["1"],
             "inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}],
-            "outputs": [{**each, "shape": [-1, 1]} for each in _ANSWER["outputs"]],  # type: ignore[attr-defined]
+            "outputs": [{**output, "shape": [-1, 1]} for output in _ANSWER["outputs"]],  # type: ignore[attr-defined]
         }
     ),
     "/translator/config": http(
@@ -150,7 +150,7 @@ def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> No
 
 def _scored(threshold: str, translation: str, sentences: str) -> dict[str, bytes]:
     """A Triton whose translator says this, and from which score on to rely on it."""
-    outputs = [{**each} for each in _ANSWER["outputs"]]  # type: ignore[attr-defined]
+    outputs = [{**output} for output in _ANSWER["outputs"]]  # type: ignore[attr-defined]
     outputs[0]["data"] = [translation]
     outputs.append({"name": "SENTENCES", "datatype": "BYTES", "shape": [1, 1], "data": [sentences]})
     said = {"system": {"string_value": "translator"}, "threshold": {"string_value": threshold}}
@@ -257,8 +257,8 @@ def test_while_models_load_streams_are_answered_whole_and_named_models_get_503(
         browser.post("/api/v1/generate", json={"text": "Да.", **late}),
         browser.post("/api/v1/classify?model=food_classifier_onnx", data=form(SYSTEM.sample())),
     ]
-    found = [(reply.status_code, _error(reply)["code"]) for reply in replies]
-    assert found == [(503, "model_not_ready") if expected else (404, "unknown_model")] * len(replies)
+    results = [(reply.status_code, _error(reply)["code"]) for reply in replies]
+    assert results == [(503, "model_not_ready") if expected else (404, "unknown_model")] * len(replies)
     assert all(("Retry-After" in reply.headers) == bool(expected) for reply in replies)
     unknown = browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"})
     assert unknown.status_code == 404

@@ -78,9 +78,9 @@ def test_a_window_without_an_answer_leaves_a_ratio_without_an_interval() -> None
 def test_what_a_long_delay_costs_is_said() -> None:
     arms, seen_points = of_delays(TWICE, TWICE, STEADY, level=16)
     costs, _ = list(serving_lab.batches_and_waits(arms, 16, "m at c=16").items())[2:]
-    found = comparison.claim(costs[0], lambda: costs[1](seen_points))
-    assert found.seen
-    assert found.says.startswith(
+    result = comparison.claim(costs[0], lambda: costs[1](seen_points))
+    assert result.seen
+    assert result.says.startswith(
         "m at c=16: the longest delay costs throughput: 100 against 200 rows/s, 0.50 ("
     )
 
@@ -218,5 +218,5 @@ def test_the_page_tells_two_runs_apart_and_marks_each_claim() -> None:
     assert "<b>" not in html
     best = r"\S+ rows/s at &lt;b&gt;m c=8, p95 \S+ ms"
     assert re.search(rf"name='description' content='{best} · Rejected: too noisy \(1\) · Points", html)
-    assert [each.mark for each in findings] == ["✓", "✗", "·"]
+    assert [finding.mark for finding in findings] == ["✓", "✗", "·"]
     assert report.figures(bench.points)[0][0] == "point"

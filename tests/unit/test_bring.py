@@ -110,7 +110,7 @@ def test_weights_beside_the_file_are_taken_in(new: New, tmp_path: Path) -> None:
     done = new(path)
     assert done.exit_code == 0, done.output
     version = tmp_path / "models" / "flowers_onnx" / "1"
-    assert {each.name for each in version.iterdir()} == {"model.onnx", "manifest.json"}, "one file, one hash"
+    assert {path.name for path in version.iterdir()} == {"model.onnx", "manifest.json"}, "one file, one hash"
     manifest = json.loads((version / "manifest.json").read_text())
     assert manifest["bytes"] == (version / "model.onnx").stat().st_size
     served(tmp_path)
@@ -124,7 +124,7 @@ def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path:
     weights, outside = theirs / "w.data", tmp_path / "w.data"
     model = onnx.load(path, load_external_data=False)
     (tensor,) = model.graph.initializer
-    place = next(each for each in tensor.external_data if each.key == "location")
+    place = next(entry for entry in tensor.external_data if entry.key == "location")
     reason = "is not in its folder"
     if how in ("above", "absolute", "a link"):
         weights.rename(outside)

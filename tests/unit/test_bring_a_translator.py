@@ -80,10 +80,10 @@ def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, 
     ]
     lines = [f"{split}\tm\t{meaning}\t{text}" for split in ("dev", "test") for text, meaning in pairs]
     data.write_text("\n".join(lines))
-    found = EXPORT.open(find(str(checkpoint)), data, lambda share, words="": None)
-    assert found.calibration == {THRESHOLD_PARAMETER: NEVER}
-    assert found.facts["certainty"]["parts"].keys() == {"validation", "test"}
-    assert found.facts["certainty"]["parts"]["test"]["sure"] == 0.0
+    result = EXPORT.open(find(str(checkpoint)), data, lambda share, words="": None)
+    assert result.calibration == {THRESHOLD_PARAMETER: NEVER}
+    assert result.facts["certainty"]["parts"].keys() == {"validation", "test"}
+    assert result.facts["certainty"]["parts"]["test"]["sure"] == 0.0
 
 
 def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path) -> None:
@@ -112,8 +112,8 @@ def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
 @pytest.mark.parametrize(("same", "passed"), [(20, True), (19, True), (10, False)])
 def test_eight_bits_may_choose_other_words_now_and_then(same: int, passed: bool) -> None:
     right = [[number, 1, 2, 3] for number in range(20)]
-    found = [*right[:same], *([[25, 24, 23, 22]] * (20 - same))]
-    check, _ = served.agreement(Letters(), found, right, fp32=False, what="sentences", compared=4)
+    results = [*right[:same], *([[25, 24, 23, 22]] * (20 - same))]
+    check, _ = served.agreement(Letters(), results, right, fp32=False, what="sentences", compared=4)
     assert check.passed == passed
     assert ("--fp32" in check.allowed) != passed
 
@@ -149,7 +149,7 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
     def types(export: Any) -> set[int]:
         opened(checkpoint, export).targets["python"].build(tmp_path / "model.zip")
         network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
-        return {each.data_type for each in network.graph.initializer if len(each.dims) == 2}
+        return {tensor.data_type for tensor in network.graph.initializer if len(tensor.dims) == 2}
 
     assert types(EXPORT) == {onnx.TensorProto.FLOAT, onnx.TensorProto.INT8}
     assert b"MatMulIntegerToFloat" in package.read(tmp_path / "model.zip")["decoder.onnx"]

@@ -83,11 +83,11 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
     lines = io.BytesIO((tmp_path / "list.txt").read_bytes())
     monkeypatch.setattr(bulk_inputs.sys, "stdin", SimpleNamespace(buffer=lines))
     given = (str(tmp_path / "in"), str(tmp_path / "list.txt"), str(tmp_path / "in/3.webp"))
-    found = Inputs(given, {".jpg", ".png", ".webp"})
+    result = Inputs(given, {".jpg", ".png", ".webp"})
     listed = ["one.jpg", "two words.jpg", "zw\udcf6lf.jpg"]
     below = [str(tmp_path / "in" / name) for name in ("3.webp", "a/9.jpg", "b/1.PNG", "b/2.jpg")]
-    assert list(found) == list(found) == [*below, *listed, str(tmp_path / "in/3.webp")]
-    assert found.count() == 8
+    assert list(result) == list(result) == [*below, *listed, str(tmp_path / "in/3.webp")]
+    assert result.count() == 8
     stdin = Inputs(("-",), {".jpg"})
     assert stdin.count() is None
     assert list(stdin) == listed

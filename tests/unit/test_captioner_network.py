@@ -47,8 +47,8 @@ def eager(
     with torch.inference_mode():
         states = network.states(network.normalised(torch.from_numpy(pictures)))
     rows = network.generate(states, prompt, MOST, **options).tolist()
-    found = [row[1 + len(prompt) :] for row in rows]
-    return [row[: row.index(network.end)] if network.end in row else row for row in found]
+    results = [row[1 + len(prompt) :] for row in rows]
+    return [row[: row.index(network.end)] if network.end in row else row for row in results]
 
 
 @pytest.mark.parametrize("prompt", ["", PROMPT])
@@ -103,9 +103,11 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
         max_new_tokens=MOST,
         suppress_tokens=opened.network.never,
     ).tolist()
-    found = [row[1 + len(prompt) :] for row in answers]
+    results = [row[1 + len(prompt) :] for row in answers]
     end = opened.network.end
-    assert [row[: row.index(end)] if end in row else row for row in found] == eager(opened, pictures, prompt)
+    assert [row[: row.index(end)] if end in row else row for row in results] == eager(
+        opened, pictures, prompt
+    )
 
 
 def test_signs_are_never_an_answer(opened: CaptionerCheckpoint, pictures: Pixels) -> None:
@@ -163,7 +165,7 @@ def test_the_text_of_fewer_tokens_is_a_prefix_of_the_text_of_more() -> None:
     tokenizer = WordPieces(files)
     pieces = tokenizer.encode("The man's t-shirt, the dogs' bowl.")
     assert tokenizer.decode(pieces) == "the man's t-shirt, the dogs' bowl."
-    said = [tokenizer.decode(pieces[:count]) for count in range(len(pieces) + 1)]
-    assert all(said[-1].startswith(each) for each in said)
+    lines = [tokenizer.decode(pieces[:count]) for count in range(len(pieces) + 1)]
+    assert all(lines[-1].startswith(line) for line in lines)
     with pytest.raises(ValueError, match="'xyz' is not a word"):
         tokenizer.encode("a xyz")

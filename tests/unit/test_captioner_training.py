@@ -143,8 +143,8 @@ def test_a_student_learns_how_likely_its_teacher_finds_each_word(
     student = replace(training, config=replace(training.config, teacher=str(run / BEST), feed_forward=16))
     task = task_of(student, data)
     assert task.teacher
-    assert sum(each.numel() for each in task.network.parameters()) < sum(
-        each.numel() for each in task.teacher.parameters()
+    assert sum(parameter.numel() for parameter in task.network.parameters()) < sum(
+        parameter.numel() for parameter in task.teacher.parameters()
     )
     log = fitted(task, student, tmp_path)
     assert log[-1]["loss"] < log[0]["loss"]
@@ -158,14 +158,14 @@ def stage(name: str) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_it_is_measured_by_what_is_served_and_deploys_with_what_sure_means(data: Path, run: Path) -> None:
-    found = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
-    assert found.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
-    assert found.as_dict()["scores"]["test"]["photos"] == 4
-    report = found.write(run / BEST, "captioner")
+    result = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
+    assert result.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
+    assert result.as_dict()["scores"]["test"]["photos"] == 4
+    report = result.write(run / BEST, "captioner")
     assert "16.jpg" in report.read_text()
-    assert any("no punctuation" in line for line in found.lines())
+    assert any("no punctuation" in line for line in result.lines())
     deployment = EXPORT.open(run / BEST, data, lambda share, words="": None)
-    assert deployment.calibration == {"threshold": found.as_dict()["threshold"]}
+    assert deployment.calibration == {"threshold": result.as_dict()["threshold"]}
     assert list(deployment.targets) == ["vision", "decoder", "python", "stream"]
 
 
@@ -180,8 +180,8 @@ def test_cider_is_that_of_pycocoevalcap() -> None:
             "an old bike by a red-brick wall",
         ],
     ]
-    said = ["A dog runs in the snow.", "a boy jumps into the pool", "a bicycle stands beside a wall"]
-    found = [Cider(people).score(photo, text) for photo, text in enumerate(said)]
+    lines = ["A dog runs in the snow.", "a boy jumps into the pool", "a bicycle stands beside a wall"]
+    found = [Cider(people).score(photo, text) for photo, text in enumerate(lines)]
     assert found == pytest.approx([2.4045661026986402, 2.551209196091642, 1.7062363851528577])
     assert scored_words(people[2][0])[:3] == ["a", "man", "'s"]
     assert Cider(people).score(0, "") == 0.0

@@ -17,32 +17,32 @@ FALLING = [judged(-place / 1000, (place * 7919) % 1000 >= place) for place in ra
 
 
 def test_enough_of_those_above_the_threshold_are_near_also_by_the_lower_end_of_their_interval() -> None:
-    found = certainty("chosen on", {"chosen on": FALLING})
-    part = found.parts["chosen on"]
+    result = certainty("chosen on", {"chosen on": FALLING})
+    part = result.parts["chosen on"]
     assert part.least >= PRECISION
     assert part.near > part.least
     # One that is lower has too few.
-    below = [each.is_near for each in FALLING if each.score >= found.threshold - 0.05]
+    below = [each.is_near for each in FALLING if each.score >= result.threshold - 0.05]
     assert sum(below) / len(below) < part.near
     bare = chosen([each.score for each in FALLING], [each.is_near for each in FALLING], PRECISION, errors=0)
-    assert bare < found.threshold
+    assert bare < result.threshold
 
 
 def test_a_handful_of_right_answers_and_a_score_that_says_nothing_make_none_sure() -> None:
     assert chosen([-0.1] * 10, [True] * 10, PRECISION) == NEVER
     assert chosen([-0.1, -0.2], [True, True], PRECISION, errors=0) == -0.2
     blind = [judged(-place / 1000, place % 2 == 0) for place in range(1000)]
-    found = certainty("v", {"v": blind})
-    assert (found.threshold, found.parts["v"].sure) == (NEVER, 0.0)
-    assert "no answer will be sure" in next(found.lines())
+    result = certainty("v", {"v": blind})
+    assert (result.threshold, result.parts["v"].sure) == (NEVER, 0.0)
+    assert "no answer will be sure" in next(result.lines())
 
 
 def test_an_answer_with_a_warning_is_neither_sure_nor_chosen_by() -> None:
     warned = [judged(-0.001, is_near=True, warning="not Russian") for _ in range(1000)]
-    found = certainty("v", {"v": [*FALLING, *warned]})
-    assert found.threshold == certainty("v", {"v": FALLING}).threshold
-    assert found.parts["v"].doubtful == 1000
-    assert found.parts["v"].sure == pytest.approx(certainty("v", {"v": FALLING}).parts["v"].sure / 2)
+    result = certainty("v", {"v": [*FALLING, *warned]})
+    assert result.threshold == certainty("v", {"v": FALLING}).threshold
+    assert result.parts["v"].doubtful == 1000
+    assert result.parts["v"].sure == pytest.approx(certainty("v", {"v": FALLING}).parts["v"].sure / 2)
 
 
 def test_a_model_without_a_threshold_says_nothing_and_one_with_it_goes_by_the_worst_sentence() -> None:

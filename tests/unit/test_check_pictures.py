@@ -40,12 +40,12 @@ def asked(
 
 
 def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path, blob: bytes) -> None:
-    found = asked(labelled, "all")
-    assert len(found) == 110
-    assert found.classes is not None
-    assert [int(name.split("/")[0]) for name in found.names] == found.classes.tolist()
-    assert list(found.read([3, 4, 5])) == [blob] * 3
-    assert found.note == ""
+    result = asked(labelled, "all")
+    assert len(result) == 110
+    assert result.classes is not None
+    assert [int(name.split("/")[0]) for name in result.names] == result.classes.tolist()
+    assert list(result.read([3, 4, 5])) == [blob] * 3
+    assert result.note == ""
     some = asked(labelled, "all", limit=22)
     assert len(some) == 22
     assert len({name.split("/")[0] for name in some.names}) == 11
@@ -53,25 +53,25 @@ def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path,
 
 
 def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
-    found = asked(labelled, missing_classes=True)
-    assert found.names == [photo.name for photo in DATA.listing(labelled, "test")]
-    assert 0 < len(found) < 110
+    result = asked(labelled, missing_classes=True)
+    assert result.names == [photo.name for photo in DATA.listing(labelled, "test")]
+    assert 0 < len(result) < 110
 
 
 def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, blob: bytes) -> None:
-    found = asked(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
-    assert found.classes is None
-    assert found.names == ["a.png", "b.jpg", "c.JPG"]
-    assert "carry no labels" in found.note
-    assert list(found.read(range(3))) == [blob] * 3
+    result = asked(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
+    assert result.classes is None
+    assert result.names == ["a.png", "b.jpg", "c.JPG"]
+    assert "carry no labels" in result.note
+    assert list(result.read(range(3))) == [blob] * 3
 
 
 def test_all_of_a_plain_folder_is_asked_about(tmp_path: Path, blob: bytes) -> None:
     """It is not divided into parts, even if its pictures are named as Food-11 names them."""
     data = fill(tmp_path / "loose", blob, [f"{n % 11}_{n}.jpg" for n in range(250)])
-    found = asked(data)
-    assert len(found) == 250
-    assert found.classes is not None
+    result = asked(data)
+    assert len(result) == 250
+    assert result.classes is not None
     few = fill(tmp_path / "few", blob, ["3_1.jpg", "4_1.jpg"])
     assert len(asked(few, missing_classes=True)) == 2
 
@@ -88,9 +88,9 @@ def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
         picture.unlink()
     with pytest.raises(BadData, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"):
         asked(labelled, "all")
-    found = asked(labelled, "all", missing_classes=True)
-    assert len(found) == 100
-    assert "no pictures of Soup" in found.note
+    result = asked(labelled, "all", missing_classes=True)
+    assert len(result) == 100
+    assert "no pictures of Soup" in result.note
 
 
 def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None:

@@ -134,11 +134,11 @@ def test_pictures_of_another_subject_are_counted_and_never_sure() -> None:
     food = replace(SERVED.info, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
     got = replace(answers(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
     contract = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")
-    found = replace(report(got), served=replace(SERVED, info=food, contract=contract))
-    assert found.declined == {"irrelevant": 1 / 4, "not sure": 2 / 4}
-    assert found.quality is not None
-    assert found.quality.at_threshold is not None
-    assert found.quality.at_threshold.coverage == 1 / 4
-    assert found.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
-    assert "25.0% do not look like it (below 0.5), 50.0% more are not sure" in found.summary()
+    result = replace(report(got), served=replace(SERVED, info=food, contract=contract))
+    assert result.declined == {"irrelevant": 1 / 4, "not sure": 2 / 4}
+    assert result.quality is not None
+    assert result.quality.at_threshold is not None
+    assert result.quality.at_threshold.coverage == 1 / 4
+    assert result.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
+    assert "25.0% do not look like it (below 0.5), 50.0% more are not sure" in result.summary()
     assert report(answers()).declined == {}, "from a model that does not tell"

@@ -52,7 +52,7 @@ def door(certificates: Certificates, listen: Listen) -> Iterator[TlsDoor]:
 
 
 def asked(*arguments: str) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_the_token_goes_with_each_question_and_into_no_message(
     with Triton(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
-        said = [str(vars(triton._twin)), caplog.text]
+        lines = [str(vars(triton._twin)), caplog.text]
     assert door.asked.count(b"authorization: Bearer %b\r\n" % TOKEN.encode()) == 2
     monkeypatch.setenv("TRITON_TOKEN", f"{TOKEN}\r\nEvil: 1")
     with pytest.raises(UsageError, match="TRITON_TOKEN has characters") as caught:
         Triton("https://there:1")
     assert TOKEN not in str(caught.value)
-    assert "warning" not in caplog.text.lower(), said
+    assert "warning" not in caplog.text.lower(), lines
 
 
 def test_secrets_of_the_environment_are_for_the_hosts_that_it_names(

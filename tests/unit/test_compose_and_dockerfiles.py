@@ -132,17 +132,17 @@ def installed(dockerfile: Path) -> set[str]:
         lines = (REQUIREMENTS / file).read_text().splitlines()
         files += [line.split()[1] for line in lines if line.startswith("-r")]
         waiting += [Requirement(line.rstrip(" \\")) for line in lines if line and line[0] not in "#- "]
-    found = set[tuple[str, str]]()
+    result = set[tuple[str, str]]()
     while waiting:
         wanted = waiting.pop()
-        for extra in {"", *wanted.extras} - {extra for name, extra in found if name == wanted.name}:
-            found.add((wanted.name, extra))
+        for extra in {"", *wanted.extras} - {extra for name, extra in result if name == wanted.name}:
+            result.add((wanted.name, extra))
             with contextlib.suppress(PackageNotFoundError):  # one that this machine does not need
                 needs = map(Requirement, metadata.requires(wanted.name) or ())
                 waiting += [
                     need for need in needs if not need.marker or need.marker.evaluate({"extra": extra})
                 ]
-    return {canonicalize_name(name) for name, _ in found}
+    return {canonicalize_name(name) for name, _ in result}
 
 
 @pytest.mark.slow
@@ -248,9 +248,9 @@ def test_prometheus_and_grafana_ask_by_the_names_and_ports_of_the_services() -> 
 
 def default_of(text: str) -> str:
     """What `${NAME:-default}` comes to when nobody sets NAME."""
-    found = re.fullmatch(r"\$\{\w+:-(.*)\}", text)
-    assert found, text
-    return found[1]
+    result = re.fullmatch(r"\$\{\w+:-(.*)\}", text)
+    assert result, text
+    return result[1]
 
 
 def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
@@ -324,16 +324,18 @@ def test_every_service_has_an_end_of_its_memory_its_processes_and_its_log() -> N
 def test_what_the_web_image_installs_by_hash_is_what_is_pinned() -> None:
     hashed = (REQUIREMENTS / "web.hashes.txt").read_text()
     assert "--require-hashes -r requirements/web.hashes.txt" in (ROOT / "Dockerfile.flask").read_text()
-    found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)
-    assert len(found) == len(re.findall("==", hashed))
+    matches = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)
+    assert len(matches) == len(re.findall("==", hashed))
     pins = "".join(path.read_text() for path in REQUIREMENTS.glob("*.txt") if path.name != "web.hashes.txt")
     pinned = {
         canonicalize_name(name): pin for name, pin in re.findall(r"^([\w.-]+)[^=\n]*==(\S+)", pins, re.M)
     }
-    assert {name: pinned[canonicalize_name(name)] for name, _, _ in found} == {n: pin for n, pin, _ in found}
+    assert {name: pinned[canonicalize_name(name)] for name, _, _ in matches} == {
+        n: pin for n, pin, _ in matches
+    }
     wanted = [REQUIREMENTS / name for name in ("web.txt", "tracing.txt", "redis.txt")]
     direct = re.findall(r"^([\w.-]+)[^=\n]*==", "".join(path.read_text() for path in wanted), re.M)
-    hashed_names = {canonicalize_name(name) for name, _, _ in found}
+    hashed_names = {canonicalize_name(name) for name, _, _ in matches}
     assert set(map(canonicalize_name, direct)) <= hashed_names
     # Of any Python 3.11: what only its first ones need, as Debian's is one, must not be missing.
     assert "async-timeout" in hashed_names

@@ -182,8 +182,8 @@ def test_tokens_do_not_depend_on_the_other_rows(
         for first, last in zip([0, *cuts], [*cuts, len(sources)], strict=True):
             decoded.ask([sources[place] for place in order[first:last]])
             time.sleep(pauses.choice([0, 0, 0.001, 0.004]))
-        found = decoded.wait()
-    for place, row in zip(order, found, strict=True):
+        result = decoded.wait()
+    for place, row in zip(order, result, strict=True):
         assert (tuple(row.tokens), row.score) == alone[place]
 
 
@@ -195,7 +195,7 @@ def test_a_later_row_joins_between_two_steps_unless_turned_off(
     continuous: bool,
 ) -> None:
     """A short one is done before a long one that was there."""
-    endless = next(place for place, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)
+    endless = next(index for index, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)
     with Decoded(engine, continuous=continuous) as decoded:
         long = Row(sources[endless], 100, on_tokens=lambda row: time.sleep(0.002))
         decoded.room.submit([long])

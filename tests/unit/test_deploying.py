@@ -169,9 +169,9 @@ def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     logits = source.eager(pictures)
     expected = relevance(logits)[:, np.newaxis] * softmax(logits, 1.25)
     for rows in (1, 3, 16):
-        found = answers(pictures[:rows])
-        assert found.sum(axis=1) == pytest.approx(expected[:rows].sum(axis=1), abs=0.1)
-        assert np.abs(found - expected[:rows]).mean() < 0.1
+        result = answers(pictures[:rows])
+        assert result.sum(axis=1) == pytest.approx(expected[:rows].sum(axis=1), abs=0.1)
+        assert np.abs(result - expected[:rows]).mean() < 0.1
     assert facts["opset"] == 17
     quantized = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
     assert {"QuantizeLinear", "DequantizeLinear", "Softmax"} <= quantized
@@ -421,6 +421,6 @@ def test_a_file_that_is_exported_again_has_the_new_metadata_once() -> None:
     again = with_metadata(shipped, "numbers", "MIT", labels=["one"])
     onnx.checker.check_model(again)  # refuses a key that repeats
     model = onnx.load_from_string(again)
-    metadata = {each.key: each.value for each in model.metadata_props}
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
     assert (metadata["system"], metadata["license"], metadata["labels"]) == ("numbers", "MIT", '["one"]')
     assert model.graph == onnx.load_from_string(shipped).graph

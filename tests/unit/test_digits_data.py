@@ -54,11 +54,11 @@ def test_the_bundled_digits_are_scikit_learns_in_its_order() -> None:
     (package,) = importlib.util.find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr,misc]
     theirs = np.loadtxt(Path(package, "datasets", "data", "digits.csv.gz"), delimiter=",")
     path, words = data.bundled()
-    found = {digit.name: digit for part in data.PARTS for digit in data.DATA.listing(path, part)}
-    assert len(found) == len(theirs) == 1797
+    photos = {digit.name: digit for part in data.PARTS for digit in data.DATA.listing(path, part)}
+    assert len(photos) == len(theirs) == 1797
     assert "1,797" in words
     for row in (0, 7, 1796):
-        mine = found[f"digits.csv.gz:{row + 1}"]
+        mine = photos[f"digits.csv.gz:{row + 1}"]
         assert mine.class_id == theirs[row, -1]
         np.testing.assert_array_equal(mine.image, contract.layout(theirs[row, :-1].reshape(8, 8)))
 

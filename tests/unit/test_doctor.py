@@ -34,10 +34,10 @@ def said(check: str, subject: Examined, level: str) -> str:
 
 
 def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callable[[str, str], None]) -> None:
-    found = list(examine(subject))
-    assert {name for name, _ in found} == set(CHECKS)
-    assert [(name, str(finding)) for name, finding in found if finding.level == "fail"] == []
-    assert {name for name, finding in found if finding.level == "warn"} <= {"server", "packages"}
+    result = list(examine(subject))
+    assert {name for name, _ in result} == set(CHECKS)
+    assert [(name, str(finding)) for name, finding in result if finding.level == "fail"] == []
+    assert {name for name, finding in result if finding.level == "warn"} <= {"server", "packages"}
 
 
 def test_packages_of_other_versions(
@@ -106,10 +106,10 @@ def test_the_command_says_a_line_a_finding_and_ends_with_1_where_one_fails(
 ) -> None:
     (models_copy / "food_classifier" / "1" / manifest.MANIFEST).unlink()
     ran = CliRunner().invoke(main, arguments(subject, "--model-repository", str(models_copy), "--json"))
-    found = json.loads(ran.stdout)
+    result = json.loads(ran.stdout)
     assert ran.exit_code == 1
-    assert [line["check"] for line in found if line["level"] == "fail"] == ["manifests"]
-    assert all(line["fix"] for line in found if line["level"] != "ok")
+    assert [line["check"] for line in result if line["level"] == "fail"] == ["manifests"]
+    assert all(line["fix"] for line in result if line["level"] != "ok")
     ran = CliRunner().invoke(main, arguments(subject))
     assert ran.exit_code == 0, ran.output
     assert all(line[:4] in ("ok  ", "warn") for line in ran.stdout.splitlines())

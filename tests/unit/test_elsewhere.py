@@ -27,11 +27,11 @@ __all__ = ["listen", "no_stack"]
 
 
 def asked(*arguments: str) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def stack(port: int = 9100, **more: Any) -> RunningStack:
-    told = {
+    message = {
         "pid": os.getpid(),
         "http_url": f"127.0.0.1:{port}",
         "grpc_url": f"127.0.0.1:{port + 1}",
@@ -40,7 +40,7 @@ def stack(port: int = 9100, **more: Any) -> RunningStack:
         "repositories": [str(repository.DEFAULT.resolve())],
         "model_control": "explicit",
     }
-    return RunningStack(**{**told, **more})
+    return RunningStack(**{**message, **more})
 
 
 Runs = Callable[[RunningStack], None]

@@ -222,8 +222,8 @@ def test_a_reference_answers_numbers_of_any_type_and_says_that_texts_are_not_com
         onnx.save(model, tmp_path / "n.onnx")
         return reference(tmp_path / "n.onnx", **values)
 
-    found = answered(FLOAT16=np.ones(2, np.float16), INT64=np.arange(2), BOOL=np.array([True, False]))
-    assert {name: each.tolist() for name, each in found.items()} == {
+    result = answered(FLOAT16=np.ones(2, np.float16), INT64=np.arange(2), BOOL=np.array([True, False]))
+    assert {name: each.tolist() for name, each in result.items()} == {
         "FLOAT16/y": [1.0, 1.0],
         "INT64/y": [0, 1],
         "BOOL/y": [True, False],

@@ -62,9 +62,9 @@ def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again
         taken += 1
         assert text_of(text.encode()) == text
         assert len(warning(text, "")) < 3000
-        found = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
-        assert "".join(part.text for part in found) == text
-        sentences = [part.text for part in found if part.is_sentence]
+        result = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
+        assert "".join(part.text for part in result) == text
+        sentences = [part.text for part in result if part.is_sentence]
         assert all(sentence.strip() for sentence in sentences)
         for sentence in sentences:
             numbers = tokenizer.encode(sentence)
@@ -94,8 +94,8 @@ def test_two_million_characters_are_refused_before_anything_is_done_with_them(te
 )
 def test_no_text_takes_the_splitter_long(tokenizer: Tokenizer, text: str) -> None:
     began = time.thread_time()
-    found = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
-    assert "".join(part.text for part in found) == text
+    result = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
+    assert "".join(part.text for part in result) == text
     assert time.thread_time() - began < 2
 
 

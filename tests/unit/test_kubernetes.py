@@ -43,10 +43,10 @@ NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_kubernetes_own_schemas_take_them(folder: str) -> None:
-    for each in rendered(folder):
-        assert each["metadata"].get("namespace", "gourmetgram") == "gourmetgram"
-        if not each["apiVersion"].startswith(OTHERS):
-            kubernetes_validate.validate(each, NEWEST, strict=True)
+    for manifest in rendered(folder):
+        assert manifest["metadata"].get("namespace", "gourmetgram") == "gourmetgram"
+        if not manifest["apiVersion"].startswith(OTHERS):
+            kubernetes_validate.validate(manifest, NEWEST, strict=True)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -90,7 +90,7 @@ def test_the_app_understands_its_variables_and_finds_triton_by_its_service(name:
     understood = Settings.from_env(settings(manifests) | given)
     assert understood.models == Settings().models
     assert understood.trusted_proxies == 1
-    ports = {each["name"]: each["port"] for each in one(manifests, "Service", "triton")["spec"]["ports"]}
+    ports = {port["name"]: port["port"] for port in one(manifests, "Service", "triton")["spec"]["ports"]}
     assert understood.triton_url == f"triton:{ports['http']}"
     assert understood.triton_grpc_url == f"triton:{ports['grpc']}"
     assert understood.triton_metrics_url == f"http://triton:{ports['metrics']}/metrics"
@@ -149,7 +149,7 @@ def test_an_ingress_lets_through_what_the_proxy_takes_and_waits_as_long(tmp_path
     (path,) = rule["http"]["paths"]
     backend = path["backend"]["service"]
     ports = one(manifests, "Service", backend["name"])["spec"]["ports"]
-    assert backend["port"]["name"] in {each["name"] for each in ports}
+    assert backend["port"]["name"] in {port["name"] for port in ports}
     assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
     assert settings(manifests)["TRUSTED_HOSTS"] == rule["host"]
 
@@ -177,8 +177,8 @@ def test_monitors_look_where_the_metrics_are_and_name_jobs_as_the_rules_do() -> 
         service = one(manifests, "Service", monitor["metadata"]["name"])
         assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         (endpoint,) = monitor["spec"]["endpoints"]
-        assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
         jobs[endpoint["relabelings"][0]["replacement"]] = endpoint["interval"]
     prometheus = yaml.safe_load((ROOT / "observability" / "prometheus.yml").read_text())
     wanted = prometheus["global"]["scrape_interval"]
-    assert jobs == {each["job_name"]: wanted for each in prometheus["scrape_configs"]}
+    assert jobs == {scrape_config["job_name"]: wanted for scrape_config in prometheus["scrape_configs"]}

@@ -218,10 +218,10 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     taught = (0, 1, 2)
     small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
     shown = [photo for photo in small if photo.class_id in taught]
-    for place, (photo, content) in enumerate(zip(shown, DATA.read(shown), strict=True)):
+    for index, (photo, content) in enumerate(zip(shown, DATA.read(shown), strict=True)):
         to = tmp_path / "photos" / f"{photo.class_id:02d}"
         to.mkdir(parents=True, exist_ok=True)
-        (to / f"{place}.jpg").write_bytes(content)
+        (to / f"{index}.jpg").write_bytes(content)
     done = learn(tmp_path / "photos", tmp_path / "out")
     assert done.exit_code == 0, done.output
     result = read(tmp_path / "out" / FILE)
@@ -283,7 +283,7 @@ def test_deploy_takes_the_name_of_a_model_and_rollback_that_of_a_system(
 
     def versions() -> dict[str, list[str]]:
         return {
-            model.name: sorted(each.name for each in model.glob("[0-9]*"))
+            model.name: sorted(path.name for path in model.glob("[0-9]*"))
             for model in tmp_path.glob("[a-z]*")
         }
 

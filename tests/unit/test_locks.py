@@ -128,9 +128,9 @@ def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_ke
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-    said = [line for line in ran.stdout.splitlines() if line.startswith("--")]
-    assert said == [command[-1], "--load-model=usual", "--model-config-name=gpu", *arguments(KEY)]
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("--")]
+    assert lines == [command[-1], "--load-model=usual", "--model-config-name=gpu", *arguments(KEY)]
     for option in ("http-restricted-api", "grpc-restricted-protocol"):
         locked = f"--{option}=model-repository,logging,trace,shared-memory"
-        assert f"{locked}:gourmet-admin-key={KEY}" in said
+        assert f"{locked}:gourmet-admin-key={KEY}" in lines
     assert ran.returncode == 3

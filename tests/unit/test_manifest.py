@@ -92,7 +92,7 @@ def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(na
 )
 def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path) -> None:
     about = json.loads((file.parent / manifest.MANIFEST).read_text())["network"]
-    metadata = {each.key: each.value for each in onnx.load(file).metadata_props}
+    metadata = {prop.key: prop.value for prop in onnx.load(file).metadata_props}
     assert metadata["system"] == about["system"]
     assert json.loads(metadata.get("labels", "[]")) == about.get("labels", [])
     assert {"license", "version"} <= metadata.keys()

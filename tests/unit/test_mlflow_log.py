@@ -39,12 +39,12 @@ def test_a_run_and_its_resumption_are_one_with_its_curves_and_files(tmp_path: Pa
     with logged(folder, "system", {"width": 256}, run, store) as (again, tell):
         tell({"epoch": 2, "loss": 1.0})
     assert again == run
-    found = client.get_run(run)
-    assert found.info.status == "FINISHED"
-    assert found.data.params == {"width": "256"}
+    result = client.get_run(run)
+    assert result.info.status == "FINISHED"
+    assert result.data.params == {"width": "256"}
     assert [(each.step, each.value) for each in client.get_metric_history(run, "loss")] == [
         (1, 2.0),
         (2, 1.0),
     ]
-    assert [each.path for each in client.list_artifacts(run)] == ["best.safetensors"]
-    assert found.data.tags["mlflow.source.git.commit"]
+    assert [artifact.path for artifact in client.list_artifacts(run)] == ["best.safetensors"]
+    assert result.data.tags["mlflow.source.git.commit"]

@@ -167,8 +167,8 @@ def test_at_the_start_the_name_that_it_listens_at_is_added_and_others_that_it_ne
     addresses: Any, given: str, then: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRUSTED_HOSTS", given)
-    said: list[str] = []
-    log = SimpleNamespace(warning=lambda text, *values: said.append(text % values))
+    lines: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *values: lines.append(text % values))
     gunicorn_conf.name_hosts(SimpleNamespace(cfg=SimpleNamespace(address=addresses), log=log))
     assert Settings.from_env(os.environ).trusted_hosts == tuple(filter(None, then.split(",")))
-    assert [("TRUSTED_HOSTS" in text) for text in said] == [True] * is_warned
+    assert [("TRUSTED_HOSTS" in text) for text in lines] == [True] * is_warned

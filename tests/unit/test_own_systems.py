@@ -161,7 +161,7 @@ def test_half_a_system_is_named_by_the_doctor_and_keeps_nothing_else_from_workin
     assert reason in registry.broken()["flowers"]
     assert set(registry.load_all()) == {"captioner", "digits", "food11", "stones", "translator"}
 
-    (said,) = [str(each) for each in stack.systems(subject) if each.level == "fail"]
+    (said,) = [str(system) for system in stack.systems(subject) if system.level == "fail"]
     assert "the system flowers is broken" in said
     assert reason in said
 

@@ -36,15 +36,15 @@ def holder(repository: Path) -> subprocess.Popen[str]:
 
 def test_a_second_writer_waits_and_sees_the_first_one_s_change(tmp_path: Path) -> None:
     first = holder(tmp_path)
-    said: list[str] = []
+    lines: list[str] = []
 
     def say(words: str) -> None:
-        said.append(words)
+        lines.append(words)
         threading.Thread(target=first.communicate, args=("\n",)).start()
 
     with changing(tmp_path, say):
         assert (tmp_path / "of the first").exists()
-    assert said == [f"another gourmet changes {tmp_path}: waiting until it has ended"]
+    assert lines == [f"another gourmet changes {tmp_path}: waiting until it has ended"]
 
 
 def test_a_lock_times_out_and_a_killed_holder_frees_it(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_two_deployers_at_once_leave_a_whole_version_each(tmp_path: Path) -> Non
         version = ["--triton-model-version", str(number), "--save-dir", str(tmp_path / "models")]
         command = [str(GOURMET), "deployer", "--ts-trace", *version, *network]
         both.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-    said = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    lines = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], lines
     model = tmp_path / "models" / "model"
     assert sorted(path.name for path in model.iterdir()) == ["1", "2", "config.pbtxt"]
     for each in ("1", "2"):

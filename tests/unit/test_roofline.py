@@ -95,10 +95,10 @@ BY_HAND = {
 @pytest.mark.parametrize("layer", BY_HAND)
 def test_layers_are_counted_as_by_hand(counted: Count, layer: str) -> None:
     text, weights, totals = BY_HAND[layer]
-    found = counted(text, weights)
-    assert tuple(found.totals.values()) == totals  # operations, bytes of weights, bytes moved
-    assert found.unknown == ()
-    assert found.batches
+    result = counted(text, weights)
+    assert tuple(result.totals.values()) == totals  # operations, bytes of weights, bytes moved
+    assert result.unknown == ()
+    assert result.batches
 
 
 def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
@@ -111,11 +111,11 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
             r = QuantizeLinear(y, scale, zero)
         }
     """
-    found = counted(
+    result = counted(
         text,
         {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())},
     )
-    (layer,) = found.layers
+    (layer,) = result.layers
     assert layer.quantized
     assert layer.operations == 2 * 16 * 8 + 8 + 4 * 8
     assert layer.moved_bytes == 16 + 8
@@ -124,9 +124,9 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
 
 
 def test_unknown_operators_count_as_zero_and_are_named(counted: Count) -> None:
-    found = counted("(float[n,3,3] x) => (float[n] y) { h = my.Guess(x)  y = Relu(h) }")
-    assert found.totals["operations"] == 0
-    assert found.unknown == ("Guess (1×)", "Relu of unknown size (1×)")
+    result = counted("(float[n,3,3] x) => (float[n] y) { h = my.Guess(x)  y = Relu(h) }")
+    assert result.totals["operations"] == 0
+    assert result.unknown == ("Guess (1×)", "Relu of unknown size (1×)")
 
 
 def test_sizes_that_stay_open_are_asked_for_and_a_batch_of_one_is_noticed(counted: Count) -> None:
@@ -170,20 +170,20 @@ def test_a_layer_is_bound_by_what_takes_longer() -> None:
 )
 def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, float]) -> None:
     """MobileNetV1 is published with 569 million multiply-adds at 224 pixels, two operations each."""
-    found = count(DEFAULT / name / "1" / "model.onnx")
-    convolutions = [layer for layer in found.layers if layer.op == "Conv"]
+    result = count(DEFAULT / name / "1" / "model.onnx")
+    convolutions = [layer for layer in result.layers if layer.op == "Conv"]
     assert len(convolutions) == 27
     assert 1138e6 < sum(layer.operations for layer in convolutions) < 1170e6
-    assert weights_mb[0] < found.totals["weight_bytes"] / 1e6 < weights_mb[1]
+    assert weights_mb[0] < result.totals["weight_bytes"] / 1e6 < weights_mb[1]
     # In eight bits the first three convolutions stay in float.
     assert sum(layer.quantized for layer in convolutions) == (24 if name.endswith("int8") else 0)
-    assert found.unknown == ()
+    assert result.unknown == ()
 
 
 def test_at_best_is_no_slower_than_what_comes_through_main_memory() -> None:
-    found = roofline(count(DEFAULT / "food_classifier_onnx" / "1" / "model.onnx"), EVEN)
-    assert 0 < found.computing_s < found.seconds, "values in a cache do not wait for memory"
-    assert found.as_dict()["computing_s"] == found.computing_s
+    result = roofline(count(DEFAULT / "food_classifier_onnx" / "1" / "model.onnx"), EVEN)
+    assert 0 < result.computing_s < result.seconds, "values in a cache do not wait for memory"
+    assert result.as_dict()["computing_s"] == result.computing_s
 
 
 def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
@@ -194,10 +194,10 @@ def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
     assert "food_classifier_onnx: 11" in ran.output
     assert "layers that are memory-bound take" in ran.output
     assert picture.read_text().startswith("<svg")
-    found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    assert found["rooflines"][0]["batch"] == 8
-    assert sum(layer["seconds"] for layer in found["rooflines"][0]["layers"]) == pytest.approx(
-        found["rooflines"][0]["seconds"]
+    result = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert result["rooflines"][0]["batch"] == 8
+    assert sum(layer["seconds"] for layer in result["rooflines"][0]["layers"]) == pytest.approx(
+        result["rooflines"][0]["seconds"]
     )
 
 
@@ -221,8 +221,8 @@ def test_roofline_refuses_models_that_it_cannot_analyse(words: list[str], says: 
 
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "_COPY_MB", 16)
-    found = machines.measure()
+    result = machines.measure()
     # A processor of the last fifteen years.
-    assert 1e8 < found.fp32 < 1e14
-    assert 1e8 < found.int8 < 1e15
-    assert 1e7 < found.bandwidth < 1e13
+    assert 1e8 < result.fp32 < 1e14
+    assert 1e8 < result.int8 < 1e15
+    assert 1e7 < result.bandwidth < 1e13

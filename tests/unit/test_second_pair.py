@@ -48,9 +48,9 @@ def described(folder: Path, text: str = DESCRIBED) -> Translator:
     (folder / "german").mkdir(exist_ok=True)
     (folder / "german" / "system.toml").write_text(text)
     registry.load.cache_clear()
-    found = registry.load("german")
-    assert isinstance(found, Translator)
-    return found
+    result = registry.load("german")
+    assert isinstance(result, Translator)
+    return result
 
 
 def new(own: Path, checkpoint: Path, *more: str, name: str = "german") -> tuple[int, str]:

@@ -28,13 +28,13 @@ def test_the_first_stop_is_noted_and_the_second_ends(number: signal.Signals) -> 
 def test_a_terminal_that_closes_is_a_stop_but_under_nohup() -> None:
     for before, stops in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
         asked = threading.Event()
-        found = signal.signal(signal.SIGHUP, before)
+        result = signal.signal(signal.SIGHUP, before)
         try:
             with set_on_stop(asked):
                 signal.raise_signal(signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) == before
         finally:
-            signal.signal(signal.SIGHUP, found)
+            signal.signal(signal.SIGHUP, result)
         assert asked.is_set() == stops
 
 

@@ -114,9 +114,11 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     apart = "Я люблю чай.", "Гиппопотам съел фикус.", "12 Где ближайшая аптека?"
     alone = [answered(network, text) for text in apart]
     assert texts == [each.text for each in alone]
-    assert [each.score for each in answer.sentences] == pytest.approx([each.score for each in alone])
-    assert [model.reaches(each.score) for each in answer.sentences] == [model.is_sure(each) for each in alone]
-    assert answer.worst == min(each.score for each in answer.sentences)
+    assert [sentence.score for sentence in answer.sentences] == pytest.approx([each.score for each in alone])
+    assert [model.reaches(sentence.score) for sentence in answer.sentences] == [
+        model.is_sure(each) for each in alone
+    ]
+    assert answer.worst == min(sentence.score for sentence in answer.sentences)
     assert model.is_sure(answer) is False
 
 
@@ -128,7 +130,7 @@ def test_the_last_piece_of_a_streamed_answer_tells_its_sentences_and_none_before
     words = network.vocabulary
     Loop(network.engine, start=words.start, end=words.end, max_rows=4).complete(job.rows)
     outputs = [network.outputs(piece) for piece in pieces]
-    assert ["SENTENCES" in each for each in outputs] == [False] * (len(pieces) - 1) + [True]
+    assert ["SENTENCES" in output for output in outputs] == [False] * (len(pieces) - 1) + [True]
     whole = answered(network, SEVERAL)
     assert "".join(piece.text for piece in pieces) == whole.text
     assert pieces[-1].sentences == whole.sentences

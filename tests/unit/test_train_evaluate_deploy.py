@@ -77,7 +77,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     manifest = json.loads((repository / "digits" / "1" / "manifest.json").read_text())
     assert manifest["accuracy"]["test"] == numbers["test"]
     model = onnx.load(repository / "digits" / "1" / "model.onnx")
-    metadata = {each.key: each.value for each in model.metadata_props}
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
     assert json.loads(metadata["labels"]) == list("0123456789")
     assert json.loads(metadata["preprocessing"])["size"] == 28
     assert (metadata["system"], metadata["license"]) == ("digits", "Apache-2.0")

@@ -82,22 +82,22 @@ def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     ],
 )
 def test_what_cannot_batch_is_tried_by_layout_alone_and_says_why(space: Space, because: str) -> None:
-    assert {each.dynamic_batching for each in space.coarse()} == {False}
+    assert {change.dynamic_batching for change in space.coarse()} == {False}
     assert space.fine(space.coarse(), []) == []
     assert because in told(space)
 
 
 def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
-    found = around(p95_ms=5).fine([candidate(2, 1, 16)], [])
-    waits = {each.delay_us for each in found if not each.preferred_batches}
+    result = around(p95_ms=5).fine([candidate(2, 1, 16)], [])
+    waits = {each.delay_us for each in result if not each.preferred_batches}
     assert waits == {100, 1000, 0}  # 5 ms of waiting keeps no goal of 5 ms
-    assert {each.preferred_batches for each in found} == {(), (8,), (4,)}
-    assert {each.max_batch for each in found} == {16, 8, 4}
+    assert {each.preferred_batches for each in result} == {(), (8,), (4,)}
+    assert {each.max_batch for each in result} == {16, 8, 4}
 
 
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
-    assert all(each.dynamic_batching for each in queued.coarse())
+    assert all(change.dynamic_batching for change in queued.coarse())
     assert "queue policy" in told(queued)
     config = changed(QUEUED, batching(2, 1, 100, 4))
     assert config["dynamic_batching"] == {
@@ -110,16 +110,16 @@ def test_a_queue_policy_stays_whatever_is_tried() -> None:
 
 def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so() -> None:
     careful = around(apply=True)
-    assert {each.max_batch for each in careful.fine([careful.present], [])} == {16}
+    assert {change.max_batch for change in careful.fine([careful.present], [])} == {16}
     assert "--max-batches" in told(careful)
     asked = around(apply=True, max_batches=(4,))
-    assert 4 in {each.max_batch for each in asked.fine([asked.present], [])}
+    assert 4 in {change.max_batch for change in asked.fine([asked.present], [])}
 
 
 def test_on_a_gpu_there_are_no_threads_to_try() -> None:
     gpu = around({**RUNNING, "instance_group": [{"kind": "KIND_GPU", "gpus": [0], "count": 1}]})
-    assert {each.threads for each in gpu.coarse()} == {None}
-    configs = [changed(gpu.running, each) for each in gpu.coarse()]
+    assert {change.threads for change in gpu.coarse()} == {None}
+    configs = [changed(gpu.running, change) for change in gpu.coarse()]
     assert {config["instance_group"][0]["kind"] for config in configs} == {"KIND_GPU"}
 
 
@@ -155,19 +155,19 @@ def confirmation(ours: Point, theirs: Point, **more: Any) -> Confirmation:
 
 def test_the_reason_is_that_more_ran_at_a_time() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    said = report.sentence(request(50), "better", Trial("two", {}, "long"), confirmation(ours, point()))
-    assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
-    assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0)" in said
-    assert said.count(".  ") == 0
+    message = report.sentence(request(50), "better", Trial("two", {}, "long"), confirmation(ours, point()))
+    assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in message
+    assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0)" in message
+    assert message.count(".  ") == 0
 
 
 @pytest.mark.parametrize(("rate", "why"), [(101, "which may be noise."), (80, "which is worse.")])
 def test_what_does_not_beat_the_present_config_is_not_recommended(rate: float, why: str) -> None:
     lost = confirmation(point(rate, 10, "other"), point())
     assert not lost.won
-    said = report.sentence(request(50), "no better", Trial("other", {}, "long"), lost)
-    assert said.startswith("The present config stays: ")
-    assert said.endswith(why)
+    message = report.sentence(request(50), "no better", Trial("other", {}, "long"), lost)
+    assert message.startswith("The present config stays: ")
+    assert message.endswith(why)
 
 
 def test_keeping_the_goal_decides_before_the_gain() -> None:

@@ -71,15 +71,15 @@ def test_a_rollback_removes_everything_that_a_version_brought(gourmet: Gourmet, 
     models = tmp_path / "models"
     command = ["deployer", "--ts-trace", "--save-dir", models, "--config", "torchvision:squeezenet1_1"]
     command += ["--batch_size", "2", "--labels"]
-    found = []
+    results = []
     for more in (["a,b"], ["c,d", "--fp16", "--triton-model-version", "2"]):
         done = gourmet(*command, *more)
         assert done.exit_code == 0, done.output
-        found.append(everything(models))
-    assert b"TYPE_FP16" in (found[1]["model/config.pbtxt"] or b"")
+        results.append(everything(models))
+    assert b"TYPE_FP16" in (results[1]["model/config.pbtxt"] or b"")
     done = gourmet("rollback", "model", "--to", models)
     assert done.exit_code == 0, done.output
-    assert everything(models) == found[0]
+    assert everything(models) == results[0]
 
 
 @pytest.fixture

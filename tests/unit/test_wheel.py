@@ -39,9 +39,9 @@ def test_missing_backends_are_reported_with_their_folder(
 
 def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: Path) -> None:
     """Those of killed servers stayed in /tmp: there were 112."""
-    found = wheel.find_wheel()
-    given = (found.server / "backends" / "python" / "libtriton_python.so").read_bytes()
-    made = (found.assemble_backends(tmp_path / "backends") / "python" / "libtriton_python.so").read_bytes()
+    result = wheel.find_wheel()
+    given = (result.server / "backends" / "python" / "libtriton_python.so").read_bytes()
+    made = (result.assemble_backends(tmp_path / "backends") / "python" / "libtriton_python.so").read_bytes()
     assert given.count(b"/tmp/python_env_") == 1
     assert b"/tmp/python_env_" not in made
     assert len(made) == len(given)
