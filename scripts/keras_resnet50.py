@@ -96,7 +96,9 @@ def for_normalised_pictures(
     kernel: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The first layer for red, green and blue less ImageNet's mean, by its deviation."""
-    mean, std = (255 * np.array(values, np.float32) for values in (networks.MEAN, networks.STD))
+    mean, std = (
+        255 * np.array(values, np.float32) for values in (networks.IMAGENET_MEAN, networks.IMAGENET_STD)
+    )
     kernel = kernel[:, ::-1]
     offset = mean - CAFFE_MEAN[::-1]
     return kernel * std[:, None, None], bias + (kernel * offset[:, None, None]).sum(axis=(1, 2, 3))

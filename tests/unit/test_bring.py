@@ -254,22 +254,19 @@ def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("model", "like"),
+    "model",
     [
-        (network(scores=("n", 1), head=WEIGHTS[:, :1]), "a regression"),
-        (network(("n", 3, 8, 8), scores=("n", 2, 8, 8)), "a segmentation"),
-        (network(("n", 3, 8, 8), scores=("n", 84, 100)), "a detector of objects"),
-        (network(("n", 12), scores=("n", 3)), "a network of tables"),
-        (network(("n", 12), TensorProto.INT64, scores=("n", 3)), "a network of texts"),
-        (network(("n", 3, 8, 8, 8), scores=("n", 3)), "a network of videos"),
+        network(scores=("n", 1), head=WEIGHTS[:, :1]),
+        network(("n", 3, 8, 8), scores=("n", 84, 100)),
+        network(("n", 12), TensorProto.INT64, scores=("n", 3)),
     ],
 )
-def test_a_network_that_is_not_a_classifier_is_refused_with_its_likely_kind(
-    model: onnx.ModelProto, like: str, new: New, tmp_path: Path
+def test_a_network_that_is_not_a_classifier_is_refused(
+    model: onnx.ModelProto, new: New, tmp_path: Path
 ) -> None:
     done = new(saved(tmp_path / "given.onnx", model))
     assert done.exit_code == 1
-    assert f"it looks like {like}" in done.output
+    assert "a classifier of pictures takes one float tensor" in " ".join(done.output.split())
     assert not (tmp_path / "models").exists()
 
 

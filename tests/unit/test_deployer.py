@@ -109,7 +109,7 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
 
 def described(*, engine: bool = False, **flags: Any) -> str:
     form = replace(FORMATS["onnx"], platform="tensorrt_plan") if engine else FORMATS["onnx"]
-    return as_pbtxt(config_of(DeployerOptions("onnx", SMALL, **flags), form, side=224, outputs=5))
+    return as_pbtxt(config_of(DeployerOptions("onnx", SMALL, **flags), form, size=224, outputs=5))
 
 
 def test_without_a_batch_the_rows_are_a_dimension() -> None:
@@ -153,7 +153,7 @@ def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
         (("--trt", "--triton-no-cuda"), "an engine runs on a GPU alone"),
         (
             ("--onnx", "--triton-max-batch-size", 0, "--triton-dyn-batching-delay", 2),
-            "delay 2 needs a --triton-max-batch-size of at least 1",
+            "delay needs a --triton-max-batch-size of at least 1",
         ),
         (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
         (

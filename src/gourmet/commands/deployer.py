@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import write_json
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE, labels_of
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import GourmetError, UsageError
+from gourmet.reports.table import columns
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
 _WORKSPACE: Final = 512 << 20
+_COUNT: Final = click.IntRange(0)
+_SHARE: Final = click.FloatRange(0, 1)
 
 
 class _WithClient(click.Command):
-    """A command that takes the network's arguments after a --, as NVIDIA's deployer does, or before it.
+    """Takes the network's own arguments after a --, as NVIDIA's deployer does, or before it.
 
-    With `client` as the first word it is the other of NVIDIA's two programs.
+    `client` as the first word is the other of NVIDIA's two programs.
     """
 
     def make_context(
@@ -41,25 +44,18 @@ class _WithClient(click.Command):
 @click.option("--ts-trace", is_flag=True, help="Write TorchScript by torch.jit.trace.")
 @click.option("--onnx", is_flag=True, help="Write ONNX by torch.onnx.export.")
 @click.option("--trt", is_flag=True, help="Write a TensorRT engine.")
-@click.option(
-    "--triton-no-cuda", "no_cuda", is_flag=True, help="Export and serve on the CPU, even with a GPU."
-)
+@click.option("--triton-no-cuda", "no_cuda", is_flag=True, help="Serve on the CPU, even with a GPU.")
 @click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
-@click.option(
-    "--triton-model-version", "version", type=POSITIVE, default=1, help="Write or replace this version."
-)
+@click.option("--triton-model-version", "version", type=POSITIVE, default=1, help="Write this version.")
 @url_option(
     "Load the model into this Triton (HTTP or gRPC) and ask it once.  "
     "[default: the running stack, if it serves --save-dir]",
     "--triton-server-url",
     required=False,
 )
+@click.option("--triton-max-batch-size", "max_batch_size", type=_COUNT, default=8, help="Largest batch.")
 @click.option(
-    "--triton-max-batch-size", "max_batch_size", type=click.IntRange(0), default=8, help="Largest batch."
-)
-@click.option(
-    "--triton-dyn-batching-delay",
-    "delay_ms",
+    *("--triton-dyn-batching-delay", "delay_ms"),
     type=float,
     default=0.0,
     help="Milliseconds to wait for more requests; 0 and -1 are static batching.",
@@ -67,34 +63,22 @@ class _WithClient(click.Command):
 @click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Number of instances.")
 @click.option("--save-dir", type=FOLDER, default="./triton_models", help="Write into this model repository.")
 @click.option(
-    "--max_workspace_size",
-    "workspace",
-    type=POSITIVE,
-    default=_WORKSPACE,
-    help="Bytes for TensorRT's builder.",
+    "--max_workspace_size", "workspace", type=POSITIVE, default=_WORKSPACE, help="Bytes to build in."
 )
 @click.option("--trt-fp16", is_flag=True, help="Let TensorRT compute in half precision.")
 @click.option(
-    "--capture-cuda-graph",
-    "cuda_graphs",
-    type=click.IntRange(0, 1),
-    default=1,
-    help="Have a TensorRT engine use a CUDA graph.",
+    "--capture-cuda-graph", "cuda_graphs", type=_COUNT, default=1, help="1: TensorRT uses CUDA graphs."
 )
 @click.option("--labels", help="Names of the outputs in order: a,b,c, or a file, one a line.")
-@click.option(
-    "--config",
-    required=True,
-    help="resnet50, resnext101-32x4d, se-resnext101-32x4d, resnet50-v1, torchvision:NAME or timm:NAME.",
-)
+@click.option("--config", required=True, help="A network: resnet50, resnext101-32x4d, torchvision:NAME, …")
 @click.option(
     "--checkpoint", type=FILE, help="Read weights from this file.  [default: at random from --seed]"
 )
 @click.option("--batch_size", type=POSITIVE, default=16, help="Compare answers to this many rows.")
 @click.option("--fp16", "half", is_flag=True, help="Write weights and tensors in half precision.")
 @click.option("--seed", default=0, help="Seed of random weights and of the rows that are compared.")
-def deployer(url: str | None, save_dir: Path, labels: str | None, **flags: Any) -> None:
-    """Export a network for Triton; refuse an export that answers differently.
+def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) -> None:
+    """Write a network for Triton, unless what was written answers differently.
 
     The flags are those of the deployer of NVIDIA's ResNeXt101 example; those from --config on may stand
     after a --, as they do there. A checkpoint is a state dict, bare or in a dictionary with other things,
@@ -105,38 +89,40 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **flags: Any) 
         -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
     gourmet deployer client --help        # ask what was deployed
     """
-    chosen = [form for form in _FORMATS if flags.pop(form.replace("-", "_"))]
+    chosen = [form for form in _FORMATS if given.pop(form.replace("-", "_"))]
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
-    (form,), model = chosen, flags["model"]
-    if "/" in model or model.startswith("."):
-        raise UsageError(
-            f"--triton-model-name {model!r} is not a valid name of a folder: leave out / and a first ."
-        )
-    if flags["delay_ms"] > 0 and flags["max_batch_size"] < 1:
-        raise UsageError(
-            f"--triton-dyn-batching-delay {flags['delay_ms']:g} needs a --triton-max-batch-size of at least 1"
-        )
-    if form == "trt" and flags["no_cuda"]:
-        raise UsageError("--trt and --triton-no-cuda: an engine runs on a GPU alone; leave one of them out")
+    (form,), model = chosen, given["model"]
+    for is_wrong, why in (
+        ("/" in model or model.startswith("."), f"{model!r} is not a valid name of a folder"),
+        (
+            given["delay_ms"] > 0 and given["max_batch_size"] < 1,
+            "--triton-dyn-batching-delay needs a --triton-max-batch-size of at least 1",
+        ),
+        (form == "trt" and given["no_cuda"], "an engine runs on a GPU alone: leave out --triton-no-cuda"),
+    ):
+        if is_wrong:
+            raise UsageError(why)
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.serving.connect import connect_either
     from gourmet.tasks.classification.deployer_model import DeployerOptions, made
 
-    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **flags)
-    if form != "trt" and (options.trt_fp16 or options.workspace != _WORKSPACE):
-        click.echo("--trt-fp16 and --max_workspace_size are settings of --trt: not used", err=True)
-    url, existed = url or serving_url(save_dir), (save_dir / model).exists()
-    with _whole_or_not_at_all(save_dir), connect_either(url) if url else nullcontext() as server:
+    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **given)
+    url, was_there = url or serving_url(save_dir), (save_dir / model).exists()
 
-        def serve(_version: Path) -> None:
-            if server and server.load(model):
-                click.echo(ready.ask(server, model))
-            elif server:
-                click.echo(f"{url} polls its repository: it loads {model} by itself, and was not asked")
+    def serve(_version: Path) -> None:
+        if server and server.load(model):
+            click.echo(ready.ask(server, model))
+        elif server:
+            click.echo(f"{url} polls its repository: it loads {model} by itself, and was not asked")
 
-        with bar(f"{options.config} as {form}") as tick:
+    try:
+        with (
+            alone_in(save_dir),
+            connect_either(url) if url else nullcontext() as server,
+            bar(f"{options.config} as {form}") as tick,
+        ):
             ready = made(options, save_dir, tick)
             weights = ready.deployment.facts["training"]["weights"]
             click.echo(f"weights of {options.config}: {weights}", err=True)
@@ -145,21 +131,13 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **flags: Any) 
             except BaseException:
                 if server:
                     with suppress(GourmetError):  # have it serve what it did before
-                        server.load(model) if existed else server.unload(model)
+                        server.load(model) if was_there else server.unload(model)
                 raise
-    click.echo(table(checks))
-    click.echo(f"deployed {model} version {options.version}, {form} of {options.config}: {folder}")
-
-
-@contextmanager
-def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
-    """Lock the repository for the block; report it if nothing was written."""
-    try:
-        with alone_in(repository):
-            yield
     except GourmetError:
         click.echo("nothing was written", err=True)
         raise
+    click.echo(table(checks))
+    click.echo(f"deployed {model} version {options.version}, {form} of {options.config}: {folder}")
 
 
 @click.command()
@@ -167,8 +145,7 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 @click.option("--triton-model-name", "model", required=True, help="Name of the deployed model.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the classes of each batch.")
 @click.option(
-    "--inference_data",
-    "data",
+    *("--inference_data", "data"),
     type=FOUND,
     help="A .bin of raw rows, or a folder with a folder of pictures for each class.  [default: noise]",
 )
@@ -178,23 +155,14 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 @click.option("--seed", default=0, help="Seed of the noise.")
 @click.option("--reference", type=FOUND_FILE, help="The checkpoint, to compare with the network itself.")
 @click.option("--config", default="", help="The network of --reference, as the deployer names it.")
-@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
-@click.option(
-    "--min-agreement",
-    type=click.FloatRange(0, 1),
-    help="Fail if agreement with the network is below this share.",
-)
-@click.option(
-    "--max-difference",
-    type=click.FloatRange(0, min_open=True),
-    help="Fail if a score differs by more.  [default: what the deployer's gate allows]",
-)
+@click.option("--min-top1", type=_SHARE, help="Fail if accuracy is below this share.")
+@click.option("--min-agreement", type=_SHARE, help="Fail if agreement with the network is below this share.")
+@click.option("--max-difference", type=float, help="Fail if a score differs by more.  [default: the gate's]")
 @click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 def client(url: str, verbose: bool, json_to: str | None, model: str, **options: Any) -> None:
     """Ask a deployed network; report how often it is right and how close it is to its original network.
 
     \b
-    gourmet deployer client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx --batch_size 16
     gourmet deployer client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx \\
         --config resnext101-32x4d --reference model_checkpoint --min-agreement 1
     """
@@ -210,10 +178,15 @@ def client(url: str, verbose: bool, json_to: str | None, model: str, **options: 
             click.echo(words, err=True)
 
     with connect_either(url) as triton, bar(model) as tick:
-        report = ask(triton, ClientOptions(model, **options), tick, say)
+        figures, faults = ask(triton, ClientOptions(model, **options), tick, say)
     if json_to:
-        write_json(report.as_dict(), json_to)
+        write_json(figures, json_to)
     if json_to != "-":
-        click.echo(report.summary())
-    if report.faults:
-        raise GourmetError("\n       ".join(report.faults))
+        shown = [
+            (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            for name, value in figures.items()
+            if value is not None
+        ]
+        click.echo(columns(shown))
+    if faults:
+        raise GourmetError("\n       ".join(faults))

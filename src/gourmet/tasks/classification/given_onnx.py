@@ -113,9 +113,8 @@ def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
                 **{"channels": channels or 3, "side": side, "rows": rows, **_statistics(model)},
             }
     names = [f"{each.name!r} {shape}" for each, shape in zip((*given, *answers), shapes, strict=True)]
-    like = _looks_like(taken, gives, {onnx.TensorProto.DataType.Name(kind) for kind in kinds[: len(given)]})
     raise ValueError(
-        f"{like}it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
+        f"it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
         f"float tensor [N, 3, side, side], or uint8, float16, the channels last or a single one, of at most "
         f"{_MAX_SIDE} pixels a side, and gives one [N, labels]",
     )
@@ -128,28 +127,6 @@ def _layout(picture: Sequence[int], asked: str) -> str:
     if asked or any(picture):
         return asked or "NCHW"
     raise ValueError("it does not say where its channels are: say it with --layout NCHW or --layout NHWC")
-
-
-def _looks_like(taken: Sequence[Sequence[int]], gives: Sequence[Sequence[int]], kinds: set[str]) -> str:
-    """Describe the input for people; return an empty text if nothing is known."""
-    ranks, answered = {*map(len, taken)}, [*map(len, gives)]
-    if kinds & {"STRING", "INT32", "INT64"}:
-        like = "a network of texts, which takes tokens"
-    elif 4 not in ranks:
-        like = {2: "a network of tables, a row of numbers each", 5: "a network of videos"}.get(
-            max(ranks, default=0), "a network of sounds or series"
-        )
-    elif 3 in answered or (len(gives) > 1 and any(shape[-1:] == [4] for shape in gives)):
-        like = "a detector of objects, which gives boxes"
-    elif 4 in answered:
-        like = "a segmentation, which gives a picture"
-    elif answered in ([1], [2]) and gives[0][1:] in ([], [1]):
-        like = "a regression, one number a picture, or a yes or no"
-    elif len(gives) > 1:
-        like = "a network of several answers"
-    else:
-        return ""
-    return f"it looks like {like}, and not like a classifier of pictures: "
 
 
 def _statistics(model: onnx.ModelProto) -> dict[str, list[float]]:

@@ -47,7 +47,6 @@ class LabelledPhoto:
     source: Path  # a zip or a folder
     name: str
     class_id: int
-    variety: str  # the folder within the class folder, if there is one
 
     @property
     def origin(self) -> str:
@@ -123,17 +122,17 @@ class LabelledPictures:
     def _others(self, data: Path) -> list[LabelledPhoto]:
         source = _sources(data).get(OTHER)
         names = _members(source) if source else [] if data.is_dir() else _others_in(_members(data))
-        return [LabelledPhoto(source or data, name, len(self.labels), "") for name in names]
+        return [LabelledPhoto(source or data, name, len(self.labels)) for name in names]
 
     def _photos(self, source: Path) -> list[LabelledPhoto]:
         names = _members(source)
         others = set(_others_in(names))
         return [
-            LabelledPhoto(source, name, *self._label(source, name)) for name in names if name not in others
+            LabelledPhoto(source, name, self._class_of(source, name)) for name in names if name not in others
         ]
 
-    def _label(self, source: Path, name: str) -> tuple[int, str]:
-        """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
+    def _class_of(self, source: Path, name: str) -> int:
+        """Return the class by the path: <class>/…/x.jpg, or <class>_x.jpg."""
         steps = name.split("/")
         in_folder = len(steps) > 1
         class_id = class_of(steps[0], self.labels) if in_folder else number_of(steps[0].partition("_")[0])
@@ -143,7 +142,7 @@ class LabelledPictures:
                 f"{source}: {name} is in none of the {last + 1} classes: a folder is called "
                 f"00 to {last:02d}, class_00, or {', '.join(self.labels)}"
             )
-        return class_id, steps[1] if len(steps) > 2 else ""
+        return class_id
 
 
 def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:

@@ -20,7 +20,7 @@ from gourmet.tasks.classification.formats import INPUT, OPSET, OUTPUT, Format, w
 from gourmet.tasks.classification.gate import Answers
 
 
-def engine_format(*, rows: int, usual_rows: int, workspace: int, half: bool) -> Format:
+def engine_format(rows: int, usual_rows: int, workspace: int, *, half: bool) -> Format:
     """Engines of this GPU, for requests of up to so many rows and tuned for `usual_rows`.
 
     Raise GourmetError where none can be built; `workspace` is how many bytes the builder may take.

@@ -9,7 +9,7 @@ word and the length of the answer beside the mean. None was better by more than 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,6 @@ PRECISION: Final = 0.8
 NEVER: Final = 1.0
 # Of how many standard errors half an interval of 95 % is.
 ERRORS: Final = 1.96
-_CURVE: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,6 @@ class Reliance:
     least: float  # the lower end of the interval of 95 % around `near`
     near_of_all: float
     doubtful: int  # answers with a warning
-    # By other thresholds: the threshold, the share that is sure, and of those the share that is near.
-    curve: Sequence[tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,7 @@ class Certainty:
     parts: Mapping[str, Reliance]
 
     def as_dict(self) -> dict[str, Any]:
-        """Without the curves, which would be most of a manifest."""
-        parts = {name: asdict(replace(part, curve=())) for name, part in self.parts.items()}
-        for part in parts.values():
-            del part["curve"]
+        parts = {name: asdict(part) for name, part in self.parts.items()}
         return {THRESHOLD_PARAMETER: self.threshold, "near": NEAR, "wanted": PRECISION, "parts": parts}
 
     def lines(self) -> Iterator[str]:
@@ -87,9 +81,6 @@ class Certainty:
             for name, each in self.parts.items()
         ]
         yield columns(rows)
-        for name, each in self.parts.items():
-            curve = [(f"{at:.2f}", f"{sure:.1%}", f"{near:.1%}") for at, sure, near in each.curve]
-            yield columns([(f"{name}: from", "sure", "of them near"), *curve])
 
 
 def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
@@ -127,22 +118,14 @@ def chosen(scores: Sequence[float], near: Sequence[bool], wanted: float, errors:
 def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
     model = ModelInfo("", (), (), {THRESHOLD_PARAMETER: str(threshold)})
     sure = [each for each in answers if model.is_sure(each.answer)]
-    ordered = sorted(answers, key=lambda each: -each.score)
-    scores, near = ([each.score for each in ordered], np.array([each.is_near for each in ordered]))
-    ends = [round(share * len(answers)) for share in _CURVE]
     near_of_sure = float(np.mean([each.is_near for each in sure])) if sure else 0.0
     return Reliance(
         texts=len(answers),
         sure=len(sure) / len(answers),
         near=near_of_sure,
         least=float(_least(np.array([near_of_sure]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
-        near_of_all=float(near.mean()),
+        near_of_all=float(np.mean([each.is_near for each in answers])),
         doubtful=sum(bool(each.answer.warning) for each in answers),
-        curve=[
-            (float(scores[end - 1]), end / len(answers), float(near[:end].mean()))
-            for end in ends
-            if end and np.isfinite(scores[end - 1])
-        ],
     )
 
 
