@@ -86,19 +86,19 @@ def deploy(
             served(version)
             undo.pop_all()
 
-        made_here = [each.file for each in (target, *target.also)]
+        made_here = [other.file for other in (target, *target.also)]
         with staged(model, made_here, number, alone=target.replaces, served=accepted) as (aside, final):
             form_facts, checks = _made(target, aside)
             also = {}
-            for each in target.also:
-                about, more = _made(each, aside)
+            for other in target.also:
+                about, more = _made(other, aside)
                 if failed := [check.what for check in more if not check.passed]:
                     # It is one of several forms of the network, and the version is whole without it.
-                    (aside / each.file).unlink()
+                    (aside / other.file).unlink()
                     more = [Check("left out", ", ".join(failed), "", True)]
                 else:
-                    also[each.file] = about
-                checks += [replace(check, what=f"{each.file}: {check.what}") for check in more]
+                    also[other.file] = about
+                checks += [replace(check, what=f"{other.file}: {check.what}") for check in more]
             if not all(check.passed for check in checks):
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
@@ -159,11 +159,11 @@ def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
 
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
     """Return the model's config.pbtxt as it will be with the new version."""
-    there = (model / CONFIG).exists()
+    exists = (model / CONFIG).exists()
     made = {name: value for name, value in (target.config or {}).items() if name in _OF_VERSION}
     if target.config and target.replaces:
-        config = ConfigFile(model, ConfigFile.read(model).by_hand if there else "", target.config)
-    elif target.config and not there:
+        config = ConfigFile(model, ConfigFile.read(model).by_hand if exists else "", target.config)
+    elif target.config and not exists:
         yours = {name: value for name, value in target.config.items() if name not in _OF_VERSION}
         config = ConfigFile(model, _YOURS + as_pbtxt(yours), made)
     else:
@@ -174,7 +174,7 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
 
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
-    for folder in reversed([model, *(each for each in model.parents if not each.exists())]):
+    for folder in reversed([model, *(parent for parent in model.parents if not parent.exists())]):
         folder.mkdir()
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
 
@@ -241,8 +241,8 @@ def load(url: str, model: str, sent: Path | None = None) -> bool:
         config = as_json(read_config(sent))
         named = config.get("version_policy", {}).get("specific", {}).get("versions")
         of_versions = [sent / str(number) for number in named or versions(sent)[-1:]]
-        found = [*(path for each in of_versions for path in each.rglob("*")), sent / LABELS_FILE]
-        files = {str(each.relative_to(sent)): each.read_bytes() for each in found if each.is_file()}
+        paths = [*(path for version in of_versions for path in version.rglob("*")), sent / LABELS_FILE]
+        files = {str(path.relative_to(sent)): path.read_bytes() for path in paths if path.is_file()}
     with connect(url, LOADS_WITHIN_S) as triton:
         return triton.load(model, config, files)
 
@@ -250,7 +250,7 @@ def load(url: str, model: str, sent: Path | None = None) -> bool:
 def deployed_together(repository: Path, name: str) -> list[Path]:
     """Return the models that the last deployment of the system `name` made; else the model of that name."""
     names, when = model_names(repository), {}
-    for model in (repository / each for each in names):
+    for model in (repository / model_name for model_name in names):
         numbers = versions(model)
         about = manifest.facts(model / str(max(numbers, default=0)))
         if about.get("network", {}).get("system") == name:

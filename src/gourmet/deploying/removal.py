@@ -38,7 +38,9 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         return Removal("", (), (), [_version(models, number)])
     owners = {model: owner_of(model)[0] for model in models}
     code = [
-        each for each in (system, *owners.values()) if each in registry.names() and not registry.is_data(each)
+        owner
+        for owner in (system, *owners.values())
+        if owner in registry.names() and not registry.is_data(owner)
     ]
     code += [model.name for model, owner in owners.items() if not owner and model.parent.resolve() == DEFAULT]
     if code:
@@ -46,8 +48,8 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
             f"{code[0]} came as code, not by `gourmet new`: remove versions of its models, as MODEL/VERSION"
         )
     own = [folder / system / file for folder in folders() for file in described.FILES]
-    found = [path for path in own if described.NAME.fullmatch(system) and path.exists()]
-    return Removal(system, found, models, [path for model in models for path in _made(model)])
+    paths = [path for path in own if described.NAME.fullmatch(system) and path.exists()]
+    return Removal(system, paths, models, [path for model in models for path in _made(model)])
 
 
 def take_away(paths: Sequence[Path]) -> list[Path]:
@@ -81,12 +83,12 @@ def _version(models: Sequence[Path], number: str) -> Path:
             f"name one of its models: {', '.join(model.name for model in models) or 'it has none'}"
         )
     (model,) = models
-    found = versions(model)
-    if not number.isdigit() or int(number) not in found:
+    numbers = versions(model)
+    if not number.isdigit() or int(number) not in numbers:
         raise UsageError(
-            f"{model.name} has no version {number!r}, but {', '.join(map(str, found)) or 'none'}"
+            f"{model.name} has no version {number!r}, but {', '.join(map(str, numbers)) or 'none'}"
         )
-    if int(number) == found[-1]:
+    if int(number) == numbers[-1]:
         raise UsageError(
             f"{number} is the latest version of {model.name}: go back with `gourmet rollback {model.name}`, "
             f"or remove all of it as {model.name}"
@@ -96,9 +98,9 @@ def _version(models: Sequence[Path], number: str) -> Path:
 
 def _made(model: Path) -> list[Path]:
     """Return what deploying wrote into a model's folder."""
-    found = [model / str(number) for number in versions(model)]
-    if strange := [str(path) for path in found if not (path / MANIFEST).is_file()]:
+    paths = [model / str(number) for number in versions(model)]
+    if strange := [str(path) for path in paths if not (path / MANIFEST).is_file()]:
         raise RepositoryError(
             f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
         )
-    return [*found, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]
+    return [*paths, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]

@@ -216,8 +216,8 @@ def run_check(
     before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
         ask_all(check.ask, check.questions(), len(check), server, replies, tick, store)
-    asked = len(replies.latencies_ms)
-    replies.counted = server.triton.counted(model, before, lambda counted: counted.requests >= asked)
+    answered = len(replies.latencies_ms)
+    replies.counted = server.triton.counted(model, before, lambda counted: counted.requests >= answered)
     return check.score(replies, stage)
 
 
@@ -236,21 +236,21 @@ def ask_all(
     """
 
     def one(placed: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
-        place, question = placed
+        number, question = placed
         mine = copy.copy(server)
         try:
-            kept = store.get(place) if store else None
-            return place, question, kept or ask(question, mine), mine.taken_ms
+            kept = store.get(number) if store else None
+            return number, question, kept or ask(question, mine), mine.taken_ms
         except GourmetError as exc:
             if isinstance(exc, TritonUnreachable) and not server.triton.is_live():
                 raise
-            return place, question, FailedRequest(question.names, str(exc)), mine.taken_ms
+            return number, question, FailedRequest(question.names, str(exc)), mine.taken_ms
 
     began = time.monotonic()
     # More threads than requests in flight, so that encoding goes on meanwhile.
     threads = server.in_flight + available_cpus()
     try:
-        for place, question, answer, taken_ms in in_threads(one, enumerate(questions), threads):
+        for number, question, answer, taken_ms in in_threads(one, enumerate(questions), threads):
             replies.sent += len(question.names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)
@@ -261,7 +261,7 @@ def ask_all(
                 else:
                     replies.latencies_ms.append(taken_ms)
                     if store is not None:
-                        store.put(answer, place)
+                        store.put(answer, number)
             rate = replies.sent / max(1e-9, time.monotonic() - began)
             tick(replies.sent / total, f"{replies.sent}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:
@@ -277,8 +277,8 @@ def percentiles(times_ms: Sequence[float]) -> dict[str, float]:
     """Return percentiles of latencies, or nothing if there are none."""
     if not times_ms:
         return {}
-    found = {f"p{q}": round(float(np.percentile(times_ms, q)), 2) for q in (50, 90, 95, 99)}
-    return {**found, "max": round(max(times_ms), 2)}
+    times = {f"p{q}": round(float(np.percentile(times_ms, q)), 2) for q in (50, 90, 95, 99)}
+    return {**times, "max": round(max(times_ms), 2)}
 
 
 def as_words(times_ms: Mapping[str, float]) -> str:

@@ -19,8 +19,8 @@ class NotEvaluated(GourmetError):
 
 
 def write(weights: Path, **measured: Any) -> None:
-    found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
-    write_whole(weights.parent / _NAME, json.dumps(found, indent=2) + "\n")
+    content = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
+    write_whole(weights.parent / _NAME, json.dumps(content, indent=2) + "\n")
 
 
 def read(weights: Path) -> dict[str, Any]:
@@ -29,11 +29,11 @@ def read(weights: Path) -> dict[str, Any]:
     if not path.exists():
         raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
     try:
-        found = read_table(path)
+        content = read_table(path)
         with malformed_as_value_error():
-            digest = found["weights"]["sha256"]
+            digest = content["weights"]["sha256"]
     except (OSError, ValueError) as exc:
         raise NotEvaluated(f"{path} cannot be read ({in_short(exc)}): run `gourmet evaluate` again") from exc
     if digest != sha256(weights):
         raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
-    return found
+    return content

@@ -21,7 +21,7 @@ def with_metadata(content: bytes, system: str, license: str, **about: Any) -> by
     known = {"system": system, "license": license, "version": version("gourmetgram-triton"), **about}
     known = {key: value for key, value in known.items() if value}
     before = onnx.load_from_string(content)
-    kept = [each for each in before.metadata_props if each.key not in known]
+    kept = [entry for entry in before.metadata_props if entry.key not in known]
     if len(kept) < len(before.metadata_props):  # a file that was deployed before; no key may repeat
         del before.metadata_props[:]
         before.metadata_props.extend(kept)
@@ -42,5 +42,5 @@ def described(target: Target, system: str, license: str, **about: Any) -> Target
             path.write_bytes(with_metadata(path.read_bytes(), system, license, **about))
         return form
 
-    also = [described(each, system, license, **about) for each in target.also]
+    also = [described(other, system, license, **about) for other in target.also]
     return replace(target, build=build, also=also)

@@ -159,8 +159,8 @@ class SystemParts:
         return self._part("export", "EXPORT", Export)  # type: ignore[type-abstract]
 
     def _part(self, module: str, name: str, protocol: type[Part]) -> Part:
-        found: Part = self.find(self.system, module, name, protocol)
-        return found
+        part: Part = self.find(self.system, module, name, protocol)
+        return part
 
 
 def check_part(part: str, known: Collection[str]) -> None:
@@ -169,10 +169,10 @@ def check_part(part: str, known: Collection[str]) -> None:
         raise UsageError(f"{part!r} is not a part of a data set; there are {', '.join(known)}")
 
 
-def check_classes(source: Path, found: Iterable[int], labels: Sequence[str]) -> None:
+def check_classes(source: Path, classes: Iterable[int], labels: Sequence[str]) -> None:
     """Raise unless every label has an example."""
-    there = set(found)
-    lacking = [label for class_id, label in enumerate(labels) if class_id not in there]
+    present = set(classes)
+    lacking = [label for class_id, label in enumerate(labels) if class_id not in present]
     if lacking:
         raise BadData(
             f"{source} has no photos of {', '.join(lacking)}: training needs all {len(labels)} classes"
@@ -190,8 +190,8 @@ def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...
     if limit is None or not examples:
         return tuple(examples)
     by_class = defaultdict[int, list[int]](list)
-    for place, example in enumerate(examples):
-        by_class[example.class_id].append(place)
+    for number, example in enumerate(examples):
+        by_class[example.class_id].append(number)
     share = -(-limit // len(by_class))
-    chosen = [place for mine in by_class.values() for place in mine[:: max(1, len(mine) // share)][:share]]
-    return tuple(examples[place] for place in sorted(chosen)[:limit])
+    chosen = [number for mine in by_class.values() for number in mine[:: max(1, len(mine) // share)][:share]]
+    return tuple(examples[number] for number in sorted(chosen)[:limit])

@@ -50,12 +50,12 @@ class Accuracy:
         """Label, photos, recall and precision of each class, for a table."""
         return [
             (
-                each.label,
-                str(each.photos),
-                f"{each.recall:.3f}",
-                "–" if math.isnan(each.precision) else f"{each.precision:.3f}",
+                row.label,
+                str(row.photos),
+                f"{row.recall:.3f}",
+                "–" if math.isnan(row.precision) else f"{row.precision:.3f}",
             )
-            for each in self.classes
+            for row in self.classes
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Accuracy:
             "photos": self.photos,
             **{name: round(getattr(self, name), 4) for name in ("top1", "top3", "top5", "balanced")},
             "balanced_95": [round(self.balanced + side * self.balanced_margin, 4) for side in (-1, 1)],
-            "per_class": {each.label: round(each.recall, 4) for each in self.classes},
+            "per_class": {row.label: round(row.recall, 4) for row in self.classes},
         }
 
 
@@ -74,21 +74,21 @@ def accuracy(scores: Scores, classes: Classes, labels: Sequence[str]) -> Accurac
     confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(confusion, (classes, answers), 1)
     counts = zip(labels, confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal(), strict=True)
-    found = [
-        OfClass(label, int(photos), float(right / photos), float(right / given) if given else math.nan)
-        for label, photos, given, right in counts
+    rows = [
+        OfClass(label, int(photos), float(right / photos), float(right / answered) if answered else math.nan)
+        for label, photos, answered, right in counts
         if photos
     ]
-    variance = sum(each.recall * (1.0 - each.recall) / each.photos for each in found)
+    variance = sum(row.recall * (1.0 - row.recall) / row.photos for row in rows)
     hits = ranked == classes[:, np.newaxis]
     return Accuracy(
         photos=len(classes),
         top1=float(hits[:, 0].mean()),
         top3=float(hits[:, :3].any(axis=1).mean()),
         top5=float(hits[:, :5].any(axis=1).mean()),
-        balanced=float(np.mean([each.recall for each in found])),
-        balanced_margin=_Z95 * math.sqrt(variance) / len(found),
-        classes=tuple(found),
+        balanced=float(np.mean([row.recall for row in rows])),
+        balanced_margin=_Z95 * math.sqrt(variance) / len(rows),
+        classes=tuple(rows),
         confusion=confusion,
     )
 
@@ -115,7 +115,7 @@ _TELLING: Final = 5
 def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> list[OfOrigin]:
     """Accuracy by source, those with most pictures first; empty where names do not tell sources."""
     named = np.array(origins)
-    found = [
+    rows = [
         OfOrigin(
             str(origin),
             int(mine.sum()),
@@ -125,23 +125,23 @@ def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> li
         for origin in np.unique(named[named != ""])
         if (mine := named == origin).sum() >= _TELLING
     ]
-    return sorted(found, key=lambda each: -each.photos) if len(found) > 1 else []
+    return sorted(rows, key=lambda row: -row.photos) if len(rows) > 1 else []
 
 
-def by_origin(found: Sequence[OfOrigin]) -> dict[str, Any]:
+def by_origin(rows: Sequence[OfOrigin]) -> dict[str, Any]:
     """The same as plain data."""
     return {
-        each.origin: {"photos": each.photos, "balanced": round(each.balanced, 4), "top1": round(each.top1, 4)}
-        for each in found
+        row.origin: {"photos": row.photos, "balanced": round(row.balanced, 4), "top1": round(row.top1, 4)}
+        for row in rows
     }
 
 
-def origin_lines(found: Sequence[OfOrigin], learned_from: Sequence[str] = ()) -> list[str]:
+def origin_lines(rows: Sequence[OfOrigin], learned_from: Sequence[str] = ()) -> list[str]:
     """The same, a line a source, for a terminal."""
     return [
-        f"{each.origin}: balanced {each.balanced:.3f}, top-1 {each.top1:.3f}, {each.photos} pictures"
-        + (" (learned from this source)" if each.origin in learned_from else "")
-        for each in found
+        f"{row.origin}: balanced {row.balanced:.3f}, top-1 {row.top1:.3f}, {row.photos} pictures"
+        + (" (learned from this source)" if row.origin in learned_from else "")
+        for row in rows
     ]
 
 
@@ -191,16 +191,16 @@ def reliability(probabilities: Scores, classes: Classes) -> list[Bin]:
 
 def calibration_error(bins: list[Bin]) -> float:
     """The expected calibration error: how far confidence and accuracy are apart, on average."""
-    total = sum(each.photos for each in bins)
-    return sum(each.photos * abs(each.confidence - each.accuracy) for each in bins) / total
+    total = sum(one_bin.photos for one_bin in bins)
+    return sum(one_bin.photos * abs(one_bin.confidence - one_bin.accuracy) for one_bin in bins) / total
 
 
 def operating_at(threshold: float, probabilities: Scores, classes: Classes) -> Operating:
     """Coverage and accuracy at a threshold; the accuracy is nan where no answer reaches it."""
-    given = probabilities.max(axis=1) >= threshold
+    answered = probabilities.max(axis=1) >= threshold
     right = probabilities.argmax(axis=1) == classes
-    accuracy = float(right[given].mean()) if given.any() else math.nan
-    return Operating(threshold, float(given.mean()), accuracy)
+    accuracy = float(right[answered].mean()) if answered.any() else math.nan
+    return Operating(threshold, float(answered.mean()), accuracy)
 
 
 def coverage_curve(probabilities: Scores, classes: Classes) -> list[Operating]:

@@ -71,8 +71,11 @@ class PictureAnswers:
 
     def acted_on(self, subject_threshold: float) -> Scores:
         """The answered pictures' probabilities as they are acted on: zero for what may not be relevant."""
-        there = self.there
-        return self.probabilities[there] * ~(self.relevance[there] < surely(subject_threshold))[:, np.newaxis]
+        answered = self.there
+        return (
+            self.probabilities[answered]
+            * ~(self.relevance[answered] < surely(subject_threshold))[:, np.newaxis]
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ class AskedAgain:
             nearest = int(np.nanargmin(apart))
             largest = max(largest, float(apart[row]))
             if apart[row] > _SAME_WITHIN:
-                found = apart[nearest] <= _SAME_WITHIN
-                whose = f" (its answer went to {names[nearest]})" if found else ""
+                is_swapped = apart[nearest] <= _SAME_WITHIN
+                whose = f" (its answer went to {names[nearest]})" if is_swapped else ""
                 different.append(f"{names[row]}{whose}")
         return cls(len(rows) + len(refused), largest, tuple(different), refused)
 
@@ -116,12 +119,12 @@ class Agreement:
         """Picture, answers of both, and how far apart, for a table."""
         return [
             (
-                each["name"],
-                f"{each['served']} {each['served_sure']:.3f}",
-                f"{each['other']} {each['other_sure']:.3f}",
-                f"{each['difference']:.1e}",
+                row["name"],
+                f"{row['served']} {row['served_sure']:.3f}",
+                f"{row['other']} {row['other_sure']:.3f}",
+                f"{row['difference']:.1e}",
             )
-            for each in self.worst
+            for row in self.worst
         ]
 
 
@@ -146,20 +149,20 @@ def agreement(
     answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], other: str
 ) -> Agreement:
     """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
-    there = np.flatnonzero(answers.there)
-    mine = answers.probabilities[there]
+    answered = np.flatnonzero(answers.there)
+    mine = answers.probabilities[answered]
     apart = np.abs(mine - theirs).max(axis=1)
     best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
     # Other classes first, and the largest differences first among them.
     order = np.lexsort((-apart, best == right))[:_WORST]
     return Agreement(
         other=other,
-        pictures=len(there),
+        pictures=len(answered),
         different=int((best != right).sum()),
         largest_difference=float(apart.max()),
         worst=[
             {
-                "name": pictures.names[there[row]],
+                "name": pictures.names[answered[row]],
                 "served": labels[best[row]],
                 "served_sure": float(mine[row].max()),
                 "other": labels[right[row]],
@@ -168,5 +171,5 @@ def agreement(
             }
             for row in order
         ],
-        top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[there])),
+        top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[answered])),
     )

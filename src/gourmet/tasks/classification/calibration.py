@@ -29,15 +29,15 @@ class Calibration:
 _READ: Final = TypeAdapter(Calibration)
 
 
-def calibration_of(found: Any, path: Path) -> Calibration:
+def calibration_of(values: Any, path: Path) -> Calibration:
     """Read the calibration in a file's own description."""
     try:
-        return _READ.validate_python(found)
+        return _READ.validate_python(values)
     except ValueError as exc:
         raise GourmetError(f"{path} says no calibration that can be used: {in_short(exc)}") from exc
 
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
     """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
-    found = evaluation_file.read(weights)
-    return calibration_of(found.get("calibration"), weights.parent), found.get("accuracy", {})
+    measured = evaluation_file.read(weights)
+    return calibration_of(measured.get("calibration"), weights.parent), measured.get("accuracy", {})

@@ -117,15 +117,15 @@ class PictureCheck:
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
         which accuracy alone would show as a bad network.
         """
-        there = np.flatnonzero(answers.there)
-        rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False))
+        answered = np.flatnonzero(answers.there)
+        rows = np.sort(np.random.default_rng(0).choice(answered, min(_AGAIN, len(answered)), replace=False))
         names, server = self.pictures.names, TimedServer(self.server.triton, 1, self.options.timeout_s)
         read = zip(rows.tolist(), self.pictures.read(rows.tolist()), strict=True)
         alone = (PictureBatch(row, [names[row]], [blob]) for row, blob in read)
         replies = Replies[BatchAnswer]()
         ask_all(self.ask, alone, len(rows), server, replies, tick)
-        found = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
-        return AskedAgain.compared(answers, found, names, tuple(map(str, replies.failures)))
+        answers_alone = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
+        return AskedAgain.compared(answers, answers_alone, names, tuple(map(str, replies.failures)))
 
     def _compare(self, answers: PictureAnswers, stage: Stage) -> Agreement | str:
         options = self.options
@@ -147,9 +147,9 @@ class PictureCheck:
         """Compare the answers with those of another served model to the same pictures."""
         replies = Replies[BatchAnswer]()
         options = replace(self.options, batch=min(self.options.batch, max(1, other.info.max_batch_size)))
-        asked = replace(self, served=other, options=options)
+        check = replace(self, served=other, options=options)
         with stage(f"asking {other.info.target}") as tick:
-            ask_all(asked.ask, asked.questions(), len(self), self.server, replies, tick)
+            ask_all(check.ask, check.questions(), len(self), self.server, replies, tick)
         theirs = PictureAnswers.joined(replies.answers, len(self), len(other.labels))
         both = answers.there & theirs.there
         if not both.any():
@@ -180,20 +180,20 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
             raise UsageError(
                 f"{options.against} has other labels than {model.name}: name one of {model.system}"
             )
-    found = PictureCheck(server, served, pictures, options, parts, against)
+    check = PictureCheck(server, served, pictures, options, parts, against)
     sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
     before = server.triton.total(model.name)
-    found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
+    check.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
     # Triton counts it a little after it answered: the rows of the check are counted from then on.
     server.triton.counted(model.name, before, lambda counted: counted.requests > 0)
-    return found
+    return check
 
 
 def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
     """The labelled pictures that the model's system brings along."""
     with suppress(UnknownSystem):  # its folder may have nothing that trains it
-        if found := parts.training.bundled_data():
-            return found[0]
+        if bundled := parts.training.bundled_data():
+            return bundled[0]
     raise UsageError(
         f"{model.name!r} is a classifier, and {model.system} brings no pictures along: "
         "name some to ask about with --data"

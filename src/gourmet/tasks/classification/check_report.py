@@ -83,10 +83,10 @@ class PictureReport:
     @cached_property
     def quality(self) -> Quality | None:
         """Return the accuracy, or None without labels or answers."""
-        there = self.answers.there
-        if self.pictures.classes is None or not there.any():
+        answered = self.answers.there
+        if self.pictures.classes is None or not answered.any():
             return None
-        probabilities, classes = self.answers.probabilities[there], self.pictures.classes[there]
+        probabilities, classes = self.answers.probabilities[answered], self.pictures.classes[answered]
         info = self.served.info
         shown = self.answers.acted_on(info.subject_threshold)
         return Quality(
@@ -96,7 +96,7 @@ class PictureReport:
             origins=of_origins(
                 probabilities.argmax(axis=1),
                 classes,
-                [origin_of(self.pictures.names[row]) for row in np.flatnonzero(there)],
+                [origin_of(self.pictures.names[row]) for row in np.flatnonzero(answered)],
             ),
         )
 
@@ -113,42 +113,42 @@ class PictureReport:
 
     @property
     def rows_per_s(self) -> float:
-        asked = self.answered - self.replies.resumed
-        return asked / self.replies.wall_s if self.replies.wall_s else 0.0
+        pictures = self.answered - self.replies.resumed
+        return pictures / self.replies.wall_s if self.replies.wall_s else 0.0
 
     def problems(self) -> list[str]:
         """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
-        found = []
+        problems = []
         replies, again = self.replies, self.again
         if failures := replies.failures:
             lost = sum(len(failure.names) for failure in failures)
-            found.append(
+            problems.append(
                 f"{len(failures)} of {len(failures) + len(replies.latencies_ms)} requests failed, "
                 f"which leaves {lost} of {replies.sent} pictures without an answer: {first_of(failures)}"
             )
         if again:
             other = "got another answer when asked about alone, so the model mixes up the rows of its batches"
             refused = "were refused when asked about alone"
-            found += [
+            problems += [
                 f"{len(names)} of {again.pictures} pictures {what}: {first_of(names)}"
                 for what, names in ((other, again.different), (refused, again.refused))
                 if names
             ]
         if len(self.answers.versions) > 1:
-            found.append(
+            problems.append(
                 f"the versions {', '.join(sorted(self.answers.versions))} answered, so these are numbers of "
                 "none of them: repeat the check when nothing is being deployed"
             )
-        return found
+        return problems
 
     def faults(self) -> list[str]:
         """Why the check fails, a sentence each; empty if it passes."""
-        goal, found = self.options.min_top1, self.problems()
+        goal, faults = self.options.min_top1, self.problems()
         if goal is not None and self.quality is None:
-            found.append(f"--min-top1 {goal} cannot be judged: there are no labels, or no answers")
+            faults.append(f"--min-top1 {goal} cannot be judged: there are no labels, or no answers")
         elif goal is not None and self.quality and (top1 := self.quality.accuracy.top1) < goal:
-            found.append(f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for")
-        return found
+            faults.append(f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for")
+        return faults
 
     def progress(self) -> str:
         return f"{self.answered} of {len(self.pictures)} pictures"
@@ -232,18 +232,18 @@ class PictureReport:
         """Name and value of everything measured, but for the classes."""
         replies, options = self.replies, self.options
         if self.quality:
-            found, at = self.quality.accuracy, self.quality.at_threshold
-            yield "top-1", f"{found.top1:.4f}, top-3 {found.top3:.4f}, top-5 {found.top5:.4f}"
-            yield "balanced", f"{found.balanced:.4f} ± {found.balanced_margin:.4f} (95 %)"
+            measured, at = self.quality.accuracy, self.quality.at_threshold
+            yield "top-1", f"{measured.top1:.4f}, top-3 {measured.top3:.4f}, top-5 {measured.top5:.4f}"
+            yield "balanced", f"{measured.balanced:.4f} ± {measured.balanced_margin:.4f} (95 %)"
             yield "calibration", f"error {calibration_error(self.quality.bins):.4f}, as served"
             if at:
                 right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
                 yield "threshold", f"{at.coverage:.1%} reach {at.threshold:g}, {right} of them right"
         if self.declined:
-            subject, least = self.served.contract.subject, self.served.info.subject_threshold
+            subject, threshold = self.served.contract.subject, self.served.info.subject_threshold
             yield (
                 subject,
-                f"{self.declined['irrelevant']:.1%} do not look like it (below {least:g}), "
+                f"{self.declined['irrelevant']:.1%} do not look like it (below {threshold:g}), "
                 f"{self.declined['not sure']:.1%} more are not sure",
             )
         yield "network", self._network()
@@ -281,15 +281,15 @@ class PictureReport:
         )
 
 
-def _as_dict(found: Agreement, *, file: str, answers: str) -> dict[str, Any]:
-    facts = asdict(found)
-    worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in found.worst]
+def _as_dict(agreement: Agreement, *, file: str, answers: str) -> dict[str, Any]:
+    facts = asdict(agreement)
+    worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in agreement.worst]
     return {file: facts.pop("other"), **facts, "worst": worst}
 
 
-def _words(found: Agreement) -> str:
-    top1 = "" if found.top1 is None else f", whose top-1 is {found.top1:.4f}"
+def _words(agreement: Agreement) -> str:
+    top1 = "" if agreement.top1 is None else f", whose top-1 is {agreement.top1:.4f}"
     return (
-        f"{found.different} of {found.pictures} answered otherwise than by {found.other}{top1}; "
-        f"probabilities apart by at most {found.largest_difference:.1e}"
+        f"{agreement.different} of {agreement.pictures} answered otherwise than by {agreement.other}{top1}; "
+        f"probabilities apart by at most {agreement.largest_difference:.1e}"
     )

@@ -53,21 +53,21 @@ def find(
         except GourmetError as exc:
             return _unlabelled(data, loose, limit, str(exc))
     part = part or ("all" if loose else "test")
-    there = _listing(source, labels, data, part)
-    pictures = evenly(there, limit)
-    found = CheckedPictures(
+    listed = _listing(source, labels, data, part)
+    pictures = evenly(listed, limit)
+    chosen = CheckedPictures(
         source=data,
         part=part,
         names=[picture.name for picture in pictures],
         classes=np.array([picture.class_id for picture in pictures], dtype=np.int64),
         read=lambda rows: source.read([pictures[row] for row in rows]),
     )
-    if there[0].class_id >= len(labels):
-        return replace(found, classes=None, note="these pictures show none of the labels")
-    if (words := _lacking(there, labels, data, part)) and not missing_classes:
+    if listed[0].class_id >= len(labels):
+        return replace(chosen, classes=None, note="these pictures show none of the labels")
+    if (words := _lacking(listed, labels, data, part)) and not missing_classes:
         raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
     words = _lacking(pictures, labels, data, part)
-    return replace(found, note=f"{words}; balanced numbers are over the others") if words else found
+    return replace(chosen, note=f"{words}; balanced numbers are over the others") if words else chosen
 
 
 def _lacking(pictures: Sequence[Labelled], labels: Sequence[str], data: Path, part: str) -> str:
@@ -81,9 +81,9 @@ def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequ
         return source.listing(data, part)
     parts = dict.fromkeys(("train", *source.parts(data)))
     pictures: list[Labelled] = []
-    for each in parts:
+    for name in parts:
         with suppress(EmptyPart):  # few pictures may leave one empty
-            pictures += [picture for picture in source.listing(data, each) if picture.class_id < len(labels)]
+            pictures += [picture for picture in source.listing(data, name) if picture.class_id < len(labels)]
     if not pictures:
         raise BadData(f"{data} has no pictures in {', '.join(parts)}")
     return pictures

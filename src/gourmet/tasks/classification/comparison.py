@@ -161,10 +161,10 @@ def measures(
         now = candidate[what][0]
         if math.isnan(before) or math.isnan(now) or what == "sure":
             continue
-        least = class_margin if what in system.labels else MARGIN
+        margin = class_margin if what in system.labels else MARGIN
         chance = 1 / math.sqrt(count) if what == AS_SURE else _FEW / count
         yield Measure(
-            f"{what}, {of}" if of else what, count, 100 * before, 100 * now, max(least, 100 * chance)
+            f"{what}, {of}" if of else what, count, 100 * before, 100 * now, max(margin, 100 * chance)
         )
 
 

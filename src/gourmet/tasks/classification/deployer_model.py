@@ -224,10 +224,10 @@ def ask(
     figures = {"model": info.name, "protocol": triton.protocol, "data": data, "rows": count}
     figures |= {"batch_size": options.batch_size, "top1": None, "agreement": None}
 
-    def check(name: str, right: npt.NDArray[Any], least: float | None) -> None:
+    def check(name: str, right: npt.NDArray[Any], goal: float | None) -> None:
         share = figures[name] = float((served.argmax(axis=1) == right).mean())
-        if least is not None and share < least:
-            faults.append(f"{name} is {share:.4f}, below the {least} of --min-{name}")
+        if goal is not None and share < goal:
+            faults.append(f"{name} is {share:.4f}, below the {goal} of --min-{name}")
 
     if classes is not None:
         check("top1", classes, options.min_top1)

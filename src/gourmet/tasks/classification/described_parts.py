@@ -60,11 +60,11 @@ class _DescribedExport:
         from gourmet.tasks.classification.new_system import measured_on
 
         system = _of_one_label(self.system)
-        found = measured_on(system, labelled, GivenOnnx(version / "model.onnx", system.layout), tick)
-        chosen = dict(vars(found.calibration))
+        measured = measured_on(system, labelled, GivenOnnx(version / "model.onnx", system.layout), tick)
+        chosen = dict(vars(measured.calibration))
         if not system.subject:
             chosen.pop(SUBJECT_THRESHOLD_PARAMETER)
-        return Calibrated(chosen, {"accuracy": found.as_dict()}, found.lines())
+        return Calibrated(chosen, {"accuracy": measured.as_dict()}, measured.lines())
 
     @property
     def _trained(self) -> ClassifierExport:

@@ -209,13 +209,13 @@ class ClassifierEvaluation:
             with stage("made up") as tick:
                 answered["made up"] = self.made_up(network, device, tick)
         chosen = about.get("calibration")  # by training, on sources that it held out
-        found = evaluate(
+        evaluated = evaluate(
             answered,
             self.system.labels,
             self.accuracy_goals,
             calibration_of(chosen, weights) if chosen else None,
         )
-        return replace(found, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
+        return replace(evaluated, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
 
     def answers(
         self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
@@ -352,11 +352,11 @@ def _with_coverage(calibration: Calibration, parts: Sequence[Answered]) -> Calib
 
 
 def measure(part: Answered, labels: Sequence[str], calibration: Calibration) -> Measured:
-    found = accuracy(part.logits, part.classes, labels)
+    measured = accuracy(part.logits, part.classes, labels)
     shown = part.probabilities(calibration)
     return Measured(
         answered=part,
-        accuracy=found,
+        accuracy=measured,
         before=reliability(softmax(part.logits), part.classes),
         after=reliability(softmax(part.logits, calibration.temperature), part.classes),
         curve=coverage_curve(shown, part.classes),
@@ -388,7 +388,7 @@ def shares(
         if (rows := (classes == number).sum())
     }
     sure = operating_at(calibration.threshold, probabilities[shown], classes)
-    found = {
+    by_name = {
         "every class alike": (float(np.mean([share for share, _ in by_class.values()])), len(shown)),
         **by_class,
         "sure": (sure.coverage, len(shown)),
@@ -400,5 +400,5 @@ def shares(
     }
     if len(none):
         not_sure = float(np.mean(probabilities[none].max(axis=1) < calibration.threshold))
-        found[f"no {system.subject}: declined or not sure"] = not_sure, len(none)
-    return found
+        by_name[f"no {system.subject}: declined or not sure"] = not_sure, len(none)
+    return by_name

@@ -111,9 +111,9 @@ class Exported:
         return Target(self.model, form.file, build, verify, config, labels, compare=compare)
 
 
-def filled_in(name: str, **given: Any) -> str:
+def filled_in(name: str, **values: Any) -> str:
     """The file `name` of a new system."""
-    return _FILES.get_template(f"{name}.jinja").render(given)
+    return _FILES.get_template(f"{name}.jinja").render(values)
 
 
 def onnx_config(
@@ -127,13 +127,13 @@ def onnx_config(
     types: tuple[str, str] = ("FP32", "FP32"),
 ) -> Config:
     """The config of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
-    one = () if batched else (1,)
+    leading = () if batched else (1,)
     return model_config(
         model,
         "onnxruntime",
         16 if batched else 0,
-        tensor(name, types[0], (*one, *row), layout=(system.layout or "NCHW") if batched else ""),
-        tensor(output, types[1], (*one, len(system.labels)), has_labels=True),
+        tensor(name, types[0], (*leading, *row), layout=(system.layout or "NCHW") if batched else ""),
+        tensor(output, types[1], (*leading, len(system.labels)), has_labels=True),
         instances=2,  # they share the CPU's threads
         parameters={
             SYSTEM_PARAMETER: system.name,
@@ -245,8 +245,8 @@ class ClassifierExport:
         # Few photos tell little of what values occur and how a model answers: made-up ones tell the rest.
         to_calibrate = [*rows[: len(train)], *(self._made_up(_MADE_UP - len(train), 1) if train else ())]
         later = rows[len(train) :]
-        to_verify = [*(later[place] for place in order), *self._made_up(_MADE_UP - len(held), 0)]
+        to_verify = [*(later[row] for row in order), *self._made_up(_MADE_UP - len(held), 0)]
         return np.array(to_calibrate), np.array(to_verify), classes[order]
 
     def _made_up(self, count: int, seed: int) -> list[Pixels]:
-        return [self.system.pixels(each) for each in self.system.examples(max(0, count), seed)]
+        return [self.system.pixels(picture) for picture in self.system.examples(max(0, count), seed)]

@@ -66,7 +66,7 @@ def write_onnx(
     model = onnx.load(path)
     if exported != output:
         for node in model.graph.node:
-            node.output[:] = [output if each == exported else each for each in node.output]
+            node.output[:] = [output if tensor == exported else tensor for tensor in node.output]
         model.graph.output[0].name = output
         onnx.save(model, path)
     onnx.checker.check_model(model, full_check=True)
@@ -85,8 +85,10 @@ def write_scripted(network: nn.Module, example: torch.Tensor, path: Path) -> dic
         with no_advice():
             scripted = torch.jit.script(network)
     except Exception as exc:  # the compiler's own, and whatever a network's code raises under it
-        said = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
-        raise GourmetError(f"torch.jit.script cannot compile this network ({said}): use --ts-trace") from exc
+        reason = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+        raise GourmetError(
+            f"torch.jit.script cannot compile this network ({reason}): use --ts-trace"
+        ) from exc
     return _save(scripted, path, "scripted")
 
 
@@ -117,8 +119,8 @@ def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> An
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def answers(rows: npt.NDArray[Any]) -> Scores:
-        asked = [rows] if batched else np.split(rows, len(rows))
-        return np.concatenate([session.run([output], {name: each})[0] for each in asked])
+        batches = [rows] if batched else np.split(rows, len(rows))
+        return np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
 
     return answers
 

@@ -38,8 +38,8 @@ def verify(
         except BadData:
             raise
         except Exception as exc:  # whatever a runtime raises on a broken model, the gate's answer is no
-            said = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
-            return [Check("opens and answers", said, "an answer a row", False)]
+            reason = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
+            return [Check("opens and answers", reason, "an answer a row", False)]
 
     return verified
 
@@ -66,16 +66,16 @@ def close_answers(
         (slice(labelled), "photos", MIN_AGREEMENT),
         (slice(labelled, None), "made up", MIN_AGREEMENT_MADE_UP),
     ]
-    for part, what, wanted in parts:
+    for part, what, goal in parts:
         if len(photos[part]):
             agreement = float(np.mean(theirs[part] == right[part]))
             words = f"top-1 agreement, {len(photos[part])} {what}"
-            checks.append(Check(words, f"{agreement:.4f}", f"at least {wanted}", agreement >= wanted))
+            checks.append(Check(words, f"{agreement:.4f}", f"at least {goal}", agreement >= goal))
     if classes is None:
         return checks
     if labelled < TELLING:
-        said = f"not known: {labelled} labelled photos"
-        return [*checks, Check("balanced accuracy lost", said, f"{TELLING} or more would tell", True)]
+        measured = f"not known: {labelled} labelled photos"
+        return [*checks, Check("balanced accuracy lost", measured, f"{TELLING} or more would tell", True)]
     theirs, right = theirs[:labelled], right[:labelled]
     lost = balanced_accuracy(right, classes) - balanced_accuracy(theirs, classes)
     checks.append(
@@ -96,7 +96,7 @@ def near_answers(
 
     A class that it scores as high as its own but for that difference is not another answer.
     """
-    agreeing, asked = 0, 0
+    agreeing, compared = 0, 0
     for size in batches:
         mine, right = _asked(model, rows[:size]), _asked(network, rows[:size])
         difference = float(np.abs(mine - right).max())
@@ -105,8 +105,8 @@ def near_answers(
         )
         chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
         agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
-        asked += size
-    yield Check("top-1 agreement", f"{agreeing} of {asked}", f"{asked}", agreeing == asked)
+        compared += size
+    yield Check("top-1 agreement", f"{agreeing} of {compared}", f"{compared}", agreeing == compared)
 
 
 def _batches(photos: Pixels) -> Sequence[int]:

@@ -64,15 +64,15 @@ class GivenOnnx:
         """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
 
         def asked(pixels: Pixels) -> Scores:
-            given = system.tensor(pixels, system.datatypes[0])
-            rows = [given] if batched else np.split(given, len(given))
-            return np.concatenate([self._scores(each) for each in rows])
+            tensor = system.tensor(pixels, system.datatypes[0])
+            rows = [tensor] if batched else np.split(tensor, len(tensor))
+            return np.concatenate([self._scores(row) for row in rows])
 
         return asked
 
-    def _scores(self, given: npt.NDArray[Any]) -> Scores:
+    def _scores(self, rows: npt.NDArray[Any]) -> Scores:
         try:
-            return np.asarray(self._session.run([self.output], {self.input: given})[0], np.float32)
+            return np.asarray(self._session.run([self.output], {self.input: rows})[0], np.float32)
         except Exception as exc:
             raise GourmetError(f"{self._path} cannot be run: {in_short(exc)}") from exc
 
@@ -85,16 +85,16 @@ def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
     """
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
-    given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
-    for name in (each.name for each in (*given, *answers)):
+    inputs, outputs = [tensor for tensor in graph.input if tensor.name not in weights], list(graph.output)
+    for name in (tensor.name for tensor in (*inputs, *outputs)):
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"it calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, digits "
                 "and _ . : / - in it; export the network again with plain names",
             )
-    kinds = [each.type.tensor_type.elem_type for each in (*given, *answers)]
-    shapes = [[dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)]
-    taken, gives = shapes[: len(given)], shapes[len(given) :]
+    kinds = [tensor.type.tensor_type.elem_type for tensor in (*inputs, *outputs)]
+    shapes = [[dim.dim_value for dim in tensor.type.tensor_type.shape.dim] for tensor in (*inputs, *outputs)]
+    taken, gives = shapes[: len(inputs)], shapes[len(inputs) :]
     known = all(kind in _KINDS for kind in kinds) and _KINDS.get(kinds[-1]) != "UINT8"
     if known and [*map(len, taken)] == [4] and [*map(len, gives)] == [2]:
         (rows, *picture), (_, labels) = taken[0], gives[0]
@@ -108,11 +108,11 @@ def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
             and 1 < labels <= _MAX_LABELS
         ):
             return {
-                **{"input": given[0].name, "datatype": _KINDS[kinds[0]], "layout": layout},
-                **{"output": answers[0].name, "scores": _KINDS[kinds[1]], "labels": labels},
+                **{"input": inputs[0].name, "datatype": _KINDS[kinds[0]], "layout": layout},
+                **{"output": outputs[0].name, "scores": _KINDS[kinds[1]], "labels": labels},
                 **{"channels": channels or 3, "side": side, "rows": rows, **_statistics(model)},
             }
-    names = [f"{each.name!r} {shape}" for each, shape in zip((*given, *answers), shapes, strict=True)]
+    names = [f"{tensor.name!r} {shape}" for tensor, shape in zip((*inputs, *outputs), shapes, strict=True)]
     raise ValueError(
         f"it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
         f"float tensor [N, 3, side, side], or uint8, float16, the channels last or a single one, of at most "
@@ -120,26 +120,26 @@ def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
     )
 
 
-def _layout(picture: Sequence[int], asked: str) -> str:
+def _layout(picture: Sequence[int], chosen: str) -> str:
     is_first, is_last = picture[0] in (1, 3), picture[2] in (1, 3)
     if is_first != is_last:
         return "NCHW" if is_first else "NHWC"
-    if asked or any(picture):
-        return asked or "NCHW"
+    if chosen or any(picture):
+        return chosen or "NCHW"
     raise ValueError("it does not say where its channels are: say it with --layout NCHW or --layout NHWC")
 
 
 def _statistics(model: onnx.ModelProto) -> dict[str, list[float]]:
     """The mean and standard deviation of pictures from 0 to 1, where the file's metadata say them."""
-    said = {each.key: each.value for each in model.metadata_props}
-    if said.get("author") == "Ultralytics" and said.get("task") == "classify":
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    if properties.get("author") == "Ultralytics" and properties.get("task") == "classify":
         return {"mean": [0.0], "std": [1.0]}
     try:
-        found = {key: [float(value) for value in json.loads(said[key])] for key in ("mean", "std")}
+        statistics = {key: [float(value) for value in json.loads(properties[key])] for key in ("mean", "std")}
     except (KeyError, TypeError, ValueError, RecursionError):
         return {}
-    least = 255.0 if max(found["std"], default=0.0) > 2.0 else 1.0  # of pixels up to 255
-    return {key: [value / least for value in values] for key, values in found.items()}
+    unit = 255.0 if max(statistics["std"], default=0.0) > 2.0 else 1.0  # of pixels up to 255
+    return {key: [value / unit for value in values] for key, values in statistics.items()}
 
 
 def opened_alone(content: bytes) -> onnxruntime.InferenceSession:
@@ -157,54 +157,54 @@ def _session(content: bytes) -> onnxruntime.InferenceSession:
 
 def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
     """The file that each of `tensors` lies in; ValueError unless it is one in `folder`, links followed."""
-    found, root = [], folder.resolve()
+    files, root = [], folder.resolve()
     for tensor in tensors:
-        location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         path = (root / location).resolve()
         if Path(location).is_absolute() or not path.is_relative_to(root) or not path.is_file():
             raise ValueError(
                 f"its weights lie in other files, and {shorten(repr(location), 80)} is not in its folder: "
                 "put all of them there, or save it as one, with onnx.save(onnx.load(path), …)",
             )
-        found.append(path)
-    return found
+        files.append(path)
+    return files
 
 
-def _take_in(tensors: Sequence[onnx.TensorProto], places: Sequence[Path]) -> None:
+def _take_in(tensors: Sequence[onnx.TensorProto], paths: Sequence[Path]) -> None:
     """Put the weights that lie in other files into the tensors themselves."""
-    files = {place: memoryview(place.read_bytes()) for place in {*places}}
-    for tensor, place in zip(tensors, places, strict=True):
-        about = {each.key: each.value for each in tensor.external_data}
+    files = {path: memoryview(path.read_bytes()) for path in {*paths}}
+    for tensor, path in zip(tensors, paths, strict=True):
+        about = {entry.key: entry.value for entry in tensor.external_data}
         first = int(about.get("offset", "0"))
-        last = first + int(about["length"]) if "length" in about else len(files[place])
-        if not 0 <= first <= last <= len(files[place]):
+        last = first + int(about["length"]) if "length" in about else len(files[path])
+        if not 0 <= first <= last <= len(files[path]):
             raise ValueError(
-                f"its weights in {shorten(repr(place.name), 80)} are cut short, or of another file"
+                f"its weights in {shorten(repr(path.name), 80)} are cut short, or of another file"
             )
-        tensor.raw_data = bytes(files[place][first:last])
+        tensor.raw_data = bytes(files[path][first:last])
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
 
 
 def _free_batch(model: onnx.ModelProto) -> None:
     """Let a network that was exported for so many pictures take any number, if it can."""
-    for each in (*model.graph.input, *model.graph.output):
-        each.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for tensor in (*model.graph.input, *model.graph.output):
+        tensor.type.tensor_type.shape.dim[0].dim_param = "batch"
     del model.graph.value_info[:]
 
 
 def _outside(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """The tensors whose numbers lie in other files."""
-    return [each for each in _tensors(model) if each.external_data or each.data_location]
+    return [tensor for tensor in _tensors(model) if tensor.external_data or tensor.data_location]
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """All tensors of a model, in whatever graph, function or attribute of it."""
     waiting = [message]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, onnx.TensorProto):
-            yield each
-        for field, value in each.ListFields():
+        part = waiting.pop()
+        if isinstance(part, onnx.TensorProto):
+            yield part
+        for field, value in part.ListFields():
             if field.message_type:
                 waiting += value if isinstance(value, list) or hasattr(value, "add") else [value]

@@ -156,7 +156,7 @@ def decode(
 ) -> list[Pixels]:
     """All photos of each part as squares of `side` pixels; calls `tick` with the share that is done."""
     try:
-        found = [
+        decoded = [
             Pixels(
                 tuple(photos),
                 np.empty((len(photos), side, side, 3), dtype=np.uint8),
@@ -168,12 +168,12 @@ def decode(
         raise BadData(
             f"{sum(map(len, parts)):,} pictures of {side} pixels do not fit into memory: {exc}"
         ) from exc
-    places = [image for pixels in found for image in pixels.images]
+    places = [image for pixels in decoded for image in pixels.images]
     everything = [photo for photos in parts for photo in photos]
     for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
         places[number][:] = image
         tick((number + 1) / len(everything))
-    return found
+    return decoded
 
 
 def natural_side(photos: Sequence[LabelledPhoto], max_side: int, samples: int = 64) -> int:
@@ -196,13 +196,13 @@ def _sources(data: Path) -> dict[str, Path]:
         raise BadData(f"{data} does not exist: --data names a folder of photos or a zip")
     if not data.is_dir():
         return {}
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     for entry in sorted(data.iterdir()):
         name = entry.stem if entry.suffix == ".zip" else entry.name if entry.is_dir() else ""
         for part, names in PARTS.items():
             if name.lower() in names:
-                found.setdefault(part, entry)
-    return found
+                sources.setdefault(part, entry)
+    return sources
 
 
 def _others_in(names: Sequence[str]) -> list[str]:

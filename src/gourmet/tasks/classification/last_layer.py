@@ -49,13 +49,13 @@ class LastLayer:
     @torch.no_grad()
     def activations(self, images: torch.Tensor) -> Floats:
         """Return the last layer's inputs for pictures as they are served."""
-        found: list[Floats] = []
-        hook = self.last.register_forward_pre_hook(lambda _layer, given: found.append(given[0].numpy()))
+        rows: list[Floats] = []
+        hook = self.last.register_forward_pre_hook(lambda _layer, inputs: rows.append(inputs[0].numpy()))
         try:
             self._network(images)
         finally:
             hook.remove()
-        return found[0]
+        return rows[0]
 
     @property
     def before_it(self) -> str:
@@ -82,14 +82,14 @@ def make(
         held = (*held, *(data.listing(photos, OTHER, HELD) if OTHER in data.parts(photos) else ()))
         drawn = made_up.squares(LEARNED // 2 + HELD, 0, system.input_size)
     listed = (*to_learn, *held)
-    found = []
+    rows = []
     for first in range(0, len(listed), _AT_ONCE):
         (pixels,) = decode([listed[first : first + _AT_ONCE]], system.input_size)
-        found.append(last.activations(augment.served(torch.from_numpy(pixels.images), system)))
+        rows.append(last.activations(augment.served(torch.from_numpy(pixels.images), system)))
         tick((first + len(pixels.photos)) / len(listed))
     for some in torch.split(torch.from_numpy(drawn), _AT_ONCE):
-        found.append(last.activations(augment.served(some, system)))
-    activations = np.concatenate(found)
+        rows.append(last.activations(augment.served(some, system)))
+    activations = np.concatenate(rows)
     classes = np.array([photo.class_id for photo in listed] + [labels] * len(drawn))
     is_held = np.zeros(len(classes), bool)
     is_held[len(to_learn) : len(listed)] = True
@@ -100,15 +100,15 @@ def make(
     return Rehearsal(activations, classes, is_held, last.layer(activations), scale, last.before_it)
 
 
-def write(found: Rehearsal, weights: Path) -> Path:
+def write(kept: Rehearsal, weights: Path) -> Path:
     """Keep a set beside the weights that it is of."""
     arrays = {
-        "activations": (found.activations / found.scale).round().astype(np.uint8),
-        "scale": found.scale,
-        "classes": found.classes.astype(np.uint8),
-        "held": found.held.astype(np.uint8),
-        "before": found.before.astype(np.float16),
+        "activations": (kept.activations / kept.scale).round().astype(np.uint8),
+        "scale": kept.scale,
+        "classes": kept.classes.astype(np.uint8),
+        "held": kept.held.astype(np.uint8),
+        "before": kept.before.astype(np.float16),
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    save_tensors(beside(weights), tensors, {"before the last layer": found.of})
+    save_tensors(beside(weights), tensors, {"before the last layer": kept.of})
     return beside(weights)

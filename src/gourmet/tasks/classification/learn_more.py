@@ -329,12 +329,12 @@ class _Gated:
         if path.suffix != ".onnx":
             return [Check("holds the new layer", "yes", "yes", _holds(path, self._learned.layer))]
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        given = session.get_inputs()[0]
-        takes_pixels = given.type == "tensor(uint8)"
+        tensor = session.get_inputs()[0]
+        takes_pixels = tensor.type == "tensor(uint8)"
 
         def served(pixels: npt.NDArray[Any]) -> Floats:
             rows = pixels if takes_pixels else self._system.normalise(pixels)
-            return np.asarray(session.run(None, {given.name: rows})[0])
+            return np.asarray(session.run(None, {tensor.name: rows})[0])
 
         def network(pixels: npt.NDArray[Any]) -> Floats:
             return self._expected[: len(pixels)]  # the gate asks for the first photos, or for all

@@ -50,14 +50,14 @@ class AskedFor:
             return {}
         unit = 255.0 * (self.scale or 1 / 255.0)
         means, stds = self.mean or (0.0,), self.std or (1.0,)
-        return {"mean": [each / unit for each in means], "std": [each / unit for each in stds]}
+        return {"mean": [value / unit for value in means], "std": [value / unit for value in stds]}
 
 
 _NOTHING: Final = AskedFor()
 
 
 def prepared(
-    system: PictureClassifier, asked: AskedFor, known: Sequence[tuple[str, Mapping[str, Any]]]
+    system: PictureClassifier, options: AskedFor, known: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[PictureClassifier, str]:
     """`system` with the size and the statistics of pictures, and a table of where each is from.
 
@@ -65,12 +65,14 @@ def prepared(
     """
     channels, takes = len(system.mean), system.datatypes[0]
     usual = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if channels == 3 else {"mean": [0.0], "std": [1.0]}
-    ours: dict[str, Any] = asked.statistics() | ({"size": asked.size} if asked.size else {})
+    ours: dict[str, Any] = options.statistics() | ({"size": options.size} if options.size else {})
     sources = [("asked for", ours), *known, ("assumed, as nothing says it", {"size": _SIDE, **usual})]
-    found = {key: next(each for each in sources if each[1].get(key)) for key in ("size", "mean", "std")}
-    size, mean, std = (source[1][key] for key, source in found.items())
+    chosen = {
+        key: next(source for source in sources if source[1].get(key)) for key in ("size", "mean", "std")
+    }
+    size, mean, std = (source[1][key] for key, source in chosen.items())
     if takes == "UINT8":
-        if asked.statistics():
+        if options.statistics():
             raise UsageError("--mean, --std and --scale: this network takes pixels, and prepares them itself")
         mean, std = [0.0], [1.0]
     for option, values in (("--mean", mean), ("--std", std)):
@@ -80,12 +82,12 @@ def prepared(
                 "channels; no standard deviation is 0"
             )
     mean, std = (tuple(values) * (channels if len(values) == 1 else 1) for values in (mean, std))
-    rows = [("size", f"{size}×{size}, {'RGB' if channels == 3 else 'grey'}", found["size"][0])]
+    rows = [("size", f"{size}×{size}, {'RGB' if channels == 3 else 'grey'}", chosen["size"][0])]
     if takes == "UINT8":
         rows.append(("values", "pixels from 0 to 255", "its type"))
     else:
         rows += [
-            (key, ", ".join(f"{value:.4g}" for value in values), f"of values from 0 to 1; {found[key][0]}")
+            (key, ", ".join(f"{value:.4g}" for value in values), f"of values from 0 to 1; {chosen[key][0]}")
             for key, values in (("mean", mean), ("std", std))
         ]
     rows.append(("input", f"{takes} {system.layout or 'NCHW'}", ""))
@@ -93,17 +95,17 @@ def prepared(
 
 
 def deployment_of(
-    system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, given: GivenOnnx | None = None
+    system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, network: GivenOnnx | None = None
 ) -> Deployment:
     """Return the system's weights, ready to be deployed as `onnx`."""
     # What a label has to reach where several may apply; yours to change, in the model's config.
     threshold: dict[str, Any] = {"threshold": 0.5} if system.multi_label else {}
-    if not given:
+    if not network:
         trained = described_parts.export(system).open(weights, data, tick)
         return replace(trained, calibration={**trained.calibration, **threshold})
     calibration, accuracy = Calibration(**threshold), {}
     if data and not system.multi_label:
-        measured = measured_on(system, data, given, tick)
+        measured = measured_on(system, data, network, tick)
         calibration, accuracy = measured.calibration, measured.as_dict()
     tick(1.0)
     facts = {
@@ -112,7 +114,7 @@ def deployment_of(
         "accuracy": accuracy,
         "verified_on": "made-up pictures",
     }
-    return Deployment({"onnx": given_onnx(system, weights, given)}, facts, vars(calibration))
+    return Deployment({"onnx": given_onnx(system, weights, network)}, facts, vars(calibration))
 
 
 def measured_on(system: PictureClassifier, data: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
@@ -125,81 +127,81 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
     """The same of a system that is there, whose description an ONNX file has to fit."""
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
-    asked = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
-    made, given = as_given(system, weights, asked, [size])
+    options = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
+    made, network = as_given(system, weights, options, [size])
     if len(made.mean) == len(system.mean):  # pictures go on being prepared in the same way
         made = replace(made, mean=system.mean, std=system.std)
     differ = []
     for name in (field.name for field in fields(system)):
-        found, said = getattr(made, name), getattr(system, name)
+        value, described_value = getattr(made, name), getattr(system, name)
         # Beside the outputs of this model it may name those of others.
-        if found != said and not (name in _OUTPUTS and set(found) <= set(said)):
-            differ.append(f"{name} {found!r}, not {said!r}")
+        if value != described_value and not (name in _OUTPUTS and set(value) <= set(described_value)):
+            differ.append(f"{name} {value!r}, not {described_value!r}")
     if differ:
         raise UsageError(
             f"{weights} cannot be the next version of {system.name}, whose description says otherwise: "
             f"{'; '.join(differ)}. Make a system of its own of it with `gourmet new`"
         )
-    return deployment_of(system, weights, data, tick, given)
+    return deployment_of(system, weights, data, tick, network)
 
 
 def as_given(
     system: PictureClassifier,
     path: Path,
-    asked: AskedFor = _NOTHING,
+    options: AskedFor = _NOTHING,
     known: Sequence[tuple[str, Mapping[str, Any]]] = (),
     show: Callable[[str], None] = lambda _shown: None,
 ) -> tuple[PictureClassifier, GivenOnnx]:
     """`system` with the pictures and tensors of the file, which it shows before it asks; and the file."""
-    found = GivenOnnx(path, asked.layout)
-    check_outputs(path, found.labels, len(system.labels))
-    side, tensors = int(found.found["side"]), dict(found.found)
-    if side and asked.size not in (None, side):
-        raise UsageError(f"--size {asked.size}: {path} takes pictures of {side} pixels, and no others")
+    network = GivenOnnx(path, options.layout)
+    check_outputs(path, network.labels, len(system.labels))
+    side, tensors = int(network.found["side"]), dict(network.found)
+    if side and options.size not in (None, side):
+        raise UsageError(f"--size {options.size}: {path} takes pictures of {side} pixels, and no others")
     system = replace(
         system,
         datatypes=(str(tensors["datatype"]),),
         layout=str(tensors["layout"]),
         mean=(0.0,) * int(tensors["channels"]),
         probability_outputs=(),
-        logit_outputs=(found.output,),
+        logit_outputs=(network.output,),
     )
     file = {"size": side, **{key: tensors.get(key) for key in ("mean", "std")}}
-    system, shown = prepared(system, asked, [("the file", file), *known])
+    system, shown = prepared(system, options, [("the file", file), *known])
     show(shown)
     try:
-        rows = found.answers(system, batched=False)(_pictures(system, 4))
+        rows = network.answers(system, batched=False)(_pictures(system, 4))
     except GourmetError as exc:
-        if found.rows < 2:
+        if network.rows < 2:
             raise
         raise GourmetError(
-            f"{path} takes {found.rows} pictures at a time, also within the network: export it again with a "
-            "free batch, or one of 1"
+            f"{path} takes {network.rows} pictures at a time, also within the network: export it again with "
+            "a free batch, or one of 1"
         ) from exc
     within = bool(((rows >= 0) & (rows <= 1)).all() and rows.any())
     are_probabilities = within and system.are_probabilities(rows)
-    if asked.outputs == "probabilities" and not are_probabilities:
+    if options.outputs == "probabilities" and not are_probabilities:
         raise UsageError(
             f"--outputs probabilities: {path} gives numbers that are none, such as {rows[0, :3]}"
         )
-    if within and not are_probabilities and not asked.outputs:
+    if within and not are_probabilities and not options.outputs:
         raise UsageError(
             f"{path} gives numbers from 0 to 1 that do not sum to 1: say --multi-label where a picture may "
             "have several labels, or --outputs logits"
         )
-    if asked.outputs == "logits" or not are_probabilities:
+    if options.outputs == "logits" or not are_probabilities:
         function = "a sigmoid of each" if system.multi_label else "their softmax"
-        show(f"output    {found.output}, logits: shown is {function}")
-        return system, found
-    show(f"output    {found.output}, probabilities already: shown as they are")
-    return replace(system, probability_outputs=(found.output,), logit_outputs=()), found
+        show(f"output    {network.output}, logits: shown is {function}")
+        return system, network
+    show(f"output    {network.output}, probabilities already: shown as they are")
+    return replace(system, probability_outputs=(network.output,), logit_outputs=()), network
 
 
 def doubt(system: PictureClassifier, served: Path) -> str:
     """Why the answers of a `served` file to different pictures are hardly a trained network's; or empty."""
-    found = GivenOnnx(served, system.layout)
+    network = GivenOnnx(served, system.layout)
     pictures = _pictures(system, 16)
-    scores = found.answers(system, batched=found.rows != 1)(pictures)
+    scores = network.answers(system, batched=network.rows != 1)(pictures)
     rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
     if np.ptp(scores, axis=1).max() <= small:
@@ -218,29 +220,29 @@ def _pictures(system: PictureClassifier, count: int) -> Pixels:
     return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
 
 
-def given_onnx(system: PictureClassifier, given: Path, found: GivenOnnx) -> Target:
+def given_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     """The model of a file; there is no network to compare it with but itself."""
     layout, model = system.layout, system.default_model
-    batched = found.rows != 1
+    batched = network.rows != 1
 
     def opened(path: Path) -> Answers:
         return GivenOnnx(path, layout).answers(system, batched=batched)
 
     def build(path: Path) -> dict[str, Any]:
-        if found.made is None:
-            shutil.copyfile(given, path)
+        if network.made is None:
+            shutil.copyfile(file, path)
             return {"form": "ONNX, exported elsewhere"}
-        path.write_bytes(found.made)
+        path.write_bytes(network.made)
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     def compare(answers: Answers) -> Sequence[Check]:
         """A row of a batch has the answer that it has alone, and there is a score for each label."""
         labels = len(system.labels)
-        count = Check("labels", str(found.labels), str(labels), found.labels == labels)
-        alone = found.answers(system, batched=False)
+        count = Check("labels", str(network.labels), str(labels), network.labels == labels)
+        alone = network.answers(system, batched=False)
         return [count, *gate.same_answers(alone, answers, _pictures(system, 16))]
 
     row = system.tensor(_pictures(system, 1), system.datatypes[0]).shape[1:]
-    types = (str(found.found["datatype"]), str(found.found["scores"]))
-    config = onnx_config(system, model, found.input, row, found.output, batched=batched, types=types)
+    types = (str(network.found["datatype"]), str(network.found["scores"]))
+    config = onnx_config(system, model, network.input, row, network.output, batched=batched, types=types)
     return Target(model, "model.onnx", build, gate.verify(opened, compare), config, system.labels)

@@ -69,9 +69,9 @@ class OnnxLayer:
         name = self.input.encode()
         output = _field(7, _field(12, _field(1, name)))
         session = onnxruntime.InferenceSession(self.content + output, providers=["CPUExecutionProvider"])
-        given = session.get_inputs()[0].name
+        input_name = session.get_inputs()[0].name
         return np.concatenate(
-            [session.run([self.input], {given: rows[at : at + 16]})[0] for at in range(0, len(rows), 16)]
+            [session.run([self.input], {input_name: rows[at : at + 16]})[0] for at in range(0, len(rows), 16)]
         )
 
 
@@ -124,11 +124,11 @@ def _field(number: int, value: bytes) -> bytes:
 
 def _strings(content: bytes, start: int, end: int) -> dict[int, list[str]]:
     """A node's inputs (1), outputs (2), name (3) and operator (4)."""
-    found: dict[int, list[str]] = {number: [] for number in (1, 2, 3, 4)}
+    texts: dict[int, list[str]] = {number: [] for number in (1, 2, 3, 4)}
     for number, first, last in _fields(content, start, end):
-        if number in found:
-            found[number].append(content[first:last].decode())
-    return found
+        if number in texts:
+            texts[number].append(content[first:last].decode())
+    return texts
 
 
 def _tensor(content: bytes, start: int, end: int) -> tuple[str, tuple[int, int]]:

@@ -50,11 +50,14 @@ def check_page(report: PictureReport) -> str:
 
     def worst() -> list[dict[str, Any]]:
         assert pictures.classes is not None
-        there, read = np.flatnonzero(report.answers.there), pictures.read
-        names, probabilities = [pictures.names[row] for row in there], report.answers.probabilities[there]
+        answered, read = np.flatnonzero(report.answers.there), pictures.read
+        names, probabilities = (
+            [pictures.names[row] for row in answered],
+            report.answers.probabilities[answered],
+        )
         labels = report.served.labels
         return mistakes(
-            probabilities, pictures.classes[there], names, lambda row: next(read([there[row]])), labels
+            probabilities, pictures.classes[answered], names, lambda row: next(read([answered[row]])), labels
         )
 
     return render(
@@ -73,21 +76,22 @@ def check_page(report: PictureReport) -> str:
 
 def _reliability(bins: list[Bin]) -> Drawing:
     """Draw how often answers of each confidence are right; the diagonal is perfect calibration."""
-    most = max(each.photos for each in bins)
+    largest = max(one_bin.photos for one_bin in bins)
     dots = Series(
         "",
-        [(each.confidence, each.accuracy) for each in bins],
+        [(one_bin.confidence, one_bin.accuracy) for one_bin in bins],
         joined=False,
-        radii=[3 + 7 * math.sqrt(each.photos / most) for each in bins],
+        radii=[3 + 7 * math.sqrt(one_bin.photos / largest) for one_bin in bins],
         hints=[
-            f"{each.photos} pictures: sure {each.confidence:.2f}, right {each.accuracy:.2f}" for each in bins
+            f"{one_bin.photos} pictures: sure {one_bin.confidence:.2f}, right {one_bin.accuracy:.2f}"
+            for one_bin in bins
         ],
     )
     return _of_shares([Series("", [(0, 0), (1, 1)], FAINT), dots], "calibration", "confidence")
 
 
 def _coverage(curve: list[Operating], at: Operating) -> Drawing:
-    shown = [Series("", [(each.coverage, each.accuracy) for each in curve], COLOURS[2])]
+    shown = [Series("", [(point.coverage, point.accuracy) for point in curve], COLOURS[2])]
     if not math.isnan(at.accuracy):
         shown.append(Series("", [(at.coverage, at.accuracy)], COLOURS[6], radii=[5], hints=["the threshold"]))
     return _of_shares(shown, "accuracy by coverage", "share answered")
@@ -99,10 +103,10 @@ def _of_shares(shown: list[Series], title: str, across: str) -> Drawing:
     return lines(shown, title, counts, x_range=whole, y_range=whole, size=size)
 
 
-def _confusions(found: Accuracy, labels: Sequence[str]) -> Drawing:
+def _confusions(measured: Accuracy, labels: Sequence[str]) -> Drawing:
     rows = {
         label: counts / counts.sum()
-        for label, counts in zip(labels, found.confusion, strict=True)
+        for label, counts in zip(labels, measured.confusion, strict=True)
         if counts.any()
     }
     return matrix(rows, labels, "Who is taken for whom", ("true", "answered"))
@@ -132,13 +136,13 @@ def mistakes(
     ]
 
 
-def _recall(found: Accuracy) -> Drawing:
+def _recall(measured: Accuracy) -> Drawing:
     """A bar a class, from 0 to 1."""
     shown = []
-    for each in found.classes:
-        right = binomtest(round(each.recall * each.photos), each.photos)
+    for row in measured.classes:
+        right = binomtest(round(row.recall * row.photos), row.photos)
         low, high = right.proportion_ci(method="wilson")
-        shown.append(Bar(each.label, each.recall, low, high, says=f"{each.recall:.3f}"))
+        shown.append(Bar(row.label, row.recall, low, high, says=f"{row.recall:.3f}"))
     return bars(shown, "recall by class", "recall", end=1.0)
 
 

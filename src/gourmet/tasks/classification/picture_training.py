@@ -110,10 +110,10 @@ class PictureTask:
         A class with fewer photos than its share shows some of them again, one with more leaves some
         for the next epoch.
         """
-        found = sorted(set(self.classes.tolist()))
-        share = -(-len(self.classes) // len(found))
+        present = sorted(set(self.classes.tolist()))
+        share = -(-len(self.classes) // len(present))
         drawn = []
-        for class_id in found:
+        for class_id in present:
             mine = torch.nonzero(self.classes == class_id).view(-1)
             rounds = [
                 mine[torch.randperm(len(mine), generator=generator)] for _ in range(-(-share // len(mine)))

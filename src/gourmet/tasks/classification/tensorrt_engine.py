@@ -93,16 +93,16 @@ def open_engine(path: Path) -> Answers:
     context = engine.create_execution_context()
 
     def ask(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        given = torch.from_numpy(np.ascontiguousarray(rows)).cuda()
-        context.set_input_shape(INPUT, tuple(given.shape))
-        answers = torch.empty(tuple(context.get_tensor_shape(OUTPUT)), dtype=given.dtype, device="cuda")
-        context.set_tensor_address(INPUT, given.data_ptr())
+        tensor = torch.from_numpy(np.ascontiguousarray(rows)).cuda()
+        context.set_input_shape(INPUT, tuple(tensor.shape))
+        answers = torch.empty(tuple(context.get_tensor_shape(OUTPUT)), dtype=tensor.dtype, device="cuda")
+        context.set_tensor_address(INPUT, tensor.data_ptr())
         context.set_tensor_address(OUTPUT, answers.data_ptr())
         stream = torch.cuda.current_stream()
         if not context.execute_async_v3(stream.cuda_stream):
             raise GourmetError("the engine did not run: see what TensorRT logged")
         stream.synchronize()
-        found: npt.NDArray[Any] = answers.cpu().numpy()
-        return found
+        scores: npt.NDArray[Any] = answers.cpu().numpy()
+        return scores
 
     return ask

@@ -35,14 +35,14 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
     if pretrained:
         weights = models.get_model_weights(name).DEFAULT
         try:
-            found = weights.get_state_dict(progress=False, check_hash=True)
+            tensors = weights.get_state_dict(progress=False, check_hash=True)
         except OSError as exc:  # no network, no such host, a disk that is full
             raise GourmetError(
                 f"{weights.url} cannot be downloaded ({exc}): train without --pretrained, "
                 f"or put the file into {torch.hub.get_dir()}/checkpoints"
             ) from exc
         mine = network.state_dict()
-        body = {k: v for k, v in found.items() if k in mine and mine[k].shape == v.shape}
+        body = {k: v for k, v in tensors.items() if k in mine and mine[k].shape == v.shape}
         network.load_state_dict(body, strict=False)
     return network
 
@@ -73,7 +73,7 @@ def _timm(architecture: str) -> Any:
 
 def without_auxiliary(tensors: Tensors) -> Tensors:
     """Without the classifiers that help some networks of torchvision learn, and are not served."""
-    return {name: each for name, each in tensors.items() if not name.startswith(_AUXILIARY)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_AUXILIARY)}
 
 
 def pictures(architecture: str) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def outputs_of(network: nn.Module, tensors: Tensors) -> int | None:
     return len(last) if last is not None and last.ndim else None
 
 
-def check_outputs(path: Path, found: int | None, labels: int) -> None:
+def check_outputs(path: Path, outputs: int | None, labels: int) -> None:
     """Refuse a file with another number of outputs than there are labels."""
-    if found is not None and found != labels:
-        raise UsageError(f"{path} has {found} classes, and there are {labels} labels: name as many")
+    if outputs is not None and outputs != labels:
+        raise UsageError(f"{path} has {outputs} classes, and there are {labels} labels: name as many")
 
 
 def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:

@@ -71,14 +71,14 @@ class Certainty:
         rows += [
             (
                 name,
-                f"{each.texts:,}",
-                f"{each.sure:.1%}",
-                f"{each.near:.1%}",
-                f"{each.least:.1%}",
-                f"{each.near_of_all:.1%}",
-                f"{each.doubtful}",
+                f"{part.texts:,}",
+                f"{part.sure:.1%}",
+                f"{part.near:.1%}",
+                f"{part.least:.1%}",
+                f"{part.near_of_all:.1%}",
+                f"{part.doubtful}",
             )
-            for name, each in self.parts.items()
+            for name, part in self.parts.items()
         ]
         yield columns(rows)
 
@@ -96,11 +96,13 @@ def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) ->
 def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certainty:
     """A threshold that one of the parts says, and what it does to all."""
     answers = parts[chosen_on]
-    threshold = chosen([each.score for each in answers], [each.is_near for each in answers], PRECISION)
+    threshold = chosen(
+        [answer.score for answer in answers], [answer.is_near for answer in answers], PRECISION
+    )
     return Certainty(threshold, {name: reliance(part, threshold) for name, part in parts.items()})
 
 
-def chosen(scores: Sequence[float], near: Sequence[bool], wanted: float, errors: float = ERRORS) -> float:
+def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: float = ERRORS) -> float:
     """The lowest score from which on the share of answers that are near is at least `wanted`.
 
     And so many standard errors more, so that it is also were the texts drawn again.
@@ -111,26 +113,26 @@ def chosen(scores: Sequence[float], near: Sequence[bool], wanted: float, errors:
     places, counts = places[order], np.arange(1, len(order) + 1)
     shares = np.cumsum(np.array(near)[order]) / counts
     is_last = np.append(places[1:] != places[:-1], [True])
-    enough = np.flatnonzero(is_last & np.isfinite(places) & (_least(shares, counts, errors) >= wanted))
+    enough = np.flatnonzero(is_last & np.isfinite(places) & (_least(shares, counts, errors) >= goal))
     return float(places[enough[-1]]) if len(enough) else NEVER
 
 
 def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
     model = ModelInfo("", (), (), {THRESHOLD_PARAMETER: str(threshold)})
-    sure = [each for each in answers if model.is_sure(each.answer)]
-    near_of_sure = float(np.mean([each.is_near for each in sure])) if sure else 0.0
+    sure = [answer for answer in answers if model.is_sure(answer.answer)]
+    near_of_sure = float(np.mean([answer.is_near for answer in sure])) if sure else 0.0
     return Reliance(
         texts=len(answers),
         sure=len(sure) / len(answers),
         near=near_of_sure,
         least=float(_least(np.array([near_of_sure]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
-        near_of_all=float(np.mean([each.is_near for each in answers])),
-        doubtful=sum(bool(each.answer.warning) for each in answers),
+        near_of_all=float(np.mean([answer.is_near for answer in answers])),
+        doubtful=sum(bool(answer.answer.warning) for answer in answers),
     )
 
 
 def _least(shares: npt.NDArray[Any], counts: npt.NDArray[Any], errors: float) -> npt.NDArray[Any]:
     """The lower end of Wilson's interval around each share of so many."""
     spread = errors * np.sqrt(shares * (1 - shares) / counts + (errors / counts) ** 2 / 4)
-    found: npt.NDArray[Any] = (shares + errors**2 / counts / 2 - spread) / (1 + errors**2 / counts)
-    return found
+    lower_end: npt.NDArray[Any] = (shares + errors**2 / counts / 2 - spread) / (1 + errors**2 / counts)
+    return lower_end

@@ -78,33 +78,33 @@ class TextReport:
         return f"{self._asked} of {self.texts} {self.of}"
 
     def faults(self) -> list[str]:
-        empty = [repr(each.text[:40]) for each in self.replies.answers if not each.joined]
+        empty = [repr(answer.text[:40]) for answer in self.replies.answers if not answer.joined]
         other = [
-            f"{each.text[:40]!r}: {each.joined[:60]!r} in pieces, {each.whole[:60]!r} whole"
-            for each in self.replies.answers
-            if each.whole is not None and each.whole != each.joined
+            f"{answer.text[:40]!r}: {answer.joined[:60]!r} in pieces, {answer.whole[:60]!r} whole"
+            for answer in self.replies.answers
+            if answer.whole is not None and answer.whole != answer.joined
         ]
         return [
-            f"{len(found)} of {self._asked} {what}: {first_of(found)}"
-            for what, found in (
+            f"{len(examples)} of {self._asked} {what}: {first_of(examples)}"
+            for what, examples in (
                 (f"{self.of} have no answer", self.replies.failures),
                 ("answers are empty", empty),
                 (f"answers are not those of {self.compared_with}", other),
             )
-            if found
+            if examples
         ]
 
     @property
     def sure(self) -> float | None:
         """The share of the answers that may be relied on, where the model tells that."""
-        told = [each.sure for each in self.replies.answers if each.sure is not None]
-        return sum(told) / len(told) if told else None
+        known = [answer.sure for answer in self.replies.answers if answer.sure is not None]
+        return sum(known) / len(known) if known else None
 
     @property
     def same(self) -> float:
         """The share of the answers that the other model gives too."""
         answers = self.replies.answers
-        return sum(each.other == each.joined for each in answers) / max(1, len(answers))
+        return sum(answer.other == answer.joined for answer in answers) / max(1, len(answers))
 
     @property
     def _asked(self) -> int:
@@ -120,9 +120,9 @@ class TextReport:
             "answered": len(self.replies.answers),
             "resumed": self.replies.resumed,
             "faults": self.faults(),
-            "total_ms": percentiles([each.total_ms for each in self.replies.answers]),
-            "first_piece_ms": percentiles([each.first_piece_ms for each in self.replies.answers]),
-            "pieces": sum(each.pieces for each in self.replies.answers),
+            "total_ms": percentiles([answer.total_ms for answer in self.replies.answers]),
+            "first_piece_ms": percentiles([answer.first_piece_ms for answer in self.replies.answers]),
+            "pieces": sum(answer.pieces for answer in self.replies.answers),
             "scores": self.scores and asdict(self.scores),
             "agreement": self.agreement,
             "sure": self.sure,
@@ -140,10 +140,10 @@ class TextReport:
             if numbers[key] and (self.model.decoupled or key == "total_ms"):
                 lines.append(f"{name:<12}{as_words(numbers[key])}")
         if self.scores:
-            found = self.scores
+            scores = self.scores
             lines.append(
-                f"BLEU        {found.all.bleu:.1f} ± {found.margin:.1f}, chrF {found.all.chrf:.1f} "
-                f"({found.signatures[0]})"
+                f"BLEU        {scores.all.bleu:.1f} ± {scores.margin:.1f}, chrF {scores.all.chrf:.1f} "
+                f"({scores.signatures[0]})"
             )
         if self.sure is not None:
             near = self.near_of_sure
@@ -153,11 +153,13 @@ class TextReport:
             lines.append(f"as eager    {100 * self.agreement:.1f} % of the answers are the network's own")
         if self.against:
             lines.append(f"against     {100 * self.same:.1f} % of the answers are those of {self.against}")
-        return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self.replies.answers[:_SHOWN]])
+        return "\n".join(
+            lines + [f"{answer.text} → {answer.joined}" for answer in self.replies.answers[:_SHOWN]]
+        )
 
     def page(self) -> str:
         sure = {True: "sure", False: "rough guess", None: ""}
-        rows = [(each.text, each.joined, sure[each.sure]) for each in self.replies.answers]
+        rows = [(answer.text, answer.joined, sure[answer.sure]) for answer in self.replies.answers]
         rows += [(failure.names[0], failure.reason, "") for failure in self.replies.failures]
         title, summary = f"gourmet check: {self.model.name}", self.summary()
         return render("tasks/generation/check.html", title=title, summary=summary, rows=rows)
@@ -215,11 +217,11 @@ class TextCheck:
     def score(self, replies: Replies[TextAnswer], stage: Stage) -> TextReport:
         answers, scores, agreement, near = replies.answers, None, None, None
         if answers and answers[0].reference.answer:
-            scores = score([each.reference for each in answers], [each.joined for each in answers])
-            if sure := [each for each in answers if each.sure]:
-                said = [GeneratedText(each.joined) for each in sure]
-                found = judged([each.reference for each in sure], said)
-                near = sum(each.is_near for each in found) / len(found)
+            scores = score([answer.reference for answer in answers], [answer.joined for answer in answers])
+            if sure := [answer for answer in answers if answer.sure]:
+                texts = [GeneratedText(answer.joined) for answer in sure]
+                judgements = judged([answer.reference for answer in sure], texts)
+                near = sum(answer.is_near for answer in judgements) / len(judgements)
         with replies.until_stopped():
             if answers and self.options.weights:
                 agreement = self._agreement(answers, self.options.weights, stage)
@@ -237,7 +239,7 @@ class TextCheck:
                 f"{self.parts.system} has no evaluation of texts to compare with: leave out --eager"
             )
         with stage("the eager network") as tick:
-            own = eager.answer(weights, [each.text for each in answers], "cpu", tick)
+            own = eager.answer(weights, [answer.text for answer in answers], "cpu", tick)
         return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
 
 
@@ -261,7 +263,10 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     data = options.data
     if data is None:
         examples = parts.generator.examples(options.limit or _EXAMPLES, seed=0)
-        return [TextQuestion(each, Reference("", _shown(each, n), "")) for n, each in enumerate(examples, 1)]
+        return [
+            TextQuestion(example, Reference("", _shown(example, n), ""))
+            for n, example in enumerate(examples, 1)
+        ]
     if parts.generator.example_kind == "picture":
         return list(_pictures(data, options.limit))
     try:
@@ -273,13 +278,13 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     else:
         lines = [line.strip() for line in text.splitlines()]
         references = [Reference("", line, "") for line in lines if line][: options.limit]
-    return [TextQuestion(each.text.encode(), each) for each in references]
+    return [TextQuestion(example.text.encode(), example) for example in references]
 
 
 def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
     """Return the pictures of a folder, or the one file. The model says whether they are pictures."""
-    found = (path for path in data.rglob("*") if path.suffix.lower() in SUFFIXES)
-    paths = sorted(found) if data.is_dir() else [data]
+    pictures = (path for path in data.rglob("*") if path.suffix.lower() in SUFFIXES)
+    paths = sorted(pictures) if data.is_dir() else [data]
     if not paths:
         raise UsageError(f"--data {data} has no pictures in it: they end in {', '.join(sorted(SUFFIXES))}")
     for path in paths[:limit]:

@@ -75,9 +75,9 @@ class TextCandidate:
         if weights not in self._points:
             assert self.held_out
             network = self.serving.open(files(), available_cpus())
-            asked = self.held_out.ask(network)
+            parts = self.held_out.ask(network)
             answers = whole_answers(
-                network, asked, _ROWS, lambda share, words="": tick(share, f"{whose}: {words}")
+                network, parts, _ROWS, lambda share, words="": tick(share, f"{whose}: {words}")
             )
             self._points[weights] = np.array(self.held_out.points([answer.text for answer in answers]))
         return self._points[weights]

@@ -53,10 +53,10 @@ class Attention(nn.Module):
         that nobody attends to; or, where that is not the same for each query, a bias [B, 1, W, S], which is
         added to what each makes of each key.
         """
-        found: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
+        attended: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
             self.query(states), keys, values, mask, self.heads
         )
-        return found
+        return attended
 
 
 def split(states: torch.Tensor, heads: int) -> torch.Tensor:
@@ -65,8 +65,8 @@ def split(states: torch.Tensor, heads: int) -> torch.Tensor:
 
 def _reshaped(states: torch.Tensor, *sizes: int) -> torch.Tensor:
     """Write 0 for a size that the same axis has already. The exporter writes ten nodes instead."""
-    found: torch.Tensor = _Reshaped.apply(states, sizes)  # type: ignore[no-untyped-call]
-    return found
+    reshaped: torch.Tensor = _Reshaped.apply(states, sizes)  # type: ignore[no-untyped-call]
+    return reshaped
 
 
 class _Reshaped(torch.autograd.Function):
@@ -76,9 +76,9 @@ class _Reshaped(torch.autograd.Function):
 
     @staticmethod
     def symbolic(graph: Any, states: Any, sizes: Sequence[int]) -> Any:
-        found = graph.op("Reshape", states, graph.op("Constant", value_t=torch.tensor(sizes)))
-        found.setType(states.type().with_sizes([size if size > 0 else None for size in sizes]))
-        return found
+        node = graph.op("Reshape", states, graph.op("Constant", value_t=torch.tensor(sizes)))
+        node.setType(states.type().with_sizes([size if size > 0 else None for size in sizes]))
+        return node
 
 
 class _Attended(torch.autograd.Function):
@@ -93,10 +93,10 @@ class _Attended(torch.autograd.Function):
         mask: torch.Tensor,
         heads: int,
     ) -> torch.Tensor:
-        asked = split(query, heads)
+        queries = split(query, heads)
         if keys.dim() == 3:
             keys, values = split(keys, heads), split(values, heads)
-        likeness = asked @ keys.transpose(-1, -2) * (1.0 / math.sqrt(asked.shape[-1]))
+        likeness = queries @ keys.transpose(-1, -2) * (1.0 / math.sqrt(queries.shape[-1]))
         masked = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
         return (torch.softmax(likeness + masked, dim=-1) @ values).transpose(1, 2).flatten(2)
 
@@ -105,11 +105,11 @@ class _Attended(torch.autograd.Function):
         absent = graph.op("prim::Constant")
         absent.setType(torch.OptionalType.ofTensor())
         masks = (absent, mask) if mask.type().dim() == 4 else (mask, absent)
-        found = graph.op(
+        node = graph.op(
             "com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, num_heads_i=heads
         )
-        found.setType(query.type())
-        return found
+        node.setType(query.type())
+        return node
 
 
 class Memory(nn.Module):
@@ -122,7 +122,7 @@ class Memory(nn.Module):
         self.across: Any = nn.ModuleList(across)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        parts = [part(states) for each in self.across for part in (each.key, each.value)]
+        parts = [part(states) for layer in self.across for part in (layer.key, layer.value)]
         heads = self.across[0].heads
         apart = _reshaped(torch.cat(parts, dim=-1), 0, 0, len(parts) // 2, 2, heads, -1)
         return apart.permute(0, 2, 3, 4, 1, 5)
@@ -152,8 +152,8 @@ class _Layer(torch.autograd.Function):
             return graph.op("Constant", value_t=torch.tensor(values))
 
         axes = constant(1, 2)
-        found = graph.op("Slice", of_all, constant(layer, part), constant(layer + 1, part + 1), axes)
-        return graph.op("Squeeze", found, axes)
+        node = graph.op("Slice", of_all, constant(layer, part), constant(layer + 1, part + 1), axes)
+        return graph.op("Squeeze", node, axes)
 
 
 class StepNetwork(nn.Module):
@@ -300,8 +300,8 @@ class Graph:
 
     def eager(self) -> Sequence[torch.Tensor]:
         with torch.inference_mode():
-            found = self.module.eval()(*self.inputs.values())
-        return found if isinstance(found, tuple) else (found,)
+            outputs = self.module.eval()(*self.inputs.values())
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def dims(self) -> dict[str, list[int]]:
         """Each tensor's shape without its rows, as the config of a served model says it."""
@@ -314,7 +314,9 @@ class Graph:
     def same_shapes(self, path: Path) -> Sequence[Check]:
         """A graph alone answers nothing that could be compared but numbers, which quantizing changes."""
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found = session.run(list(self.outputs), {name: each.numpy() for name, each in self.inputs.items()})
-        shapes = [each.shape for each in found]
-        same = shapes == [tuple(each.shape) for each in self.eager()]
+        outputs = session.run(
+            list(self.outputs), {name: tensor.numpy() for name, tensor in self.inputs.items()}
+        )
+        shapes = [tensor.shape for tensor in outputs]
+        same = shapes == [tuple(tensor.shape) for tensor in self.eager()]
         return [Check("shapes of the outputs", ", ".join(map(str, shapes)), "the network's", same)]

@@ -59,8 +59,8 @@ def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[
     seen: dict[str, list[torch.Tensor]] = {}
 
     def look(name: str) -> Callable[[nn.Module, Any], None]:
-        def hook(_: nn.Module, given: Any) -> None:
-            values = given[0].detach().flatten()
+        def hook(_: nn.Module, inputs: Any) -> None:
+            values = inputs[0].detach().flatten()
             # Odd, as an even step would see the same few of a row's numbers in each row.
             step = len(values) // _LOOKED_AT | 1
             seen.setdefault(name, []).append(values[::step].clone())
@@ -82,7 +82,7 @@ def _range(values: torch.Tensor) -> Range:
     if not (torch.isfinite(values).all() and high - low > _SMALLEST):
         return Range(-1.0, 1.0)
     ranges = [Range(low * share, high * share) for share in _SHARES]
-    return min(ranges, key=lambda each: float((each.rounded(values) - values).square().mean()))
+    return min(ranges, key=lambda candidate: float((candidate.rounded(values) - values).square().mean()))
 
 
 def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
@@ -92,25 +92,25 @@ def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
     ranges = input_ranges(network, answer)
     if not ranges:
         raise GourmetError("no example to measure the ranges of its products with: name some with --data")
-    found = copy.deepcopy(network)
-    for name, part in [*found.named_modules()]:
+    copied = copy.deepcopy(network)
+    for name, part in [*copied.named_modules()]:
         if type(part) is nn.Linear and name in ranges:  # others are not served
-            found.set_submodule(name, _Int8Linear(part, ranges[name]))
+            copied.set_submodule(name, _Int8Linear(part, ranges[name]))
         elif type(part) is nn.Embedding:  # tables of places are of classes of their own
-            found.set_submodule(name, _Int8Embedding(part))
-    return found
+            copied.set_submodule(name, _Int8Embedding(part))
+    return copied
 
 
 def rounded(network: nn.Module) -> nn.Module:
     """A copy whose weights are those that eight bits hold exactly."""
-    found = copy.deepcopy(network)
+    copied = copy.deepcopy(network)
     with torch.no_grad():
-        for part in found.modules():
+        for part in copied.modules():
             if isinstance(part, nn.Linear | nn.Embedding) and part.weight.requires_grad:
                 scale = _scale(part.weight)
                 # Integers have one zero, and so a minus zero would not come back as it was.
                 part.weight.copy_((part.weight / scale).round() * scale + 0.0)
-    return found
+    return copied
 
 
 def _scale(rows: torch.Tensor) -> torch.Tensor:
@@ -137,10 +137,10 @@ class _Int8Linear(nn.Module):
         self.register_buffer("zero", torch.tensor(given.zero, dtype=torch.uint8))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _Products.apply(  # type: ignore[no-untyped-call]
+        products: torch.Tensor = _Products.apply(  # type: ignore[no-untyped-call]
             states, self.weight, self.scales, self.bias, self.scale, self.zero
         )
-        return found
+        return products
 
 
 class _Int8Embedding(nn.Module):
@@ -180,10 +180,10 @@ class _Products(torch.autograd.Function):
         absent = graph.op("prim::Constant")
         absent.setType(torch.OptionalType.ofTensor())
         levels = graph.op("QuantizeLinear", states, scale, zero)
-        found = graph.op(
+        node = graph.op(
             "com.microsoft::MatMulIntegerToFloat", levels, weight, scale, scales, zero, absent, bias
         )
         # The exporter knows nothing of this operator.
         axes = states.type().dim()
-        found.setType(bias.type().with_sizes([*(None for _ in range(axes - 1)), bias.type().sizes()[0]]))
-        return found
+        node.setType(bias.type().with_sizes([*(None for _ in range(axes - 1)), bias.type().sizes()[0]]))
+        return node

@@ -61,12 +61,12 @@ class _SmoothedLoss(torch.autograd.Function):
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
         total = 0.0
         for begin in range(0, count, _ROWS):
-            rows, wanted = hidden[begin : begin + _ROWS], target[begin : begin + _ROWS, None]
+            rows, expected = hidden[begin : begin + _ROWS], target[begin : begin + _ROWS, None]
             log = torch.log_softmax((rows @ weight.T).float(), -1)
-            likely = log.gather(1, wanted)
+            likely = log.gather(1, expected)
             total -= float((1.0 - smoothing) * likely.sum() + smoothing / words * log.sum())
             gradient = log.exp_().sub_(smoothing / words)
-            gradient.scatter_add_(1, wanted, torch.full_like(likely, smoothing - 1.0))
+            gradient.scatter_add_(1, expected, torch.full_like(likely, smoothing - 1.0))
             narrow = (gradient / count).to(hidden.dtype)
             to_hidden[begin : begin + _ROWS] = narrow @ weight
             to_weight += narrow.T @ rows
@@ -75,7 +75,7 @@ class _SmoothedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight = (each * outer[0].to(each.dtype) for each in ctx.saved_tensors)
+        hidden, weight = (gradient * outer[0].to(gradient.dtype) for gradient in ctx.saved_tensors)
         return hidden, weight, None, None
 
 

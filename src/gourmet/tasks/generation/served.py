@@ -32,20 +32,20 @@ def served_answers(
 
 
 def whole_answers(
-    network: ServedNetwork, asked: Sequence[Parts], rows_at_once: int, tick: Tick
+    network: ServedNetwork, texts: Sequence[Parts], rows_at_once: int, tick: Tick
 ) -> list[GeneratedText]:
     """Return the served model's answers with the scores of their sentences."""
     words = network.vocabulary
-    found: list[GeneratedText] = []
-    for first in range(0, len(asked), _ASKED_TOGETHER):
+    answers: list[GeneratedText] = []
+    for first in range(0, len(texts), _ASKED_TOGETHER):
         jobs = [
-            AnswerJob(parts, network, lambda *_: None) for parts in asked[first : first + _ASKED_TOGETHER]
+            AnswerJob(parts, network, lambda *_: None) for parts in texts[first : first + _ASKED_TOGETHER]
         ]
         loop = Loop(network.engine, start=words.start, end=words.end, max_rows=rows_at_once)
         loop.complete([row for job in jobs for row in job.rows])
-        found += [job.whole() for job in jobs]
-        tick(len(found) / len(asked), f"{len(found)}/{len(asked)}")
-    return found
+        answers += [job.whole() for job in jobs]
+        tick(len(answers) / len(texts), f"{len(answers)}/{len(texts)}")
+    return answers
 
 
 def agreement(
@@ -61,9 +61,9 @@ def agreement(
     if fp32:
         count = len(right)
         same = sum(a[:compared] == b[:compared] for a, b in zip(found, right, strict=True))
-        least = count - max(int(_DIFFER * count), count >= _FEW)
+        allowed = count - max(int(_DIFFER * count), count >= _FEW)
         near = Check(
-            "the network's own words", f"{same} of {count} {what}", f"at least {least}", same >= least
+            "the network's own words", f"{same} of {count} {what}", f"at least {allowed}", same >= allowed
         )
     else:
         near = _nearness(vocabulary, found, right)
@@ -82,7 +82,7 @@ def _nearness(
     return Check("chrF against the answers in 32 bits", f"{chrf:.1f}", allowed, chrf >= _NEAR)
 
 
-def _with_words(vocabulary: Vocabulary, found: Sequence[Sequence[int]]) -> Check:
-    count = sum(any(map(str.isalpha, vocabulary.decode(answer))) for answer in found)
-    least = 2 * count >= len(found)
-    return Check("answers with a word in them", f"{count} of {len(found)}", "at least half", least)
+def _with_words(vocabulary: Vocabulary, answers: Sequence[Sequence[int]]) -> Check:
+    count = sum(any(map(str.isalpha, vocabulary.decode(answer))) for answer in answers)
+    is_enough = 2 * count >= len(answers)
+    return Check("answers with a word in them", f"{count} of {len(answers)}", "at least half", is_enough)
