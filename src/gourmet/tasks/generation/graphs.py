@@ -135,7 +135,7 @@ def in_layers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def by_layer(of_all: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The other way round."""
+    """Return the keys and values of each layer, one after another, of what `in_layers` joined."""
     return [_Layer.apply(of_all, layer, part) for layer in range(int(of_all.shape[1])) for part in (0, 1)]  # type: ignore[no-untyped-call]
 
 
@@ -157,9 +157,7 @@ class _Layer(torch.autograd.Function):
 
 
 class StepNetwork(nn.Module):
-    """A layer attends to what was said, then to the memory, and then is fed forward; all of them are the
-    architecture's, in `layers`.
-    """
+    """A decoder's step: each layer attends to the words before, then to the memory, and is fed forward."""
 
     several = False  # words at once
 
@@ -170,14 +168,14 @@ class StepNetwork(nn.Module):
         self.across: Any = nn.ModuleList(across)
 
     @abstractmethod
-    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor: ...
+    def embedded(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor: ...
 
     @abstractmethod
-    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """The states that a layer's attention to what was said makes of what it `found`."""
+    def attended(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """Return the states after a layer's attention to the words before, which gave `context`."""
 
     @abstractmethod
-    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor: ...
+    def attended_across(self, layer: Any, states: torch.Tensor, context: torch.Tensor) -> torch.Tensor: ...
 
     @abstractmethod
     def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor: ...
@@ -192,22 +190,22 @@ class StepNetwork(nn.Module):
         """`parts` are the cache and the memory, or the keys and values of each layer of both."""
         half = len(parts) // 2
         before, seen = map(by_layer, parts) if half == 1 else (parts[:half], parts[half:])
-        said = before[0].shape[2]
-        place = length + torch.arange(token.shape[1], device=token.device)
-        attended = self._attended(token, length, said)
-        states = self.embedded(token, place)
+        past = before[0].shape[2]
+        position = length + torch.arange(token.shape[1], device=token.device)
+        attended = self._attended(token, length, past)
+        states = self.embedded(token, position)
         added: list[torch.Tensor] = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
         ):
             pair = slice(2 * number, 2 * number + 2)
             newest = [attention.key(states), attention.value(states)]
-            by_head = [self._by_head(each, attention.heads) for each in newest]
+            by_head = [self._by_head(part, attention.heads) for part in newest]
             added += by_head if self.several else newest
-            so_far = [torch.cat(each, dim=2) for each in zip(before[pair], by_head, strict=True)]
+            so_far = [torch.cat(both, dim=2) for both in zip(before[pair], by_head, strict=True)]
             states = self.attended(layer, states, attention(states, *so_far, attended))
-            found = across(states, *seen[pair], mask)
-            states = self.attended_across(layer, states, found)
+            attended_memory = across(states, *seen[pair], mask)
+            states = self.attended_across(layer, states, attended_memory)
             states = self.fed_forward(layer, states)
         logits = self.logits(states if self.several else states[:, -1:])
         scores, tokens = torch.log_softmax(logits[:, -1], dim=-1).topk(LIKELIEST, dim=-1)
@@ -223,16 +221,16 @@ class StepNetwork(nn.Module):
             return in_layers(added)
         return _reshaped(torch.cat(list(added), dim=1), 0, len(added) // 2, 2, self.attention[0].heads, 1, -1)
 
-    def _attended(self, token: torch.Tensor, length: torch.Tensor, said: int) -> torch.Tensor:
+    def _attended(self, token: torch.Tensor, length: torch.Tensor, past: int) -> torch.Tensor:
         """Join the cache and the newest words, which lie behind everything that the longest row has."""
         if not self.several:
-            places = torch.arange(said + 1, device=token.device)
-            return ((places < length) | (places == said)).int()
-        earlier = torch.where(torch.arange(said, device=token.device) < length, 0.0, NEVER)
+            positions = torch.arange(past + 1, device=token.device)
+            return ((positions < length) | (positions == past)).int()
+        earlier = torch.where(torch.arange(past, device=token.device) < length, 0.0, NEVER)
         words = torch.arange(token.shape[1], device=token.device)
         newest = torch.where(words[:, None] < words, NEVER, 0.0)[None, None]
-        rows, asked = token.shape
-        of_each = earlier[:, None, None, :].expand(-1, -1, asked, -1)
+        rows, count = token.shape
+        of_each = earlier[:, None, None, :].expand(-1, -1, count, -1)
         return torch.cat([of_each, newest.expand(rows, -1, -1, -1)], dim=-1)
 
 
@@ -241,19 +239,19 @@ def step_graph(network: StepNetwork, *, apart: bool = False) -> Graph:
     first = network.across[0]
     rows, words = {0: "rows"}, {0: "rows", 1: "words"}
     newest = {0: "rows", 1: "newest"} if network.several else rows
-    one, mask = torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
-    token = torch.ones(2, 2, dtype=torch.int64) if network.several else one
+    single, mask = torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
+    token = torch.ones(2, 2, dtype=torch.int64) if network.several else single
     parts: dict[str, torch.Tensor] = {}
     axes: dict[str, dict[int, str]] = {}
-    for name, places, axis in (("cache", 3, "age"), ("memory", 5, "words")):
+    for name, size_of_axis, axis in (("cache", 3, "age"), ("memory", 5, "words")):
         layers = len(network.layers)
         names = part_names(name, layers) if apart else [name]
-        shape = (2, *(() if apart else (layers, 2)), first.heads, places, first.size)
-        for each in names:
-            parts[each], axes[each] = torch.zeros(*shape), {0: "rows", len(shape) - 2: axis}
+        shape = (2, *(() if apart else (layers, 2)), first.heads, size_of_axis, first.size)
+        for part_name in names:
+            parts[part_name], axes[part_name] = torch.zeros(*shape), {0: "rows", len(shape) - 2: axis}
     return Graph(
         network,
-        {"token": token, "length": one, "mask": mask, **parts},
+        {"token": token, "length": single, "mask": mask, **parts},
         ("tokens", "scores", "added", "logits") if network.several else ("tokens", "scores", "added"),
         {
             **dict.fromkeys(("length", "tokens", "scores"), rows),

@@ -50,7 +50,7 @@ def whole_answers(
 
 def agreement(
     vocabulary: Vocabulary,
-    found: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
     right: Sequence[Sequence[int]],
     *,
     fp32: bool,
@@ -60,23 +60,23 @@ def agreement(
     """Compare `compared` tokens of each served answer with the network's answer in 32 bits."""
     if fp32:
         count = len(right)
-        same = sum(a[:compared] == b[:compared] for a, b in zip(found, right, strict=True))
+        same = sum(a[:compared] == b[:compared] for a, b in zip(answers, right, strict=True))
         allowed = count - max(int(_DIFFER * count), count >= _FEW)
         near = Check(
             "the network's own words", f"{same} of {count} {what}", f"at least {allowed}", same >= allowed
         )
     else:
-        near = _nearness(vocabulary, found, right)
-    return [near, _with_words(vocabulary, found)]
+        near = _nearness(vocabulary, answers, right)
+    return [near, _with_words(vocabulary, answers)]
 
 
 def _nearness(
-    vocabulary: Vocabulary, found: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
+    vocabulary: Vocabulary, served: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
 ) -> Check:
     """Return how much of the texts is equal. Rounding decides where two words are about as likely."""
     import sacrebleu
 
-    texts, references = ([vocabulary.decode(answer) for answer in answers] for answers in (found, right))
+    texts, references = ([vocabulary.decode(tokens) for tokens in rows] for rows in (served, right))
     chrf = sacrebleu.corpus_chrf(texts, [references]).score
     allowed = f"at least {_NEAR:g}" + ("" if chrf >= _NEAR else "; --fp32 rounds nothing")
     return Check("chrF against the answers in 32 bits", f"{chrf:.1f}", allowed, chrf >= _NEAR)
