@@ -22,8 +22,6 @@ from gourmet.tasks.generation.served import whole_answers
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.task import Tick
 
-# Examples that both answer: more take longer, and tell hardly more.
-EXAMPLES: Final = 200
 # Points that the mean score may lose; more where the examples are so few that chance decides (95 %).
 MARGIN: Final = 2.0
 _ERRORS: Final = 1.96
