@@ -1,4 +1,4 @@
-"""A candidate beside what is served, on the same examples held out: what it would win and lose."""
+"""Compare a candidate with what is served, on the same held-out examples."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def weights_of(version: Path) -> str:
 
 
 def serving(model: Path) -> Path | None:
-    """The newest version of a model that can serve: its files are those of its manifest."""
+    """Return the newest version that can serve: its files are those of its manifest."""
     for number in reversed(versions(model)):
         with suppress(ManifestError):
             manifest.check(None, {}, model / str(number))

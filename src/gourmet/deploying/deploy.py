@@ -1,6 +1,4 @@
-"""Versions of a served model: built aside, through the gate and into place; back to the one before; and
-how sure a deployed one has to be.
-"""
+"""Deploy versions of a served model through the gate, roll back, and change a deployed threshold."""
 
 from __future__ import annotations
 
@@ -140,7 +138,7 @@ def compared(target: Target, model: Path, tick: Tick) -> Comparison | None:
 
 
 def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
-    """Build a file into `folder`; what the manifest says of it, and what verifying it found."""
+    """Build a file into `folder`; return its facts for the manifest, and the checks of the gate."""
     file = folder / target.file
     form_facts = target.build(file)
     checks = list(target.verify(file))
@@ -149,7 +147,7 @@ def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
 
 
 def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
-    """Write a text in the place of another or of none, which `undo` brings back."""
+    """Write a file; `undo` restores the old text, or removes the new file."""
     if path.exists():
         undo.callback(write_whole, path, repository_text(path))
     else:
@@ -188,7 +186,7 @@ def staged(
     alone: bool = False,
     served: Callable[[Path], None] = lambda _version: None,
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield a folder to build a version of `model` in and the place that it takes if nothing failed.
+    """Yield a folder to build a version of `model` in, and the folder that it becomes if nothing fails.
 
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
     that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
@@ -221,7 +219,7 @@ def staged(
 
 
 def tidied(model: Path) -> tuple[int, ...]:
-    """The versions of `model`, whose folder no other verb changes, without what killed verbs left in it."""
+    """Remove what killed verbs left in a model's folder, and return its versions."""
     for replaced in model.glob(".old-*"):
         if not (final := model / replaced.name.removeprefix(".old-")).exists():
             replaced.rename(final)
@@ -267,7 +265,7 @@ def deployed_together(repository: Path, name: str) -> list[Path]:
 def rollback(
     models: Sequence[Path], served: Callable[[Mapping[Path, int]], None] = lambda _versions: None
 ) -> dict[Path, tuple[int, int]]:
-    """Remove the latest version of each of `models`, with its config; its number and that of the one before.
+    """Remove the latest version of each of `models`; return its number and the number of the one before.
 
     `served` is called with those before in place, and may still refuse them: then all is as it was.
     """
@@ -290,7 +288,7 @@ def rollback(
 
 
 def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
-    """The config and the labels of the first of two versions, whose file is the one that was deployed."""
+    """Return the config and the labels of the older of two versions; raise if its file is not intact."""
     if len(numbers) < 2:
         raise RepositoryError(f"{model} has no version before {numbers[0] if numbers else 'the first'}")
     config, version = ConfigFile.read(model), model / str(numbers[0])
@@ -311,7 +309,7 @@ def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
 
 
 def of_same_weights(model: Path) -> list[Path]:
-    """The models beside it, itself included, whose newest version was made of the same weights."""
+    """Return the models of the repository whose newest version has the same weights as this one's."""
     if not (weights := weights_of(newest(model))):
         raise RepositoryError(f"{model} has no version that says what weights it is of: deploy it first")
     beside = [model.parent / name for name in model_names(model.parent)]

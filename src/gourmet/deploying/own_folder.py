@@ -25,7 +25,7 @@ _NAME_LINE: Final = re.compile(r"^\s*name\s*:.*\n?", re.MULTILINE)
 
 @contextmanager
 def beside_the_served(name: str, source: Path, stack: RunningStack | None) -> Iterator[tuple[Path, bool]]:
-    """The folder to load as the model `name`, and whether to send it. If the block fails, nothing changes."""
+    """Yield the folder to load as the model `name`, and whether to send it; undo all if the block fails."""
     if not described.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name for a model: use small letters, digits and underscores")
     if not versions(source):

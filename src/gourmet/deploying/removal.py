@@ -1,4 +1,4 @@
-"""Remove what was made of a system, a model or a version, and nothing beside it."""
+"""Remove a system, a model or a version that gourmet made."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
 
 
 def take_away(paths: Sequence[Path]) -> list[Path]:
-    """Remove `paths`, and their folders where these are empty then; returns the others."""
+    """Remove `paths` and the folders that are empty then; return the folders that are not."""
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             if path.name.isdigit():  # by another name, so that no half of a version is ever served
@@ -69,7 +69,7 @@ def take_away(paths: Sequence[Path]) -> list[Path]:
 
 
 def models_of(system: str, repositories: Sequence[Path]) -> list[Path]:
-    """The models whose config names the system."""
+    """Return the models whose config names the system."""
     return [model for model in _models(repositories) if owner_of(model)[0] == system]
 
 

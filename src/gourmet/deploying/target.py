@@ -25,7 +25,7 @@ class Check:
 
 
 def table(checks: Sequence[Check]) -> str:
-    """The checks as text, one a line."""
+    """Format the checks as a table."""
     rows = [("check", "measured", "allowed", "")]
     rows += [(c.what, c.measured, c.allowed, "pass" if c.passed else "FAIL") for c in checks]
     return columns(rows)
@@ -75,7 +75,7 @@ class Export(Protocol):
         """Read `weights`, of `architecture` where they do not say it, and the examples to verify with."""
 
     def find(self, checkpoint: str) -> Path:
-        """The weights that others publish, of a folder or by a public name; raises GourmetError."""
+        """Return the path of published weights, from a folder or by a public name; raise GourmetError."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Calibrated:
 
 @runtime_checkable
 class Calibrating(Export, Protocol):
-    """One that can calibrate what is deployed already."""
+    """An export that can calibrate a deployed version."""
 
     def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
         """Calibrate on a version of the default model, by its answers to the examples of `data`."""
@@ -97,6 +97,6 @@ class Calibrating(Export, Protocol):
 
 @runtime_checkable
 class Quantizing(Export, Protocol):
-    """One that rounds weights, unless it is asked not to."""
+    """An export that rounds weights to eight bits by default."""
 
     def in_fp32(self) -> Export: ...

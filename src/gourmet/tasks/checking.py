@@ -1,4 +1,4 @@
-"""One frame for checks of served models: ask many questions at a time, compare the answers, report.
+"""Check served models: ask many questions at a time, compare the answers, report.
 
 A task brings the questions, how one of them is asked, and what the answers are worth: `ServedCheck`. Its
 module `gourmet.tasks.<task>.check` has a function `prepare` that makes one of the options of `gourmet check`,
@@ -65,7 +65,7 @@ class TimedServer:
 
 
 def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
-    """The answers in the order of the questions, which are read as they are needed."""
+    """Yield the answers in the order of the questions, and read the questions as they are needed."""
     pool = ThreadPoolExecutor(threads)
     under_way: deque[Future[Result]] = deque()
     try:
@@ -81,7 +81,7 @@ def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What to check, and how; a task ignores the options that do not apply to it."""
+    """The options of a check; a task ignores those that do not apply to it."""
 
     model: str
     data: Path | None
@@ -132,7 +132,7 @@ class FailedRequest:
 
 @dataclass
 class Replies(Generic[AnyAnswer]):
-    """Everything that came back."""
+    """The answers and failures of a check, with their times."""
 
     answers: list[AnyAnswer] = field(default_factory=list)  # in the order of the questions
     failures: list[FailedRequest] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Replies(Generic[AnyAnswer]):
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Ctrl-C ends what is done within, and leaves what was found by then."""
+        """Let Ctrl-C end the block, and keep the replies so far."""
         try:
             yield
         except KeyboardInterrupt:
@@ -166,7 +166,7 @@ class CheckReport(Protocol):
     def stopped(self) -> bool: ...
 
     def progress(self) -> str:
-        """Say how far a stopped check came."""
+        """Describe how many examples a stopped check has answers to."""
 
     def faults(self) -> list[str]:
         """Why the check fails, a sentence each; empty if it passes."""
@@ -188,7 +188,7 @@ class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
         """Yield the questions; one thread reads them as they are needed."""
 
     def ask(self, question: AnyQuestion, server: TimedServer) -> AnyAnswer:
-        """Runs in one of several threads; a GourmetError fails this question alone."""
+        """Ask one question; called by several threads. A GourmetError fails this question alone."""
 
     def score(self, replies: Replies[AnyAnswer], stage: Stage) -> CheckReport: ...
 
@@ -286,5 +286,5 @@ def as_words(times_ms: Mapping[str, float]) -> str:
 
 
 def first_of(reasons: Sequence[object], count: int = 5) -> str:
-    """The first of several sentences, as one."""
+    """Join the first of several reasons."""
     return "; ".join([*map(str, reasons[:count]), *(("…",) if len(reasons) > count else ())])

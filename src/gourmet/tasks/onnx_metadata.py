@@ -34,7 +34,7 @@ def with_metadata(content: bytes, system: str, license: str, **about: Any) -> by
 
 
 def described(target: Target, system: str, license: str, **about: Any) -> Target:
-    """The same target, whose ONNX files have metadata."""
+    """Return the target with metadata in its ONNX files."""
 
     def build(path: Path) -> dict[str, Any]:
         form = target.build(path)

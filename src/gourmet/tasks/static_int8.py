@@ -1,4 +1,4 @@
-"""Networks that see, in eight bits: uint8 pixels in, hardly a float in between.
+"""Quantize networks of pictures to eight bits, with uint8 pixels as input.
 
 Normalisation is folded into the first convolution, so that the pixels are its quantized input as
 they are: (p / 255 - mean) / std is linear in p, its factor goes into the weights and its offset into

@@ -78,7 +78,7 @@ class Data(Protocol):
         """The parts of `data` to measure on."""
 
     def read(self, examples: Sequence[Any], /) -> Iterator[bytes]:
-        """Each of `examples`, out of a listing, as a picture that a client could send."""
+        """Yield the pictures of `examples` as files, as a client sends them."""
 
 
 # Reads a file of weights: the network, ready to answer, and what the file says of it; raises GourmetError.
@@ -94,7 +94,7 @@ class EvaluationReport(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
     def write(self, weights: Path, title: str, /) -> Path:
-        """The report, and what deploying needs to know, beside `weights`; the path of the report."""
+        """Write the report and the calibration beside `weights`; return the path of the report."""
 
 
 @runtime_checkable
@@ -186,7 +186,7 @@ def spread(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
 
 
 def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
-    """`limit` examples, as many of each class as there are of the others, spread over each class."""
+    """Return `limit` examples, equally many of each class, spread evenly over the class."""
     if limit is None or not examples:
         return tuple(examples)
     by_class = defaultdict[int, list[int]](list)

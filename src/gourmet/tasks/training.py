@@ -113,7 +113,7 @@ def train(
 
 
 def rehearse(parts: SystemParts, weights: Path, data: Path | None, stage: Stage) -> str:
-    """Make of the data the set that `gourmet learn-more` rehearses with these weights."""
+    """Write the set of activations that `gourmet learn-more` rehearses with these weights."""
     if not isinstance(parts.training, Rehearsing) or data is None:
         raise UsageError("--rehearse takes a system that learns from photos, and their folder with --data")
     with stage("rehearsing") as tick:

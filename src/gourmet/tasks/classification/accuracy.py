@@ -1,4 +1,4 @@
-"""Accuracy and calibration out of scores: numbers in, numbers out."""
+"""Measure accuracy and calibration of scores."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> li
 
 
 def by_origin(rows: Sequence[OfOrigin]) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return accuracy by source as plain data."""
     return {
         row.origin: {"photos": row.photos, "balanced": round(row.balanced, 4), "top1": round(row.top1, 4)}
         for row in rows
@@ -137,7 +137,7 @@ def by_origin(rows: Sequence[OfOrigin]) -> dict[str, Any]:
 
 
 def origin_lines(rows: Sequence[OfOrigin], learned_from: Sequence[str] = ()) -> list[str]:
-    """The same, a line a source, for a terminal."""
+    """Describe accuracy by source, one line for each."""
     return [
         f"{row.origin}: balanced {row.balanced:.3f}, top-1 {row.top1:.3f}, {row.photos} pictures"
         + (" (learned from this source)" if row.origin in learned_from else "")

@@ -1,4 +1,4 @@
-"""The answers of a served classifier beside others: its own to the same pictures alone, its network's."""
+"""Compare a served classifier's answers with its answers to single pictures, and with its network's."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Agreement:
 
 
 def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> Path | str:
-    """The weights that the manifest of a served version names, if they are among the runs, or why not."""
+    """Return the weights that a served version was exported from, or a reason why they are not known."""
     manifest = options.repository / model.name / version / MANIFEST
     runs = options.runs / model.system
     try:
@@ -148,7 +148,7 @@ def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> P
 def agreement(
     answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], other: str
 ) -> Agreement:
-    """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
+    """Compare the served answers with `theirs`, the other probabilities of the answered pictures."""
     answered = np.flatnonzero(answers.there)
     mine = answers.probabilities[answered]
     apart = np.abs(mine - theirs).max(axis=1)

@@ -1,4 +1,4 @@
-"""All that a check found, what is wrong with it, as plain data and as words for a terminal."""
+"""The report of a check: figures and faults, as plain data and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A classifier's candidate beside what is served, on labelled pictures and on activations that are kept."""
+"""Compare a classifier with the served one, on labelled pictures and on kept activations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A network that may be deployed, and what it is compared by."""
+    """A network to deploy, and the data to compare it on."""
 
     system: PictureClassifier
     data: Data

@@ -78,7 +78,7 @@ class Answered:
         )
 
     def halves(self) -> tuple[Answered, Answered]:
-        """Two parts that their pictures' names alone decide, to choose on one and to measure on the other."""
+        """Split the part by the pictures' names: choose on one half, measure on the other."""
         second = np.array([zlib.crc32(name.encode(errors="surrogateescape")) % 2 for name in self.names])
         return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
 
@@ -248,7 +248,7 @@ def ask(
     tick: Tick,
     device: str = "cpu",
 ) -> Scores:
-    """The network's logits on pictures that went through the contract."""
+    """Return the network's logits for pictures, prepared as when it is served."""
     import torch
 
     network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -375,8 +375,9 @@ def declined(part: Answered, calibration: Calibration) -> Declined:
 def shares(
     answered: Answered, calibration: Calibration, system: PictureClassifier
 ) -> dict[str, tuple[float, int]]:
-    """Shares by what they are of, each the better the more, and of how many pictures: right, of each class
-    and of all alike, how far sureness can be believed, and what is none of the classes.
+    """Return shares by name, with the number of pictures; a larger share is better.
+
+    They are accuracy by class and of all classes alike, calibration, and refusals of other pictures.
     """
     shown = np.flatnonzero(answered.classes < len(system.labels))
     none = np.flatnonzero(answered.classes >= len(system.labels))

@@ -74,7 +74,7 @@ def write_onnx(
 
 
 def write_traced(network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
-    """Freezing and fusing are the server's: what they make cannot be saved."""
+    """Write traced TorchScript. The server freezes and fuses it, since the result cannot be saved."""
     with torch.no_grad(), no_advice():
         traced = torch.jit.trace(network, example)  # type: ignore[no-untyped-call]
     return _save(traced, path, "traced")

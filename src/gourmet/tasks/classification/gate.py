@@ -110,7 +110,7 @@ def near_answers(
 
 
 def _batches(photos: Pixels) -> Sequence[int]:
-    """The batch sizes to ask with; the largest is what there are, if there are fewer."""
+    """Return the batch sizes to compare, none larger than the number of pictures."""
     if not len(photos):
         raise BadData("no pictures are held out to compare the model with the network: name some with --data")
     return sorted({min(rows, len(photos)) for rows in BATCHES})

@@ -61,7 +61,7 @@ class GivenOnnx:
         self.labels, self.rows = int(self.found["labels"]), int(self.found["rows"])
 
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
-        """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
+        """Return a function that answers pixels, prepared by `system`, in one batch or one by one."""
 
         def asked(pixels: Pixels) -> Scores:
             tensor = system.tensor(pixels, system.datatypes[0])

@@ -1,4 +1,4 @@
-"""People's own labelled pictures, learned on top of what is served, in seconds and with numpy alone.
+"""Learn people's own labelled pictures on top of what is served, in seconds and with numpy alone.
 
 Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
 for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
@@ -209,7 +209,7 @@ class _Lesson:
         )
 
     def _right(self, logits: Floats) -> npt.NDArray[np.bool_]:
-        """One of no class is right where it is declined."""
+        """Mark the right answers; a picture of no class is right if it is declined."""
         none = len(self.system.labels)
         declined = relevance(logits) < self.calibration.subject_threshold
         return np.where(self.classes == none, declined, logits.argmax(axis=1) == self.classes)

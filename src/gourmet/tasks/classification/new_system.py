@@ -1,6 +1,4 @@
-"""A picture classification system that was not there before: what somebody's file is, how pictures become its
-input, and its first model.
-"""
+"""Make a new picture classifier of a file: its description, the preparation of pictures, and its model."""
 
 from __future__ import annotations
 
@@ -124,7 +122,7 @@ def measured_on(system: PictureClassifier, data: Path, network: GivenOnnx, tick:
 
 
 def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
-    """The same of a system that is there, whose description an ONNX file has to fit."""
+    """Deploy an ONNX file as the next version of a system, whose description it has to fit."""
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
     options = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
@@ -198,7 +196,7 @@ def as_given(
 
 
 def doubt(system: PictureClassifier, served: Path) -> str:
-    """Why the answers of a `served` file to different pictures are hardly a trained network's; or empty."""
+    """Return a reason to doubt that a served file is a trained network, or an empty text."""
     network = GivenOnnx(served, system.layout)
     pictures = _pictures(system, 16)
     scores = network.answers(system, batched=network.rows != 1)(pictures)
@@ -221,7 +219,7 @@ def _pictures(system: PictureClassifier, count: int) -> Pixels:
 
 
 def given_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
-    """The model of a file; there is no network to compare it with but itself."""
+    """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
     layout, model = system.layout, system.default_model
     batched = network.rows != 1
 

@@ -94,7 +94,7 @@ def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) ->
 
 
 def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certainty:
-    """A threshold that one of the parts says, and what it does to all."""
+    """Choose a threshold on one part, and measure it on all parts."""
     answers = parts[chosen_on]
     threshold = chosen(
         [answer.score for answer in answers], [answer.is_near for answer in answers], PRECISION
@@ -103,9 +103,9 @@ def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certaint
 
 
 def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: float = ERRORS) -> float:
-    """The lowest score from which on the share of answers that are near is at least `wanted`.
+    """Return the lowest score from which on the share of near answers reaches `goal`.
 
-    And so many standard errors more, so that it is also were the texts drawn again.
+    The share has to exceed the goal by so many standard errors.
     """
     # As a config has it, of four places: what is below one of them is not above it.
     places = np.floor(1e4 * np.array(scores)) / 1e4

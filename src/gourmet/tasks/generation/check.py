@@ -96,13 +96,13 @@ class TextReport:
 
     @property
     def sure(self) -> float | None:
-        """The share of the answers that may be relied on, where the model tells that."""
+        """The share of the answers that are sure, if the model says so."""
         known = [answer.sure for answer in self.replies.answers if answer.sure is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def same(self) -> float:
-        """The share of the answers that the other model gives too."""
+        """The share of the answers that are the other model's too."""
         answers = self.replies.answers
         return sum(answer.other == answer.joined for answer in answers) / max(1, len(answers))
 

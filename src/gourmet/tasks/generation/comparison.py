@@ -1,4 +1,4 @@
-"""A candidate that generates text beside what is served: both answer the same examples held out."""
+"""Compare a network that generates text with the served one: both answer the same held-out examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Examples that taught no network: how a network is asked about them, and what answers are worth."""
+    """Examples that no network learned from; `ask` prepares them, and `points` scores the answers."""
 
     measure: str
     examples: int
@@ -42,7 +42,7 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class TextCandidate:
-    """A network that may be deployed; all formats of one deployment share it, and its measurements."""
+    """A network to deploy; all formats of a deployment share it and its scores."""
 
     model: str  # whose package has the whole network
     serving: GenerationServing

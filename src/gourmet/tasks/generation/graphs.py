@@ -82,7 +82,7 @@ class _Reshaped(torch.autograd.Function):
 
 
 class _Attended(torch.autograd.Function):
-    """Here as ONNX Runtime's one node for all of it computes it, which it is where it is exported."""
+    """Attention, exported as one node of ONNX Runtime and computed here in the same way."""
 
     @staticmethod
     def forward(
@@ -310,7 +310,7 @@ class Graph:
         }
 
     def same_shapes(self, path: Path) -> Sequence[Check]:
-        """A graph alone answers nothing that could be compared but numbers, which quantizing changes."""
+        """Compare shapes only: quantizing changes the numbers, and a graph alone gives no text."""
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         outputs = session.run(
             list(self.outputs), {name: tensor.numpy() for name, tensor in self.inputs.items()}

@@ -86,8 +86,9 @@ def _range(values: torch.Tensor) -> Range:
 
 
 def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
-    """A copy with its products and words in eight bits; what goes into the products has the range that it
-    had while `answer` had the network answer examples. Places stay as they are.
+    """Return a copy with products and embeddings in eight bits.
+
+    `answer` has the network answer examples, from which the range of each product's input is taken.
     """
     ranges = input_ranges(network, answer)
     if not ranges:
@@ -102,7 +103,7 @@ def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
 
 
 def rounded(network: nn.Module) -> nn.Module:
-    """A copy whose weights are those that eight bits hold exactly."""
+    """Return a copy with weights that eight bits hold exactly."""
     copied = copy.deepcopy(network)
     with torch.no_grad():
         for part in copied.modules():
@@ -114,7 +115,7 @@ def rounded(network: nn.Module) -> nn.Module:
 
 
 def _scale(rows: torch.Tensor) -> torch.Tensor:
-    """Divided by it, each row's numbers are within eight bits."""
+    """Return the scale that brings each row into eight bits."""
     return rows.abs().amax(dim=-1, keepdim=True).clamp(min=_SMALLEST) / _LARGEST
 
 
@@ -159,7 +160,7 @@ class _Int8Embedding(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    """Here as the operators compute it, whose nodes it is where it is exported."""
+    """Products of integers, exported as ONNX Runtime's operators and computed here in the same way."""
 
     @staticmethod
     def forward(
