@@ -34,8 +34,7 @@ from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks import checking
 from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.agreement import Agreement
-from gourmet.tasks.classification.check_report import PictureReport
+from gourmet.tasks.classification.check import Agreement, PictureReport
 from gourmet.tasks.system_parts import SystemParts
 from gourmet.training.files import save_tensors
 

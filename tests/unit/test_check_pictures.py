@@ -9,7 +9,7 @@ import pytest
 from gourmet.errors import GourmetError
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.tasks.classification.checked_pictures import CheckedPictures, find
+from gourmet.tasks.classification.check import CheckedPictures, find
 from gourmet.tasks.system_parts import BadData
 
 CLASSES = range(len(SYSTEM.labels))

@@ -14,15 +14,15 @@ from gourmet.client.statistics import ModelStatistics
 from gourmet.contracts import ModelInfo
 from gourmet.tasks.checking import CheckOptions, FailedRequest, Replies
 from gourmet.tasks.classification.accuracy import calibration_error
-from gourmet.tasks.classification.agreement import (
+from gourmet.tasks.classification.check import (
     AskedAgain,
     BatchAnswer,
+    CheckedPictures,
     PictureAnswers,
+    PictureReport,
     ServedClassifier,
     agreement,
 )
-from gourmet.tasks.classification.check_report import PictureReport
-from gourmet.tasks.classification.checked_pictures import CheckedPictures
 
 LABELS = ("a", "b", "c<d")
 SERVED = ServedClassifier(

@@ -15,7 +15,7 @@ from gourmet.reports import machine
 from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines, matrix, stacked
 from gourmet.reports.page import render
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
-from gourmet.tasks.classification.check_report import PictureReport
+from gourmet.tasks.classification.check import PictureReport
 from gourmet.tasks.classification.evaluation import Answered, EvaluatedClassifier
 
 
