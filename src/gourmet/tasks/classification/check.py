@@ -197,14 +197,14 @@ class PictureAnswers:
         return cls(rows[:, :labels], rows[:, labels], frozenset(answer.version for answer in answers))
 
     @property
-    def there(self) -> npt.NDArray[np.bool_]:
+    def answered(self) -> npt.NDArray[np.bool_]:
         """Mark the rows that have an answer."""
         answered: npt.NDArray[np.bool_] = ~np.isnan(self.probabilities[:, 0])
         return answered
 
     def acted_on(self, subject_threshold: float) -> Scores:
         """The answered pictures' probabilities as they are acted on: zero for what may not be relevant."""
-        answered = self.there
+        answered = self.answered
         return (
             self.probabilities[answered]
             * ~(self.relevance[answered] < surely(subject_threshold))[:, np.newaxis]
@@ -225,7 +225,7 @@ class AskedAgain:
         cls, in_batches: PictureAnswers, alone: PictureAnswers, names: Sequence[str], refused: tuple[str, ...]
     ) -> AskedAgain:
         largest, different = 0.0, []
-        rows = np.flatnonzero(alone.there)
+        rows = np.flatnonzero(alone.answered)
         for row in rows:
             apart = np.abs(in_batches.probabilities - alone.probabilities[row]).max(axis=1)
             nearest = int(np.nanargmin(apart))
@@ -282,7 +282,7 @@ def agreement(
     answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], other: str
 ) -> Agreement:
     """Compare the served answers with `theirs`, the other probabilities of the answered pictures."""
-    answered = np.flatnonzero(answers.there)
+    answered = np.flatnonzero(answers.answered)
     mine = answers.probabilities[answered]
     apart = np.abs(mine - theirs).max(axis=1)
     best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
@@ -348,12 +348,12 @@ class PictureReport:
 
     @property
     def answered(self) -> int:
-        return int(self.answers.there.sum())
+        return int(self.answers.answered.sum())
 
     @cached_property
     def quality(self) -> Quality | None:
         """Return the accuracy, or None without labels or answers."""
-        answered = self.answers.there
+        answered = self.answers.answered
         if self.pictures.classes is None or not answered.any():
             return None
         probabilities, classes = self.answers.probabilities[answered], self.pictures.classes[answered]
@@ -373,7 +373,7 @@ class PictureReport:
     @cached_property
     def declined(self) -> dict[str, float]:
         """Shares of the answered pictures; empty where the model does not say what is relevant."""
-        relevance = self.answers.relevance[self.answers.there]
+        relevance = self.answers.relevance[self.answers.answered]
         if not len(relevance) or np.isnan(relevance).any():
             return {}
         info = self.served.info
@@ -646,7 +646,7 @@ class PictureCheck:
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
         which accuracy alone would show as a bad network.
         """
-        answered = np.flatnonzero(answers.there)
+        answered = np.flatnonzero(answers.answered)
         rows = np.sort(np.random.default_rng(0).choice(answered, min(_AGAIN, len(answered)), replace=False))
         names, server = self.pictures.names, TimedServer(self.server.triton, 1, self.options.timeout_s)
         read = zip(rows.tolist(), self.pictures.read(rows.tolist()), strict=True)
@@ -664,7 +664,7 @@ class PictureCheck:
         with stage("asking the network") as tick:
             malloc.use(malloc.TRAINING)
             network, _ = self.parts.evaluation.load(weights, "")
-            rows = np.flatnonzero(answers.there).tolist()
+            rows = np.flatnonzero(answers.answered).tolist()
             pictures = self.pictures.read(rows)
             logits = evaluation.ask(network, self.served.contract, pictures, len(rows), tick)
         theirs = self.served.contract.scaled(logits, self.served.info.temperature)
@@ -680,7 +680,7 @@ class PictureCheck:
         with stage(f"asking {other.info.target}") as tick:
             ask_all(check.ask, check.questions(), len(self), self.server, replies, tick)
         theirs = PictureAnswers.joined(replies.answers, len(self), len(other.labels))
-        both = answers.there & theirs.there
+        both = answers.answered & theirs.answered
         if not both.any():
             raise GourmetError(f"{other.info.target} answered none: {first_of(replies.failures)}")
         mine = replace(answers, probabilities=np.where(both[:, None], answers.probabilities, np.nan))

@@ -50,7 +50,7 @@ def check_page(report: PictureReport) -> str:
 
     def worst() -> list[dict[str, Any]]:
         assert pictures.classes is not None
-        answered, read = np.flatnonzero(report.answers.there), pictures.read
+        answered, read = np.flatnonzero(report.answers.answered), pictures.read
         names, probabilities = (
             [pictures.names[row] for row in answered],
             report.answers.probabilities[answered],
