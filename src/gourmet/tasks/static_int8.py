@@ -109,9 +109,11 @@ def _with_pixels_in(model: onnx.ModelProto, name: str, side: int, middle: int) -
     graph.input.pop()
     graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UINT8, shape))
     used = {name for node in graph.node for name in node.input}
-    # onnxruntime would warn of each that is left over whenever it loads the model.
-    for tensor in [each for each in graph.initializer if each.name not in used]:
-        graph.initializer.remove(tensor)
-    for node in [each for each in graph.node if each.op_type == "Constant" and each.output[0] not in used]:
-        graph.node.remove(node)
+    # onnxruntime would warn of those that are left over whenever it loads the model.
+    for tensor in [*graph.initializer]:
+        if tensor.name not in used:
+            graph.initializer.remove(tensor)
+    for node in [*graph.node]:
+        if node.op_type == "Constant" and node.output[0] not in used:
+            graph.node.remove(node)
     return model

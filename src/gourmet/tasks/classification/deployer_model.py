@@ -1,4 +1,4 @@
-"""What `gourmet deployer` writes and its client asks: any network in a format of Triton, and its answers."""
+"""Export any network for Triton, as `gourmet deployer` does, and ask the served one, as its client does."""
 
 from __future__ import annotations
 

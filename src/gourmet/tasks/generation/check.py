@@ -171,16 +171,16 @@ class TextCheck:
 
     model: ModelInfo
     whole_model: ModelInfo | None  # answers in one piece what `model` streams
-    asked: Sequence[TextQuestion]
+    examples: Sequence[TextQuestion]
     options: CheckOptions
     parts: SystemParts
     against: ModelInfo | None = None
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.examples)
 
     def questions(self) -> Iterator[TextQuestion]:
-        return iter(self.asked)
+        return iter(self.examples)
 
     def ask(self, question: TextQuestion, server: TimedServer) -> TextAnswer:
         began = time.monotonic()

@@ -90,7 +90,7 @@ class TextEvaluation:
         return GenerationReport(scores, {"scores": scores}, sections)
 
 
-_LENGTHS = {**{f"up to {most} words": most for most in (4, 6, 8, 12)}, "over 12 words": float("inf")}
+_LENGTHS = {**{f"up to {count} words": count for count in (4, 6, 8, 12)}, "over 12 words": float("inf")}
 # Fewer texts than that say nothing about a group.
 _FEWEST = 20
 _DRAWS = 300

@@ -128,14 +128,14 @@ class _Int8Linear(nn.Module):
     scale: torch.Tensor
     zero: torch.Tensor
 
-    def __init__(self, of: nn.Linear, given: Range) -> None:
+    def __init__(self, of: nn.Linear, inputs: Range) -> None:
         super().__init__()
         scales = _scale(of.weight.detach())
         self.register_buffer("weight", (of.weight.detach() / scales).round().to(torch.int8).T.contiguous())
         self.register_buffer("scales", scales.squeeze(-1))
         self.register_buffer("bias", torch.zeros(of.out_features) if of.bias is None else of.bias.detach())
-        self.register_buffer("scale", torch.tensor(given.scale))
-        self.register_buffer("zero", torch.tensor(given.zero, dtype=torch.uint8))
+        self.register_buffer("scale", torch.tensor(inputs.scale))
+        self.register_buffer("zero", torch.tensor(inputs.zero, dtype=torch.uint8))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         products: torch.Tensor = _Products.apply(  # type: ignore[no-untyped-call]
