@@ -46,7 +46,9 @@ class _WithClient(click.Command):
 @click.option("--trt", is_flag=True, help="Write a TensorRT engine.")
 @click.option("--triton-no-cuda", "no_cuda", is_flag=True, help="Serve on the CPU, even with a GPU.")
 @click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
-@click.option("--triton-model-version", "version", type=POSITIVE, default=1, help="Write this version.")
+@click.option(
+    "--triton-model-version", "version", type=POSITIVE, default=1, help="Write or replace this version."
+)
 @url_option(
     "Load the model into this Triton (HTTP or gRPC) and ask it once.  "
     "[default: the running stack, if it serves --save-dir]",
@@ -63,14 +65,22 @@ class _WithClient(click.Command):
 @click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Number of instances.")
 @click.option("--save-dir", type=FOLDER, default="./triton_models", help="Write into this model repository.")
 @click.option(
-    "--max_workspace_size", "workspace", type=POSITIVE, default=_WORKSPACE, help="Bytes to build in."
+    "--max_workspace_size",
+    "workspace",
+    type=POSITIVE,
+    default=_WORKSPACE,
+    help="Bytes for TensorRT's builder.",
 )
 @click.option("--trt-fp16", is_flag=True, help="Let TensorRT compute in half precision.")
 @click.option(
     "--capture-cuda-graph", "cuda_graphs", type=_COUNT, default=1, help="1: TensorRT uses CUDA graphs."
 )
 @click.option("--labels", help="Names of the outputs in order: a,b,c, or a file, one a line.")
-@click.option("--config", required=True, help="A network: resnet50, resnext101-32x4d, torchvision:NAME, …")
+@click.option(
+    "--config",
+    required=True,
+    help="resnet50, resnext101-32x4d, se-resnext101-32x4d, resnet50-v1, torchvision:NAME or timm:NAME.",
+)
 @click.option(
     "--checkpoint", type=FILE, help="Read weights from this file.  [default: at random from --seed]"
 )
