@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import click
 
-from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import write_json
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE, labels_of
 from gourmet.errors import GourmetError, UsageError
 from gourmet.reports.table import columns
 
@@ -87,7 +86,7 @@ class _WithClient(click.Command):
 @click.option("--batch_size", type=POSITIVE, default=16, help="Compare answers to this many rows.")
 @click.option("--fp16", "half", is_flag=True, help="Write weights and tensors in half precision.")
 @click.option("--seed", default=0, help="Seed of random weights and of the rows that are compared.")
-def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) -> None:
+def deployer(url: str | None, save_dir: Path, labels: str | None, **flags: Any) -> None:
     """Write a network for Triton, unless what was written answers differently.
 
     The flags are those of the deployer of NVIDIA's ResNeXt101 example; those from --config on may stand
@@ -99,17 +98,17 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
         -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
     gourmet deployer client --help        # ask what was deployed
     """
-    chosen = [form for form in _FORMATS if given.pop(form.replace("-", "_"))]
+    chosen = [form for form in _FORMATS if flags.pop(form.replace("-", "_"))]
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
-    (form,), model = chosen, given["model"]
+    (form,), model = chosen, flags["model"]
     for is_wrong, why in (
         ("/" in model or model.startswith("."), f"{model!r} is not a valid name of a folder"),
         (
-            given["delay_ms"] > 0 and given["max_batch_size"] < 1,
+            flags["delay_ms"] > 0 and flags["max_batch_size"] < 1,
             "--triton-dyn-batching-delay needs a --triton-max-batch-size of at least 1",
         ),
-        (form == "trt" and given["no_cuda"], "an engine runs on a GPU alone: leave out --triton-no-cuda"),
+        (form == "trt" and flags["no_cuda"], "an engine runs on a GPU alone: leave out --triton-no-cuda"),
     ):
         if is_wrong:
             raise UsageError(why)
@@ -118,8 +117,8 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
     from gourmet.serving.connect import connect_either
     from gourmet.tasks.classification.deployer_model import DeployerOptions, made
 
-    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **given)
-    url, was_there = url or serving_url(save_dir), (save_dir / model).exists()
+    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **flags)
+    url, existed = url or serving_url(save_dir), (save_dir / model).exists()
 
     def serve(_version: Path) -> None:
         if server and server.load(model):
@@ -141,7 +140,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
             except BaseException:
                 if server:
                     with suppress(GourmetError):  # have it serve what it did before
-                        server.load(model) if was_there else server.unload(model)
+                        server.load(model) if existed else server.unload(model)
                 raise
     except GourmetError:
         click.echo("nothing was written", err=True)

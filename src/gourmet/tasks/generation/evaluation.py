@@ -131,14 +131,14 @@ def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores
     bleu, chrf = BLEU(effective_order=False), CHRF()
     right = [reference.answer for reference in references]
 
-    def score_of(places: Sequence[int]) -> TextScore:
-        found, wanted = [answers[place] for place in places], [[right[place] for place in places]]
-        scores = (float(metric.corpus_score(found, wanted).score) for metric in (bleu, chrf))
-        return TextScore(len(places), *scores)
+    def score_of(rows: Sequence[int]) -> TextScore:
+        texts, expected = [answers[row] for row in rows], [[right[row] for row in rows]]
+        scores = (float(metric.corpus_score(texts, expected).score) for metric in (bleu, chrf))
+        return TextScore(len(rows), *scores)
 
     def by(names: Sequence[str]) -> dict[str, TextScore]:
-        groups = {name: [at for at, each in enumerate(names) if each == name] for name in sorted(set(names))}
-        return {name: score_of(places) for name, places in groups.items() if len(places) >= _FEWEST}
+        groups = {name: [row for row, of in enumerate(names) if of == name] for name in sorted(set(names))}
+        return {name: score_of(rows) for name, rows in groups.items() if len(rows) >= _FEWEST}
 
     by_length = by([_length(reference.text) for reference in references])
     drawn_again = bleu.corpus_score(answers, [right], n_bootstrap=_DRAWS)
@@ -153,4 +153,4 @@ def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores
 
 def _length(text: str) -> str:
     words = len(text.split())
-    return next(name for name, most in _LENGTHS.items() if words <= most)
+    return next(name for name, limit in _LENGTHS.items() if words <= limit)
