@@ -367,7 +367,7 @@ def test_answers_that_no_trained_network_gives_are_named_and_refused_without_yes
     done = new(path, "--outputs", "logits")
     assert done.exit_code == 2, done.output
     assert reason in done.output
-    assert "say --yes" in done.output
+    assert "give --yes" in done.output
     assert not (tmp_path / "models").exists()
     assert not list((tmp_path / "systems").iterdir())
     done = new(path, "--outputs", "logits", "--yes")
