@@ -215,7 +215,7 @@ def test_the_page_says_where_the_time_goes_of_both_sides_and_why_to_believe_it(t
         (["--p95", "soon"], "is not a time: write it like"),
         (["--p95", "0"], "no config can reach a goal of 0"),
         (["--delays", "1ms,x"], "is not a time"),
-        (["--instances", "2,0"], "each is a whole number of at least 1"),
+        (["--instances", "2,0"], "each number must be at least 1"),
     ],
 )
 def test_a_goal_that_makes_no_sense_is_refused(arguments: list[str], says: str) -> None:
