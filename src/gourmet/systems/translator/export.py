@@ -46,7 +46,7 @@ from gourmet.training.task import Tick
 _VALIDATION: Final = "validation"
 _VERIFIED: Final = 500
 _CALIBRATED: Final = 5000
-_COMPARED: Final = 500  # measured: 200 answers of the shipped network in 0.6 s on two idle cores
+_COMPARED: Final = 500  # measured: 200 answers of the shipped network in 0.6 s on two busy cores
 _ROWS: Final = 16
 _LICENSE: Final = "other: research data, for demonstration and study"
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
