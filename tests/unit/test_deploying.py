@@ -397,6 +397,7 @@ def test_sigterm_while_a_model_is_built_leaves_what_was_there(repository: Path) 
 def test_a_rollback_brings_the_version_before_and_its_calibration_back(repository: Path) -> None:
     model = repository / "food_classifier_onnx"
     shutil.copytree(MODELS / model.name / "configs", model / "configs")
+    (model / "configs" / "linked.pbtxt").symlink_to("gpu.pbtxt")
     for number, temperature in ((1, 1.1), (2, 2.2)):
         (model / str(number)).mkdir(exist_ok=True)
         weights = model / str(number) / "model.onnx"
@@ -411,6 +412,7 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
     on_gpu = parse((model / "configs" / "gpu.pbtxt").read_text())
     assert on_gpu.parameters == read_config(model).parameters
     assert on_gpu.instance_group != read_config(model).instance_group
+    assert (model / "configs" / "linked.pbtxt").is_symlink()
     with pytest.raises(RepositoryError, match="has no version before 1"):
         rollback([model])
     assert versions(model) == (1,)

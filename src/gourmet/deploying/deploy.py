@@ -147,7 +147,8 @@ def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
 
 
 def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
-    """Write a file; `undo` restores the old text, or removes the new file."""
+    """Write a file; `undo` restores the old text, or removes the new file. A link stays a link."""
+    path = path.resolve()
     if path.exists():
         undo.callback(write_whole, path, repository_text(path))
     else:
