@@ -24,7 +24,7 @@ def test_evaluate_without_weights_names_the_next_step(
     for name in ("food11", "food_classifier_int8"):
         refused = gourmet("evaluate", name)
         assert refused.exit_code == 2
-        assert "train first, or name labelled examples with --data" in refused.stderr
+        assert "train first, or measure the served weights on labelled examples" in refused.stderr
 
 
 def test_a_name_that_is_neither_system_nor_model_is_refused() -> None:
