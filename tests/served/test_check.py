@@ -271,7 +271,7 @@ def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Pa
         (["nosuch"], "'nosuch' is not ready (unknown to Triton); ready are "),
         (["food_nobodys"], "does not say which system it belongs to"),
         (["food_ten"], "returns 10 scores a picture, but food11 has 11 labels"),
-        (["food_none", "--out", "picture.png"], "neither a folder nor a file that ends in .html"),
+        (["food_none", "--out", "picture.png"], "name a folder, or a file that ends in .html"),
     ],
 )
 def test_a_check_that_cannot_run_says_why_in_one_sentence(
