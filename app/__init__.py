@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
-    """The app, set up from the environment and asking a real Triton unless given others."""
+    """Create the app; without arguments, from the environment and with a real Triton."""
     from app.admission import auth, queue, rate_limit, uploads
     from app.api import openapi
     from app.api.services import Services, add_navigation
@@ -23,13 +23,13 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     settings = settings or Settings.from_env(os.environ)
     app = http.FlaskApp(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    # What every request passes: before a view in this order, and after it in reverse.
+    # Every request passes these in this order before its view, and in reverse after it.
     middleware = (
         *(metrics, logs, http, tracing, hosts_and_cors),
         *(queue, uploads, auth, rate_limit, messages, errors),
     )
-    for each in middleware:
-        each.init_app(app, settings)
+    for module in middleware:
+        module.init_app(app, settings)
     services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)

@@ -1,5 +1,6 @@
-"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace and are counted,
-and each served model belongs to a system.
+"""The app's client of Triton, and the assignment of served models to systems.
+
+The client turns Triton's errors into errors of the app, traces its calls and counts them.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from gourmet.contracts import (
 )
 
 S = TypeVar("S", bound=System)
-# How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
+# How long the app may miss a change, such as of the threshold, in a model that keeps its version.
 DESCRIPTION_AGE_S: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[1-9][0-9]{0,17})?")
 
 
 @contextlib.contextmanager
 def as_serving_errors() -> Iterator[None]:
-    """Around a question to Triton: its errors become those of the app, in one place."""
+    """Turn errors of a call to Triton into errors of the app."""
     try:
         yield
     except TritonError as exc:
@@ -77,7 +78,7 @@ def _for_person(exc: TritonError) -> ServingError:
 
 
 class AppTriton(Triton):
-    """The Triton at `address`, or what stands in front of several.
+    """The Triton at `address`, or a proxy in front of several.
 
     Whole answers come over gRPC from `grpc_address` if that is given.
     """
@@ -134,8 +135,8 @@ class Served(Generic[S]):
 class ServedModels(Generic[S]):
     """Assign models to `systems`, by their configs or else by the settings.
 
-    The systems are all of one task; `configured` has the model that each system's setting names, and
-    `expected` others that Triton serves once it has loaded them.
+    The systems all have the same task. `configured` has the model that each system's setting names;
+    `expected` names other models that Triton serves once they are loaded.
     """
 
     def __init__(
@@ -154,13 +155,13 @@ class ServedModels(Generic[S]):
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
     def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
-        """`model`, or its version in NAME/VERSION, which has to be of `system` if that is given.
+        """Find `model`, as NAME or NAME/VERSION; if `system` is given, the model has to belong to it.
 
-        The one that is configured for a system may say nothing about itself; any other has to name its
-        system in its config, and may say there that it is not for the web. Raise UnknownModel, ModelNotReady
-        for one that is configured or expected, or InferenceFailed for a configured one that does not fit.
+        A system's configured model needs no entry about itself. Any other model has to name its system in
+        its config, and may exclude itself from the web there. Raise UnknownModel; ModelNotReady for a
+        configured or expected model; InferenceFailed for a configured model that does not fit.
         """
-        # A name like `a/b/c` would ask another question of Triton.
+        # A name like `a/b/c` would change the path of the request to Triton.
         base = model.partition("/")[0] if _NAME.fullmatch(model) else model
         owners = [name for name, chosen in self.configured.items() if chosen == base]
         if owner := next((name for name in owners if not system or name == system), ""):
@@ -170,14 +171,16 @@ class ServedModels(Generic[S]):
                 if base == model:
                     raise
                 raise UnknownModel(model, self._names(deadline, system)) from None
-            found = self.systems.get(info.system, self.systems[owner])
-            if not self._fits(found, info):
-                takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
+            owned_by = self.systems.get(info.system, self.systems[owner])
+            if not self._fits(owned_by, info):
+                takes = ", ".join(
+                    f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in info.inputs
+                )
                 raise InferenceFailed(
-                    f"{model!r} takes {takes}, which is not what models of {found.name} take: set "
+                    f"{model!r} takes {takes}, which is not what models of {owned_by.name} take: set "
                     f"{self.systems[owner].model_variable} to one that Triton serves"
                 )
-            return Served(found, info)
+            return Served(owned_by, info)
         try:
             candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
         except ModelNotReady as exc:
@@ -190,12 +193,12 @@ class ServedModels(Generic[S]):
         return Served(mine, candidate)
 
     def _names(self, deadline: Deadline, system: str) -> list[str]:
-        return [each.info.target for each in self.ready(deadline, system)]
+        return [served.info.target for served in self.ready(deadline, system)]
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
-        """Return the models, version by version, that Triton has ready; with `system`, those of it."""
+        """Yield the ready versions of models, of `system` or of all systems."""
         for name in self._triton.ready_versions(deadline):
-            with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
+            with contextlib.suppress(ModelNotReady):  # unloaded after it was listed
                 info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
                     yield Served(mine, info)
@@ -210,10 +213,10 @@ class ServedModels(Generic[S]):
 
     def _owner(self, info: ModelInfo, system: str) -> S | None:
         is_open = info.is_open_to_web or info.name in self.configured.values()
-        found = self.systems.get(info.system) if is_open else None
-        return found if found and system in ("", found.name) and self._fits(found, info) else None
+        owner = self.systems.get(info.system) if is_open else None
+        return owner if owner and system in ("", owner.name) and self._fits(owner, info) else None
 
 
 def with_warning(system: System, example: bytes, answer: GeneratedText) -> GeneratedText:
-    """A whole answer to `example`, and what is doubtful about it where its system tells that."""
+    """Add to the whole answer to `example` the warning of its system, if the system gives warnings."""
     return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer

@@ -1,4 +1,4 @@
-"""Telling what is on a picture, by any model of any picture classification system that Triton serves."""
+"""Classification of pictures by any model of any picture system that Triton serves."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ServerTiming(NamedTuple):
-    """Milliseconds inside Triton, the mean of so many requests.
+    """Milliseconds inside Triton, as the mean of `requests` requests.
 
-    Triton's answer over HTTP does not say. Its statistics do, as sums over a model's requests: what they grew
-    by while a request was under way is that request's own where it was the only one that ended meanwhile, and
-    else the mean of those that did.
+    Triton's HTTP answer does not have these times. Its statistics have them as sums over a model's requests,
+    and grow while a request is under way. The growth belongs to that request if no other one ended meanwhile;
+    else the mean covers all requests that did.
     """
 
     requests: int
@@ -67,7 +67,7 @@ class ServedModel(Served[PictureClassifier]):
 
     @property
     def bytes_kind(self) -> BytesKind:
-        """Return what is sent of a photo: the photo itself, its pixels, or the normalised tensor."""
+        """Return the form in which a photo is sent: as itself, its pixels, or the normalised tensor."""
         return _BYTES_KINDS.get(self.info.inputs[0].datatype, "tensor")
 
 
@@ -97,7 +97,7 @@ class Prediction(Ranked):
 
     @property
     def shown(self) -> str:
-        """The label, or all that apply."""
+        """Return the label, or all labels that apply."""
         return ", ".join(label for label, _ in self.applying or ()) or self.label
 
     @property
@@ -105,15 +105,15 @@ class Prediction(Ranked):
         return [] if self.system.multi_label else super().candidates
 
 
-# Asks one version of a model about several pictures of the size that it takes at once.
+# Asks one version of a model about several pictures at once, already of its input size.
 AskRows = Callable[[Pixels], Floats]
 
 
 class Classifier:
-    """Asks a served model, sending what it takes: the photo or a tensor.
+    """Ask served models, and send the input that each takes: the photo or a tensor.
 
-    `model` is any that is ready, NAME or NAME/VERSION, or else the one that is configured for `system`, or
-    for the first of all; /VERSION is one of that. Where both are given, it has to be one of the system's.
+    `model` is NAME or NAME/VERSION of a ready model; with a system, it has to belong to that system. Without
+    a name it is the configured model of `system`, or of the first system; /VERSION is a version of that.
     """
 
     def __init__(
@@ -124,8 +124,9 @@ class Classifier:
         max_sandboxed: int = 1,
         expected: Collection[str] = (),
     ) -> None:
-        """The first of `systems` is asked where none is named; other processes decode at most `max_sandboxed`
-        pictures at a time. The others are those of ServedModels.
+        """Use the first of `systems` by default; let other processes decode `max_sandboxed` pictures at most.
+
+        The other parameters are those of `ServedModels`.
         """
         self._triton = triton
         self._decoding = Decoding(max_sandboxed)
@@ -144,14 +145,14 @@ class Classifier:
         system: str = "",
         with_server_timing: bool = False,
     ) -> Prediction:
-        """Raise PictureError for a photo that cannot be used and ServingError for all else."""
+        """Classify a photo; raise PictureError for an unusable photo, ServingError for all else."""
         served: ServedModel | None = None
         try:
             served = self._find(model, deadline, system)
             try:
                 return self._ask(served, photo, deadline, request_id, with_server_timing)
             except RefusedByModel:
-                # The model may have been replaced by one that takes something else.
+                # Another version with other inputs may have replaced the model.
                 before, served = served, self._looked_at_afresh(served, deadline)
                 if served.info.inputs == before.info.inputs:
                     raise
@@ -160,8 +161,8 @@ class Classifier:
             decoded_there = isinstance(error, RefusedByModel) and served and served.bytes_kind == "photo"
             if isinstance(error, RefusedByModel) and decoded_there and (refusal := refused_picture(error)):
                 raise refusal from error
-            # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
-            # nobody here has looked at it before: a photo that is answered is looked at only once.
+            # A file that is not a photo is refused as such, whatever the error was. If Triton decodes it,
+            # this is the first check here: a photo that is answered is not checked twice.
             self._refuse_if_bad(
                 served.system if served else self._models.systems[system or self._first], photo, deadline
             )
@@ -174,9 +175,9 @@ class Classifier:
             raise
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
-        """The same model, to be asked about pictures that were decoded already.
+        """Return the model and a function that asks it about decoded pictures.
 
-        Where the model tells it, a last column is how likely each shows something else.
+        If the model reports relevance, a last column has the probability of something else.
         """
         served = self._find(model, deadline, afresh=True)
         info, system = served.info, served.system
@@ -193,17 +194,17 @@ class Classifier:
         return served, ask
 
     def pixels(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> Pixels:
-        """Raise PictureError, or DecodersBusy."""
+        """Decode a photo for `system`; raise PictureError or DecodersBusy."""
         with self._decoding.here(deadline):
             return system.pixels(photo)
 
     def whole(self, photo: bytes, longest: int, deadline: Deadline) -> Pixels:
-        """The whole photo, shrunk; raise PictureError, or DecodersBusy."""
+        """Decode the whole photo, shrunk to `longest`; raise PictureError or DecodersBusy."""
         with self._decoding.here(deadline):
             return whole_pixels(photo, longest)
 
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
-        """Raise PictureError, unless that cannot be known in time."""
+        """Check the photo; raise PictureError, unless the check takes too long."""
         try:
             with self._decoding.here(deadline):
                 system.identify(photo)
@@ -224,7 +225,7 @@ class Classifier:
         return models
 
     def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
-        """The configured model of `system` as Triton has it now; raise ServingError where it is not ready."""
+        """Return the configured model of `system` as Triton has it now; raise ServingError if not ready."""
         return self._find("", deadline, system, afresh=True).info
 
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
@@ -241,7 +242,7 @@ class Classifier:
         system, spec = served.system, served.info.inputs[0]
         phases: dict[str, float] = {}
         started = time.perf_counter()
-        # Held while a photo is answered that a model may decode for long, for the sake of others.
+        # Limits photos that a model may decode for long, so that they do not delay others.
         decoding: AbstractContextManager[None] = nullcontext()
         with tracing.span("decode", photo_bytes=len(photo)):
             if served.bytes_kind == "photo":
@@ -259,11 +260,11 @@ class Classifier:
             answer = self._triton.infer(served.info.target, {spec.name: tensor}, deadline, request_id)
         phases["triton"] = _ms_since(prepared)
         inside = self._inside(served.info.name, before, deadline) if before else None
-        if answer.model_version != served.info.version:  # it was replaced since it was described
+        if answer.model_version != served.info.version:  # it was replaced after it was described
             try:
                 replacement = f"{served.info.name}/{answer.model_version}"
                 served = self._find(replacement, deadline, system.name)
-            except (ModelNotReady, UnknownModel):  # and that one too
+            except (ModelNotReady, UnknownModel):  # replaced again
                 served = self._looked_at_afresh(served, deadline)
                 return self._ask(served, photo, deadline, request_id, with_server_timing)
         return _prediction(served, answer, phases, inside)
@@ -278,10 +279,12 @@ class Classifier:
         with suppress(ServingError):
             grew = self._triton.counted(model, before, lambda counted: counted.requests != 0, deadline)
             compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
-            # Behind a balancer the two counts may be of two servers, and their difference of neither.
+            # Behind a load balancer the two counts may come from two servers, and differ by neither's.
             if grew.requests > 0 and min(grew.queue_ns, compute_ns) >= 0:
-                each_ms = 1 / grew.requests / 1e6
-                return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
+                ms_per_request = 1 / grew.requests / 1e6
+                return ServerTiming(
+                    grew.requests, grew.queue_ns * ms_per_request, compute_ns * ms_per_request
+                )
         return None
 
 

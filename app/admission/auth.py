@@ -1,8 +1,8 @@
-"""Access to /api/v1 where API_KEYS is set: for programs with a key, and for the app's own page.
+"""Access to /api/v1 if API_KEYS is set: for programs with a key, and for the app's own page.
 
-The page is open to anyone who reaches it, so a key does not keep anyone from the models: it keeps
-programs to the address that counts them. The page's script calls the API as well; opening the
-page hands its browser a pass for a day, which other sites cannot use and which no script can read.
+Everybody who reaches the page may use it, so keys do not protect the models. They make programs use the
+address that counts them. The page's script calls the API too: opening the page sets a cookie that is valid
+for a day. Other sites cannot use this cookie, and scripts cannot read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def init_app(app: Flask, settings: Settings) -> None:
     if not settings.api_keys:
         return
     digests = [_digest(key) for key in settings.api_keys]
-    # Made from the keys, so that all workers know it and a changed key ends all passes.
+    # The signer uses the keys, so that all workers have the same one and a changed key ends all passes.
     signer = TimestampSigner(b"".join(digests), salt="page")
 
     @app.before_request
@@ -61,9 +61,9 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def has_key(settings: Settings) -> bool:
-    """Return True if the request brings one of the API's keys."""
+    """Return True if the request has one of the API's keys."""
     digest = _digest(_sent_key() or "")
-    # All are compared, so that the time tells nothing about which.
+    # Compare all keys, so that the time does not reveal which one matched.
     return sum(hmac.compare_digest(digest, _digest(key)) for key in settings.api_keys) > 0
 
 

@@ -1,7 +1,6 @@
 """gunicorn's settings: `gunicorn --config python:app.admission.gunicorn_conf 'app:create_app()'`.
 
-The command line overrides what stands here, and so do gunicorn's own variables PORT and
-WEB_CONCURRENCY.
+The command line overrides these settings, and so do gunicorn's own variables PORT and WEB_CONCURRENCY.
 """
 
 from __future__ import annotations
@@ -29,41 +28,41 @@ try:
 except SettingsError as exc:
     threads, _refused = 1, str(exc)
 timeout = 60
-# As long as an answer may take whose request has its place (REQUEST_DEADLINE_S); `gourmet up` waits less.
+# As long as an admitted request may take (REQUEST_DEADLINE_S); `gourmet up` waits less.
 graceful_timeout = 10
-# Longer than nginx keeps a connection that it does not use (proxy/nginx.conf).
+# Longer than nginx keeps an idle connection (proxy/nginx.conf).
 keepalive = 10
-# As many as there are files for, beside a thread's connection to Triton, logs, metrics and libraries.
+# Limited by the open files that threads' connections to Triton, logs, metrics and libraries leave.
 _files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1000, _files - threads - 128))
 # Workers touch a file to show that they are alive, which a slow disk must not delay.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
 accesslog: str | None = "-"
-# TRUSTED_PROXIES alone says who is believed: gunicorn would take a scheme, and SCRIPT_NAME, which changes the
-# path that is asked for, from anyone on loopback.
+# Only TRUSTED_PROXIES decides which proxies are trusted. By default gunicorn would take the scheme, and
+# SCRIPT_NAME, which changes the requested path, from any client on loopback.
 forwarder_headers, forwarded_allow_ips, secure_scheme_headers = "", "", dict[str, str]()
 # Address, request, status, bytes, milliseconds, id.
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
 
 
 class LogWithoutQueries(Logger):  # type: ignore[misc]
-    """A query may have a key in it, and so may a line that is not HTTP."""
+    """Log requests without query strings and invalid lines, which may contain keys."""
 
     def atoms(self, resp: Any, req: Any, environ: Any, request_time: Any) -> dict[str, Any]:
-        found: dict[str, Any] = super().atoms(resp, req, environ, request_time)
+        atoms: dict[str, Any] = super().atoms(resp, req, environ, request_time)
         path = environ["RAW_URI"].partition("?")[0]
-        return found | {"r": f"{environ['REQUEST_METHOD']} {path} {environ['SERVER_PROTOCOL']}"}
+        return atoms | {"r": f"{environ['REQUEST_METHOD']} {path} {environ['SERVER_PROTOCOL']}"}
 
     def warning(self, msg: str, *args: Any, **options: Any) -> None:
-        """Log "Invalid request from ip=…: what is wrong: the line" without the line."""
+        """Log "Invalid request from ip=…: REASON: LINE" without the line."""
         if msg.startswith("Invalid request from ip="):
             msg = ": ".join(msg.split(": ")[:2])
         super().warning(msg, *args, **options)
 
     def exception(self, msg: str, *args: Any, **options: Any) -> None:
         """Log "Error handling request %s" without the query."""
-        super().exception(msg, *(str(each).partition("?")[0] for each in args), **options)
+        super().exception(msg, *(str(arg).partition("?")[0] for arg in args), **options)
 
 
 logger_class = LogWithoutQueries
@@ -75,13 +74,13 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
     accesslog = None
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
-# Of each kind, several times what a worker counts with all that is served here.
+# The size of each file, several times what a worker needs with all systems.
 _METRICS_BYTES = 1 << 20
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def on_starting(server: Any) -> None:
-    """Refuse bad settings in one sentence, and make the folder where the workers add up what they count."""
+    """Refuse bad settings in one sentence, and create the folder for the workers' metrics."""
     if _refused:
         server.log.error("%s", _refused)
         sys.exit(2)
@@ -91,7 +90,7 @@ def on_starting(server: Any) -> None:
 
 
 def name_hosts(server: Any) -> None:
-    """Have the app answer to the name that it listens at, and say what it takes for others."""
+    """Trust the host names that gunicorn binds to, and log how to trust others."""
     bound = [address[0] for address in server.cfg.address if isinstance(address, tuple)]
     if os.environ.get("TRUSTED_HOSTS", "").strip() == "" and set(bound) - _LOOPBACK:
         server.log.warning(
@@ -110,8 +109,11 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def _reserve(folder: Path) -> None:
-    """Wait until there is room for what this worker counts: it is written through maps of these files, and
-    the kernel ends a process that writes where the disk has no room for it."""
+    """Wait until the disk has room for this worker's metrics.
+
+    The worker writes them through memory maps, and the kernel ends a process that writes to a map without
+    room on the disk.
+    """
     while True:
         try:
             for kind in ("counter", "gauge_livesum", "histogram"):

@@ -1,14 +1,14 @@
-"""The client of a request, and the queue for a place at work.
+"""The client of a request, and the admission queue.
 
     connection ─ head ─ a thread of gunicorn ─ queue ─ place ─ upload ─ answer
                                                │       └ MAX_AT_WORK have one
                                                └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-Photos, texts and heat maps have such a queue each; gourmet.runtime.fair_queue shares the places. A
-request waits before its body is read, so that a worker holds no more bodies than it has places. gunicorn has
-threads for all of them and some more, so that one is always free to refuse.
+Photos, texts and heat maps have one queue each; gourmet.runtime.fair_queue shares the places between clients.
+A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
+threads than all places together, so that one is always free to refuse requests.
 
-A client is an API key, or else an address, of IPv6 the /64 that a subscriber is given.
+A client is an API key or else an address. An IPv6 client is the /64 prefix of a subscriber.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gourmet.pictures import decoders
 from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.runtime.fair_queue import FairQueue, QueueFull
 
-# A client that only says that it sends no more looks like one that left.
+# A client that only closes its sending side looks like one that disconnected.
 _HALF_CLOSED_S: Final = 1.0
-# Some proxies say the port too, which is another for each connection.
+# Some proxies add the port, which differs for each connection.
 _PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
 
 
@@ -44,29 +44,29 @@ _PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
 def client_of(address: str) -> str:
     address = _PORT.sub(r"\1\2", address)
     try:
-        found = ipaddress.ip_address(address)
-    except ValueError:  # of a Unix socket, or a proxy's "unknown"
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # a Unix socket, or a proxy's "unknown"
         return address
-    if found.version == 4:
+    if ip.version == 4:
         return address
-    return str(found.ipv4_mapped or f"{int(found) >> 64:x}/64")
+    return str(ip.ipv4_mapped or f"{int(ip) >> 64:x}/64")
 
 
 def client_of_request() -> str:
-    """A key that is known here, or else an address, as all is before keys are looked at."""
+    """Return the digest of a valid key, or else the address; before keys are checked, the address."""
     return g.get("client") or client_of(request.remote_addr or "")
 
 
 def deadline_of_request(seconds: float) -> Deadline:
     """Return the deadline of the answer to this request."""
     client = client_of_request()
-    # The same in all workers for a key or else an address, which itself is not passed on.
-    told = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
-    return Deadline(seconds, _client_left(), told)
+    # A hash that is the same in all workers, since keys and addresses are not passed on.
+    client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+    return Deadline(seconds, _client_left(), client_hash)
 
 
 def _client_left() -> Callable[[], bool]:
-    """Return a function that tells, until this request is answered, whether its client has disconnected."""
+    """Return a function that returns True, until this request is answered, if its client disconnected."""
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
         return lambda: False
@@ -85,7 +85,7 @@ def _client_left() -> Callable[[], bool]:
 
 
 class Admission:
-    """The queues of one process. The place of a request is kept in `g` until the request has ended."""
+    """The queues of one process; `g.place` holds a request's place until the request ends."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._waiting, self._working = map(metrics.in_flight.labels, ("waiting", "work"))
@@ -96,7 +96,7 @@ class Admission:
         self._max_wait_s["heat maps"] = settings.explain_deadline_s
 
     def acquire(self) -> None:
-        """Wait for a place; raise Overloaded."""
+        """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
         kind, client = marks().admitted or "photos", client_of_request()
         queue, end = self._queues[kind], time.monotonic() + self._max_wait_s[kind]
         self._waiting.inc()
@@ -112,7 +112,7 @@ class Admission:
         g.place = queue, client
 
     def keep_place(self) -> Callable[[], None]:
-        """Have the place outlast the request, as of an answer in pieces; call what is returned to end it."""
+        """Keep the place after the request, for a streamed answer; return the function that releases it."""
         place: tuple[FairQueue, str] | None = g.pop("place", None)
 
         def end() -> None:
@@ -131,30 +131,30 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 def admission() -> Admission:
     """Return the admission of the app that answers this request."""
-    found: Admission = current_app.extensions["admission"]
-    return found
+    of_app: Admission = current_app.extensions["admission"]
+    return of_app
 
 
 class Decoding:
-    """Limit the slow pictures that are decoded at a time for one kind of model."""
+    """Limit how many slow pictures are decoded at a time for one kind of model."""
 
     def __init__(self, max_sandboxed: int) -> None:
         self._sandboxed = decoders.decoder_queue(max_sandboxed)
 
     def here(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Around what decodes in this process, or asks another to."""
+        """Return a context manager for decoding in this process, or in one that it starts."""
         return decoders.decoding_for(
             deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
         )
 
     def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
-        """While a photo is answered that a model decodes itself: a place, where that may take long."""
+        """Return a context manager for a photo that a model decodes; a slow photo needs a place."""
         quick = is_harmless(from_base64(photo))
         return nullcontext() if quick else decoders.decoder_place(self._sandboxed, deadline.client)
 
     @contextmanager
     def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
-        """The same, once its header was looked at, with how long that took; raise PictureError."""
+        """Check the photo's header, hold its place, and yield the time so far; raise PictureError."""
         started = time.perf_counter()
         with self.here(deadline):
             identify(photo)

@@ -1,8 +1,8 @@
-"""RATE_LIMIT: how many photos a client may send, counted by Flask-Limiter.
+"""The rate limit on photos of a client (RATE_LIMIT), counted by Flask-Limiter.
 
-Without RATE_LIMIT_STORAGE each process counts by itself in memory. With it, several processes count together
-in a Redis, and each counts by itself while that Redis does not answer. The window moves: after 60/min, no
-minute has more than sixty. A client is an API key, or else an address (app/admission/queue.py).
+Without RATE_LIMIT_STORAGE each process counts alone, in memory. With it, processes count together in a Redis,
+and alone while that Redis does not answer. The window moves: with 60/min, any minute has at most sixty. A
+client is an API key or else an address (app/admission/queue.py).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
-    """Count the photos of a call beyond the first, which was counted when the call came; or its texts.
+    """Count a call's photos, or its texts, except the first: `count_request` counted that one.
 
-    Only where the settings have a rate limit.
+    Call it only if the settings have a rate limit.
     """
     rate, take = app.extensions["rate_limit"]
     if photos > rate.requests:
@@ -92,7 +92,7 @@ def _limiter(app: Flask, settings: Settings) -> Limiter:
             storage_options=options,
             strategy="moving-window",
             in_memory_fallback_enabled=bool(url),
-            swallow_errors=True,  # where two threads find the Redis gone at once, one has no fallback
+            swallow_errors=True,  # if two threads lose the Redis at once, one has no fallback
         )
     except ConfigurationError:
         raise SettingsError(
@@ -106,7 +106,7 @@ def _limiter(app: Flask, settings: Settings) -> Limiter:
 
 
 def _client() -> str:
-    """A hash: a reader of the Redis must not learn addresses."""
+    """Return a hash of the client, so that readers of the Redis do not learn addresses."""
     return hashlib.blake2b(client_of_request().encode(), digest_size=16).hexdigest()
 
 

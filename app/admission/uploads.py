@@ -1,6 +1,6 @@
-"""The bytes of an upload: read once the request has its place, limited, in memory, never written to disk.
+"""Uploads: read into memory once the request is admitted, limited in size, never written to disk.
 
-How long a client may take to send is for the proxy in front (proxy/nginx.conf).
+The proxy in front limits how long a client may take to send (proxy/nginx.conf).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from app.core.http import marks
 from app.core.settings import Settings
 
 FIELD: Final = "file"
-OTHER_FIELD: Final = "image"  # taken, too
-# What a multipart body may hold around the photos: boundaries, headers, a few other fields.
+OTHER_FIELD: Final = "image"  # accepted too
+# The limit for the rest of a multipart body: boundaries, headers, a few other fields.
 WRAPPING_BYTES: Final = 65_536
 MAX_OTHER_PARTS: Final = 16
-# A client that is still sending does not read the answer, so a little more than allowed is read
-# and discarded first; a client that sends even more may find the connection closed.
+# A client that is still sending does not read the answer. So the app reads and discards this much first;
+# a client that sends more may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
-# What reading a body raises whose chunks are invalid, or whose connection is lost.
+# Raised while reading a body with invalid chunks or a lost connection.
 _BROKEN: Final = (ParseException, OSError)
 
 
@@ -39,9 +39,9 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def receiving(too_large: str) -> Iterator[None]:
-    """Around whatever reads the body, once the request has its place: not more than allowed, and timed.
+    """Admit the request before its body is read, and time the reading.
 
-    Raise Overloaded where there is no place for the request, and what is wrong with the body.
+    Raise Overloaded, RefusedRequest for a body that is too large, or BrokenBody.
     """
     uploading = current_app.extensions["metrics"].in_flight.labels("upload")
     try:
@@ -57,7 +57,7 @@ def receiving(too_large: str) -> Iterator[None]:
 
 
 def _discard(response: Response) -> Response:
-    """Read and discard what a client still sends, so that it reads the refusal that follows."""
+    """Read and discard the rest of the body, so that the client reads the refusal."""
     has_end = request.content_length is not None or "wsgi.input_terminated" in request.environ
     if response.status_code < 400 or not marks().admitted or not has_end:
         return response

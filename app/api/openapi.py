@@ -21,14 +21,16 @@ def read(systems: list[str], max_photos: int) -> dict[str, Any]:
 
 
 def hold_to(app: Flask, document: dict[str, Any]) -> None:
-    """Keep the paths of the app's routes alone, and have their views refuse other parameters."""
+    """Remove the paths that the app has no route for, and have views refuse unknown parameters."""
     views: dict[str, Any] = {
         rule.rule: app.view_functions[rule.endpoint] for rule in app.url_map.iter_rules()
     }
-    document["paths"] = {path: said for path, said in document["paths"].items() if path in views}
+    document["paths"] = {path: operations for path, operations in document["paths"].items() if path in views}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             parameters = operation.get("parameters", ())
             # A reference ends with the parameter's name.
-            names = tuple(each.get("name") or each["$ref"].rpartition("/")[2] for each in parameters)
+            names = tuple(
+                parameter.get("name") or parameter["$ref"].rpartition("/")[2] for parameter in parameters
+            )
             views[path].parameters = names

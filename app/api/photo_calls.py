@@ -1,9 +1,8 @@
-"""A call with photos: read in any of its three ways, answered with a result for each photo.
+"""Calls with photos: read them from a form, raw bytes or JSON, and answer with a result for each photo.
 
-Each photo is a request of its own to Triton. One request with a row for each would be a little cheaper, but a
-model that decodes fails the whole request for one broken row, and nobody would know which. Requests that
-arrive together are what Triton's dynamic batcher makes a batch of, and decoding here uses the other cores
-meanwhile.
+Each photo is its own request to Triton. One request with a row for each photo would be a little cheaper. But
+a model that decodes fails the whole request for one broken row, without saying which row. Triton's dynamic
+batcher makes a batch of requests that arrive together, and meanwhile decoding here uses the other cores.
 """
 
 from __future__ import annotations
@@ -42,28 +41,28 @@ TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
 P = TypeVar("P", bound=schemas.Predicted)
 Found = TypeVar("Found")
-# By photo, what was found of it or why not, and how long each phase took.
+# The answer or the error of each photo, and the times of its phases.
 Outcomes = Sequence[tuple[Found | Exception, TimingsMs]]
 
 
 class _CheckedResults(schemas.Schema):
-    """`Results` of whatever schema; what is in them was checked when it was made."""
+    """`Results` of any schema, whose items were validated when they were made."""
 
     results: list[SerializeAsAny[schemas.Schema]]
 
 
 def one_of(parameter: str, allowed: Collection[str]) -> str:
-    """A parameter of the query that is one of `allowed`, or empty where it is not there."""
-    given = request.args.get(parameter)
-    if given is None:
+    """Return a query parameter that is one of `allowed`, or an empty string if it is missing."""
+    value = request.args.get(parameter)
+    if value is None:
         return ""
-    if given not in allowed:
-        raise BadRequest(f"{parameter} is {given!r}; allowed: {', '.join(allowed)}")
-    return given
+    if value not in allowed:
+        raise BadRequest(f"{parameter} is {value!r}; allowed: {', '.join(allowed)}")
+    return value
 
 
 def answer(services: Services, describe: Describe, system: str = "") -> Response:
-    """Answer a call about photos; `describe` makes the result of each."""
+    """Answer a call with photos; `describe` makes the result of each photo."""
     photos, model = photos_and_model(services.settings)
     if services.settings.rate_limit:
         count_photos(current_app, len(photos))
@@ -71,17 +70,19 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
 
     def ask(photo: bytes) -> tuple[Prediction, TimingsMs]:
-        found = services.classifier.classify(
+        prediction = services.classifier.classify(
             photo, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
         )
-        return found, found.timings_ms
+        return prediction, prediction.timings_ms
 
-    def tell(found: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
-        count(found, timings)
-        return describe(found, timings, name)
+    def tell(prediction: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
+        count(prediction, timings)
+        return describe(prediction, timings, name)
 
     def is_of_one_version(outcomes: Outcomes[Prediction]) -> bool:
-        return len({found.version for found, _ in outcomes if isinstance(found, Prediction)}) < 2
+        return (
+            len({prediction.version for prediction, _ in outcomes if isinstance(prediction, Prediction)}) < 2
+        )
 
     return answer_each(photos, ask, tell, deadline, services.photos, is_of_one_version)
 
@@ -96,8 +97,8 @@ def answer_each(
 ) -> Response:
     """Ask about each photo with `ask`, note the phases, and let `tell` make the result.
 
-    Several are asked about by `threads`. Where the outcomes are not settled, as
-    when a version took the place of another meanwhile, all are asked again, once.
+    Several photos share `threads`. If the outcomes are not settled, as when another version of the model
+    was loaded meanwhile, all photos are asked about once more.
     """
 
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
@@ -105,8 +106,8 @@ def answer_each(
         try:
             if photo.fault:
                 raise photo.fault
-            found, phases = ask(photo.data)
-            return found, phases_ms(phases, wait_ms)
+            result, phases = ask(photo.data)
+            return result, phases_ms(phases, wait_ms)
         except Exception as exc:
             return exc, {}
 
@@ -116,7 +117,7 @@ def answer_each(
     def together() -> Outcomes[Found]:
         within, now = carried(outcome), time.perf_counter()
         futures = [threads.submit(within, photo, now) for photo in photos]
-        # A call ends by itself at the deadline; a little later is for those that wait for a thread.
+        # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
         late = wait(futures, deadline.left_s() + 0.2).not_done
         for future in late:
             future.cancel()
@@ -132,19 +133,22 @@ def _results(
     outcomes: Outcomes[Found],
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
 ) -> Response:
-    """One photo has the status of its own error; of several, only a server that answered none tells by it."""
+    """Return the results of all photos.
+
+    The status is the error's if there is one photo, or if the server answered none of several.
+    """
     results: list[schemas.Schema] = []
     errors: list[ServingError] = []
     timings: TimingsMs = {}
-    for photo, (found, timings) in zip(photos, outcomes, strict=True):
-        if isinstance(found, (UnknownModel, BadRequest)):  # the fault of the call and of no photo
-            raise found
-        if isinstance(found, Exception):
-            errors.append(for_visitor(found))
+    for photo, (outcome, timings) in zip(photos, outcomes, strict=True):
+        if isinstance(outcome, (UnknownModel, BadRequest)):  # an error of the whole call
+            raise outcome
+        if isinstance(outcome, Exception):
+            errors.append(for_visitor(outcome))
             problem = schemas.Problem(**as_dict(errors[-1])["error"])
             results.append(schemas.Failed(filename=photo.filename, error=problem))
         else:
-            results.append(tell(found, timings, photo.filename))
+            results.append(tell(outcome, timings, photo.filename))
     response = unstored(_CheckedResults(results=results))
     if len(photos) == 1 and timings:
         add_server_timing(response, timings)
@@ -156,7 +160,7 @@ def _results(
 
 
 def form_photo(settings: Settings) -> bytes:
-    """The photo in the form field `file`; raise RefusedRequest or Overloaded."""
+    """Return the photo in the form field `file`; raise RefusedRequest or Overloaded."""
     with receiving(photo_too_large(settings)):
         upload = request.files.get(FIELD) or request.files.get(OTHER_FIELD)
         in_form = FIELD in request.form
@@ -212,14 +216,14 @@ def count(prediction: Prediction, timings: TimingsMs) -> None:
     counted["confidence"].labels(label).observe(prediction.probability)
 
 
-def _guesses(found: list[tuple[str, float]]) -> list[schemas.Guess]:
-    return [schemas.Guess(label=label, probability=probability) for label, probability in found]
+def _guesses(labels: list[tuple[str, float]]) -> list[schemas.Guess]:
+    return [schemas.Guess(label=label, probability=probability) for label, probability in labels]
 
 
 def answer_of(
     shape: type[P], prediction: Prediction, timings: TimingsMs, filename: str | None = None, **own: Any
 ) -> P:
-    """The answer of `shape`, which says in its `own` way what stands there."""
+    """Return the answer as `shape`; `own` overrides its fields."""
     facts = {
         "label": prediction.label,
         "probability": prediction.probability,
@@ -248,5 +252,5 @@ def answer_of(
 
 
 def add_server_timing(response: Response, timings: TimingsMs) -> None:
-    """Add the times that browsers show beside the network's own."""
+    """Add the Server-Timing header, which browsers show next to the network times."""
     response.headers["Server-Timing"] = ", ".join(f"{phase};dur={ms:.1f}" for phase, ms in timings.items())

@@ -1,4 +1,4 @@
-"""The photos of one call of the API, whichever of its three ways they came by; and the text of one."""
+"""Read an API call: its photos, as a form, raw bytes or JSON, or its texts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gourmet.pictures.decode import from_base64
 
 MULTIPART = "multipart/form-data"
 RAW = "application/octet-stream"
-# A photo that is a data: URL has one, and there is one between two photos; the rest lets a few too many be
-# counted in the refusal.
+# A photo as a data: URL has one comma, and one separates two photos. The rest lets a refusal count a few
+# photos too many.
 _COMMAS_A_PHOTO: Final = 64
 _MOST_OF_A_NAME: Final = 100
 S = TypeVar("S", bound=Schema)
@@ -35,7 +35,7 @@ InJson = TypeVar("InJson", bound=Base64Photos)
 
 @dataclass(frozen=True)
 class UploadedPhoto:
-    """A photo as it came; `fault` is why it will not even be looked at."""
+    """A photo as it was sent; `fault` is the error if it is refused before decoding."""
 
     data: bytes
     filename: str | None = None
@@ -43,7 +43,7 @@ class UploadedPhoto:
 
 
 def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
-    """Read the whole request; raise what makes it useless as a whole."""
+    """Read the photos and the model's name; raise an error that concerns the whole request."""
     photos, model, _ = photos_and_more(settings, Base64Photos)
     return photos, model
 
@@ -57,10 +57,10 @@ def photos_and_more(
     limits = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
     with receiving(f"the call is too large: {limits}"):
         received = _receive(settings)
-    asked = None
+    fields = None
     if isinstance(received, bytes):
-        asked = from_json(shape, received, '{"images": ["<base64>", …]}')
-        received = [photo_of_base64(text) for text in asked.images], asked.model or "", asked.version
+        fields = from_json(shape, received, '{"images": ["<base64>", …]}')
+        received = [photo_of_base64(text) for text in fields.images], fields.model or "", fields.version
     photos, model, version = received
     if not photos:
         raise RefusedRequest("no_file", f"no photo found: send it as the field `{FIELD}` of a multipart form")
@@ -69,23 +69,23 @@ def photos_and_more(
             "too_many_photos",
             f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}",
         )
-    return [checked(photo, settings) for photo in photos], chosen_model(model, version), asked
+    return [checked(photo, settings) for photo in photos], chosen_model(model, version), fields
 
 
 def chosen_model(model: str, version: str | None = "") -> str:
-    """NAME or NAME/VERSION, as the query asks for it or else the call itself."""
+    """Return NAME or NAME/VERSION; the query string overrides the body."""
     model = request.args.get("model") or model
     version = request.args.get("version") or version
     return f"{model}/{version}" if version else model
 
 
 def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str | None]:
-    """The photos, the model's name and its version, or JSON that is still to be looked at."""
+    """Return the photos, the model's name and its version, or the unparsed JSON body."""
     kind = request.mimetype
     if kind == MULTIPART:
         files = [*request.files.getlist(FIELD), *request.files.getlist(OTHER_FIELD)]
         photos = [UploadedPhoto(file.stream.read(), file.filename or None) for file in files]
-        # What a browser sends for a form in which nothing was chosen.
+        # A browser sends an empty part if no file was chosen.
         chosen = [photo for photo in photos if photo.data or photo.filename]
         return chosen, request.form.get("model", ""), request.form.get("version", "")
     if kind == JSON:
@@ -105,19 +105,19 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
 
 
 def from_json(shape: type[S], body: bytes, expected: str) -> S:
-    """Read a JSON body; raise BadRequest with the first error and its place."""
+    """Read a JSON body; raise BadRequest with the first error and its location."""
     try:
         return shape.model_validate_json(body, strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))[:_MOST_OF_A_NAME] or "the body"
-        # What our own validators say comes with what kind of exception it was.
-        said = first["msg"].removeprefix("Value error, ")
-        raise BadRequest(f"{place}: {said}; expected is {expected}") from None
+        location = ".".join(map(str, first["loc"]))[:_MOST_OF_A_NAME] or "the body"
+        # pydantic puts the kind of exception before the message of our own validators.
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadRequest(f"{location}: {message}; expected is {expected}") from None
 
 
 def text_body(settings: Settings, max_bytes: int) -> bytes:
-    """The body of a request, which is JSON of a few texts."""
+    """Read the body of a request that sends texts as JSON."""
     if request.mimetype != JSON:
         raise UnsupportedMediaType(
             f"a body of type {request.mimetype or 'none'!r} is not read here: send {JSON}"

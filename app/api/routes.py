@@ -1,7 +1,7 @@
-"""The addresses that belong to no system: models, classify, health and documentation of the API; and, for
-monitoring, whether the app is alive, whether its model really answers, and in numbers.
+"""Routes that belong to no system.
 
-The documentation's page shows openapi.json by Swagger UI, without a script as text.
+These are /models, /classify, /health and the documentation of the API, and the monitoring routes /healthz,
+/readyz and /metrics. The documentation page shows openapi.json with Swagger UI, or as text without scripts.
 """
 
 from __future__ import annotations
@@ -42,41 +42,46 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/models")
     def models() -> Response:
-        """The models to choose from."""
-        found = [
+        """List the models that a request may choose."""
+        available = [
             schemas.PictureModel(
-                name=each.info.name,
-                version=each.info.version,
-                system=each.system.name,
-                labels=list(each.labels),
-                input=schemas.TensorInput.model_validate(asdict(each.info.inputs[0])),
-                threshold=each.threshold,
-                coverage=_coverage(each.info.parameters.get(COVERAGE_PARAMETER, "")),
-                bytes_kind=each.bytes_kind,
+                name=model.info.name,
+                version=model.info.version,
+                system=model.system.name,
+                labels=list(model.labels),
+                input=schemas.TensorInput.model_validate(asdict(model.info.inputs[0])),
+                threshold=model.threshold,
+                coverage=_coverage(model.info.parameters.get(COVERAGE_PARAMETER, "")),
+                bytes_kind=model.bytes_kind,
             )
-            for each in classifier.models(Deadline(settings.request_deadline_s), system())
+            for model in classifier.models(Deadline(settings.request_deadline_s), system())
         ]
         default = settings.models[system() or services.first_system]
-        return unstored(schemas.Models(default=default, models=found))
+        return unstored(schemas.Models(default=default, models=available))
 
     @routes.post("/classify")
     @marked(admitted="photos")
     def classify() -> Response:
-        """What is on these photos."""
+        """Classify the photos of the request."""
         with_all = photo_calls.one_of("probabilities", ("all",)) == "all"
 
-        def describe(found: Prediction, timings: Mapping[str, float], name: str | None) -> schemas.Classified:
-            every = dict(zip(found.labels, found.probabilities, strict=True)) if with_all else None
-            return answer_of(schemas.Classified, found, timings, name, probabilities=every)
+        def describe(
+            prediction: Prediction, timings: Mapping[str, float], name: str | None
+        ) -> schemas.Classified:
+            by_label = (
+                dict(zip(prediction.labels, prediction.probabilities, strict=True)) if with_all else None
+            )
+            return answer_of(schemas.Classified, prediction, timings, name, probabilities=by_label)
 
         return photo_calls.answer(services, describe)
 
     @routes.get("/health")
     @marked(open=True)
     def health() -> Response:
-        """Whether a photo would be answered now.
+        """Report whether the system's model can answer now.
 
-        Asks the model its sample, at most once a second. Always 200, so that a page may ask again and again.
+        The model is asked about its sample, at most once a second. The status is always 200, so that a page
+        can poll this address.
         """
         return unstored(services.readiness[system() or services.first_system].health())
 
@@ -113,8 +118,8 @@ def _add_probes(app: Flask, services: Services) -> None:
     @routes.get("/readyz")
     @marked(probe=True)
     def readyz() -> Response:
-        states = {name: _state(each) for name, each in services.states().items()}
-        first = states[services.first_system]  # which alone decides
+        states = {name: _state(state) for name, state in services.states().items()}
+        first = states[services.first_system]  # the first system alone decides
         response = jsonify(**first, systems=states)
         if not first["ready"]:
             response.status_code = 503  # whatever the reason: send no requests here for now
@@ -141,13 +146,13 @@ def _coverage(text: str) -> list[schemas.Coverage] | None:
     return None
 
 
-def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
+def _state(state: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
     """Return a system's part of /readyz; `ready` is null until its sample was answered."""
-    if found is None:
+    if state is None:
         return {"ready": None}
-    if isinstance(found, ServingError):
-        return {"ready": False, **as_dict(found)}
-    return {"ready": True, "model": found.as_dict()}
+    if isinstance(state, ServingError):
+        return {"ready": False, **as_dict(state)}
+    return {"ready": True, "model": state.as_dict()}
 
 
 def _examples(paths: Mapping[str, Any], base: str) -> Iterator[tuple[str, dict[str, str]]]:

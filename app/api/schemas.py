@@ -98,7 +98,7 @@ class Classified(Photo):
 
 
 class Failed(Schema):
-    """Why one photo has no answer; the others of the call have theirs."""
+    """The error of one photo; the other photos of the call keep their results."""
 
     filename: str | None = None
     error: Problem
@@ -134,7 +134,7 @@ class TensorInput(Schema):
 
 
 class Coverage(Schema):
-    """Measured on held-out pictures, if only answers of at least `threshold` were sure."""
+    """Shares answered and right on held-out pictures, if answers of at least `threshold` count as sure."""
 
     threshold: float
     answered: float
@@ -184,14 +184,14 @@ class Base64Photos(Chosen):
 
     @model_validator(mode="before")
     @classmethod
-    def one(cls, given: Any) -> Any:
-        """A single `image` is taken, too."""
-        if isinstance(given, dict) and "image" in given and "images" not in given:
+    def one(cls, body: Any) -> Any:
+        """Accept a single `image` too."""
+        if isinstance(body, dict) and "image" in body and "images" not in body:
             return {
-                **{name: value for name, value in given.items() if name != "image"},
-                "images": [given["image"]],
+                **{name: value for name, value in body.items() if name != "image"},
+                "images": [body["image"]],
             }
-        return given
+        return body
 
 
 class GenerateRequest(Chosen):

@@ -28,7 +28,7 @@ from gourmet.pictures.errors import DecodersBusy
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
-# The request id of those that ask whether a model answers.
+# The request id of readiness checks.
 PROBE: Final = "readyz"
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
@@ -36,23 +36,23 @@ _DEADLINE_S: Final = 5.0
 # Longer than a model may take for its sample.
 _STALE_S: Final = _DEADLINE_S + 2.0
 _UNUSABLE: Final = "sample_unusable"
-# How long what else is served may keep a probe waiting, which it does not decide.
+# How long a probe waits for the other systems, whose state does not decide its answer.
 _OTHERS_S: Final = 1.0
-# How long pages go by a problem that nobody has looked at since.
+# How long pages rely on a known problem without a new check.
 _TOLD_S: Final = 60.0
-# A page is shown without what it would list rather than late.
+# A page that lists models is shown without them rather than late.
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
-# Threads of a process for all calls of several photos together, which leaves those who send one photo their
-# share of Triton.
+# Threads of a process that all calls with several photos share. Callers who send one photo keep their share
+# of Triton.
 PHOTO_THREADS: Final = 4
 
 
 class TtlCache(Generic[T]):
     """Cache the result of `ask`; one caller refreshes it once it is `age_s` old.
 
-    While somebody asks, which may take seconds, the others get the answer before.
+    While one caller refreshes it, which may take seconds, the others get the previous result.
     """
 
     def __init__(self, ask: Callable[[], T], age_s: float) -> None:
@@ -67,8 +67,8 @@ class TtlCache(Generic[T]):
             return known[1]
         try:
             if self._known is None or time.monotonic() - self._known[0] >= self._age_s:
-                found = self._ask()
-                self._known = time.monotonic(), found
+                result = self._ask()
+                self._known = time.monotonic(), result
             return self._known[1]
         finally:
             self._lock.release()
@@ -77,7 +77,7 @@ class TtlCache(Generic[T]):
 class Readiness:
     """Remember whether `model` answers its sample.
 
-    It is asked at most once a second, however many want to know, and by a thread beside them.
+    A background thread asks the model at most once a second, however many callers there are.
     """
 
     def __init__(self, ask: Callable[[], HealthModel], model: str) -> None:
@@ -91,54 +91,56 @@ class Readiness:
 
     @property
     def known_problem(self) -> str:
-        """Why nobody would have an answer, empty where that is not known: for pages, which ask no model."""
+        """The message of the last check if it failed recently, else an empty string; asks no model."""
         recent = isinstance(self._known, ServingError) and self._age_s() <= _TOLD_S
         return str(self._known) if recent else ""
 
     def last_known(self, by: float) -> HealthModel | ServingError | None:
-        """The state for those whom it does not decide: while it is being asked they wait until `by`."""
+        """Return the last known state; wait for a running check until `by` at most."""
         self._ask_beside()
         self._asking.join(max(0.0, by - time.monotonic()))
         return self._known
 
     def check(self) -> HealthModel | ServingError:
-        """The state for those who ask for nothing else, such as a probe.
+        """Return the current state, for callers that ask for nothing else, such as a probe.
 
-        An orchestrator that asks once a minute must not get a state that is a minute old, so a caller that
-        has the model asked waits for the answer. The others wait only where what is known is older than the
-        answer can take, so that a model that hangs does not hold their threads.
+        An orchestrator that asks once a minute must not get a state that is a minute old. A caller that
+        starts a check therefore waits for its result. Other callers wait only if the known state is older
+        than a check can take, so that a model that hangs does not hold their threads.
         """
         began = self._ask_beside()
         if began or self._age_s() > _STALE_S:
             self._asking.join(max(0.0, self._asked_at + _STALE_S - time.monotonic()))
-        # A sample that hangs has no deadline: it is waited for once, and nobody waits after that.
+        # A sample that hangs has no deadline: one caller waits for it, later ones do not.
         if self._known is None or self._age_s() > _STALE_S:
             return TritonTooSlow(f"{self._model!r} did not answer its sample within {_STALE_S:g} s")
         return self._known
 
     def health(self) -> Health:
-        """The same for people and their pages."""
-        found = self.check()
-        if not isinstance(found, ServingError):
-            message = f"{found.name} answers"
-            if found.instead_of:
-                message += f" with version {found.version}: version {found.instead_of} could not be loaded"
-            return Health(alive=True, ready=True, state="ready", message=message, model=found)
+        """Describe the current state for people and pages."""
+        result = self.check()
+        if not isinstance(result, ServingError):
+            message = f"{result.name} answers"
+            if result.instead_of:
+                message += f" with version {result.version}: version {result.instead_of} could not be loaded"
+            return Health(alive=True, ready=True, state="ready", message=message, model=result)
         state: Literal["starting", "loading", "not_ready", "away"] = "away"
-        if isinstance(found, ModelNotReady):
-            state = "loading" if found.loading else "not_ready"
-        elif found.code == _UNUSABLE:
+        if isinstance(result, ModelNotReady):
+            state = "loading" if result.loading else "not_ready"
+        elif result.code == _UNUSABLE:
             state = "not_ready"
-        elif isinstance(found, TritonUnavailable) and time.monotonic() < self._starting_until:
+        elif isinstance(result, TritonUnavailable) and time.monotonic() < self._starting_until:
             state = "starting"
         model = HealthModel(name=self._model)
-        return Health(alive=True, ready=False, state=state, code=found.code, message=str(found), model=model)
+        return Health(
+            alive=True, ready=False, state=state, code=result.code, message=str(result), model=model
+        )
 
     def _age_s(self) -> float:
         return time.monotonic() - self._at
 
     def _ask_beside(self) -> bool:
-        """Have a thread ask the model where that is due; whether it was."""
+        """Start a check in a thread if one is due; return True if it was started."""
         with self._lock:
             if self._asking.is_alive() or self._age_s() < _READY_AGE_S:
                 return False
@@ -149,21 +151,21 @@ class Readiness:
             return True
 
     def _ask(self) -> None:
-        found: HealthModel | ServingError
+        result: HealthModel | ServingError
         try:
-            found = self._ask_sample()
+            result = self._ask_sample()
         except DecodersBusy:
-            found = Overloaded("decoders")
+            result = Overloaded("decoders")
         except Exception as exc:
-            found = exc if isinstance(exc, ServingError) and exc.status >= 500 else self._unusable(exc)
-        if not isinstance(found, TritonUnavailable):
-            # Triton opens its port only when its models are loaded: until then nobody can tell whether it
-            # starts or is away, and from now on it is away.
+            result = exc if isinstance(exc, ServingError) and exc.status >= 500 else self._unusable(exc)
+        if not isinstance(result, TritonUnavailable):
+            # Triton opens its port only when its models are loaded. Until then a starting Triton looks like
+            # one that is away; after its first answer it counts as away.
             self._starting_until = 0.0
-        self._known, self._at = found, time.monotonic()
+        self._known, self._at = result, time.monotonic()
 
     def _unusable(self, exc: Exception) -> ServingError:
-        """The fault of the sample and of nothing else; the log has it once."""
+        """Return the error for a sample that cannot be used, and log its cause once."""
         if not (isinstance(self._known, ServingError) and self._known.code == _UNUSABLE):
             _log.error("the sample for %r cannot be used", self._model, exc_info=exc)
         return ServingError(
@@ -182,15 +184,17 @@ class Services:
         metrics: Metrics,
         classifier: Classifier | None = None,
     ) -> None:
-        """`own_pages` are the systems with a feature of their own; the first is what the app is about."""
+        """Set up the services; `own_pages` are the systems with their own feature, the main one first."""
         every = load_all()
         systems = {name: every[name] for name in (*own_pages, *every)}
-        texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
+        texts = {name: system for name, system in systems.items() if isinstance(system, Generation)}
         self.settings = settings
         self.systems = systems
         self.own_pages = own_pages
         self.first_system = next(iter(systems))
-        self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
+        self.pictures = {
+            name: system for name, system in systems.items() if isinstance(system, PictureClassifier)
+        }
         where = settings.triton_url, settings.connect_timeout_s
         self.triton = AppTriton(*where, count=metrics.count_model)
         self.classifier = classifier or Classifier(
@@ -200,7 +204,7 @@ class Services:
             settings.max_sandboxed,
             settings.served_models,
         )
-        # Some clients that wait for a text leave early. Triton notices that over gRPC only.
+        # Some clients that wait for a text disconnect early. Triton detects that over gRPC only.
         for_texts = (
             AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
             if settings.triton_grpc_url
@@ -209,7 +213,7 @@ class Services:
         self.generator = Generator(
             for_texts, texts, settings.models, settings.served_models, settings.max_sandboxed
         )
-        # For all calls of several photos together.
+        # All calls with several photos share these threads.
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
@@ -223,21 +227,21 @@ class Services:
     def states(self) -> dict[str, HealthModel | ServingError | None]:
         """Return each system's state: wait for the first, which decides, then ask the others together."""
         (first, decides), *others = self.readiness.items()
-        found = {first: decides.check()}
+        states = {first: decides.check()}
         by = time.monotonic() + _OTHERS_S
-        for _, each in others:
-            each.last_known(0.0)
-        return found | {name: each.last_known(by) for name, each in others}
+        for _, readiness in others:
+            readiness.last_known(0.0)
+        return states | {name: readiness.last_known(by) for name, readiness in others}
 
     def last_known(self) -> dict[str, HealthModel | ServingError]:
-        """The state of each system whose model was asked; nobody waits, each is asked again."""
-        found = {name: each.last_known(0.0) for name, each in self.readiness.items()}
-        return {name: each for name, each in found.items() if each is not None}
+        """Return the known states by system without waiting, and start the checks that are due."""
+        states = {name: readiness.last_known(0.0) for name, readiness in self.readiness.items()}
+        return {name: state for name, state in states.items() if state is not None}
 
     def _state(self, system: str) -> HealthModel:
-        """Raise ServingError unless its model is loaded and has answered its sample once since.
+        """Return the loaded model; raise ServingError unless it has answered its sample since it was loaded.
 
-        The sample is not asked each time: in a busy Triton it would wait behind all other requests.
+        The sample is sent only once, because in a busy Triton it waits behind all other requests.
         """
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
         answered = self._answered.pop(system, None)
@@ -253,7 +257,7 @@ class Services:
         return loaded
 
     def page(self, template: str, system: System, **context: Any) -> str:
-        """A page that asks models of `system`."""
+        """Render a page that uses models of `system`."""
         return render_template(
             template,
             system=system,
@@ -265,11 +269,11 @@ class Services:
 
 @dataclass(frozen=True)
 class NavigationEntry:
-    """A link to a page; not shown where it is known that nobody would have an answer there."""
+    """A link to a page; hidden while its model is known not to answer."""
 
     endpoint: str
     text: str
-    readiness: Readiness | None = None  # of whom is asked there
+    readiness: Readiness | None = None  # of the model that the page uses
     values: Mapping[str, Any] = field(default_factory=dict)
     is_demo: bool = False
 
@@ -283,12 +287,12 @@ class NavigationEntry:
 
     @property
     def current(self) -> bool:
-        """Return True for the page that is being made."""
+        """Return True for the page that is being rendered."""
         return request.endpoint == self.endpoint and self.values == (request.view_args or {})
 
 
 def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
-    """Have every page show `entries`, of which the first is the home page; the demos share one menu."""
+    """Show `entries` on every page. The first one is the home page; demos share one menu."""
     app.jinja_env.globals.update(
         navigation=lambda is_demo: [entry for entry in entries if entry.is_demo == is_demo and entry.shown],
         home=lambda: entries[0].url,

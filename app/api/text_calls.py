@@ -1,8 +1,8 @@
-"""Calls that are answered with text, by any model of any system that generates: whole, or in parts.
+"""Calls that are answered with text, whole or in parts, by any model of any system that generates.
 
-For Flask a request is over before the first part of its answer is made: what it holds, such as its turn at
-the admission queue, is handed over and given back after the last part, or when the client goes away. The
-status was sent before the first part, so an error is a part too.
+Flask ends a request before the first part of its answer is made. The stream therefore takes over what the
+request holds, such as its place in the admission queue. It releases that after the last part, or when the
+client disconnects. The status is sent before the first part, so an error is a part too.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from gourmet.contracts import (
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
-# Examples of one request: while a model reads it, the requests of others wait.
+# Examples in one request to Triton. Requests of others wait while a model reads it.
 _AT_ONCE: Final = 8
 
-# A part, or None where there was none for a while.
+# A part, or None if the model was silent for a while.
 Parts = Iterator[schemas.Schema | None]
 ReadyModel = Served[Generation]
-# Puts an answer and its times as the last part of a stream.
+# Turns an answer and its times into the last part of a stream.
 Tell = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
 
 
@@ -67,16 +67,19 @@ class Generator:
         expected: Collection[str] = (),
         max_sandboxed: int = 1,
     ) -> None:
-        """Other processes decode at most `max_sandboxed` pictures at a time; the rest is ServedModels'."""
+        """Let other processes decode at most `max_sandboxed` pictures at a time.
+
+        The other parameters are those of `ServedModels`.
+        """
         self._triton = triton
         self._decoding = Decoding(max_sandboxed)
         self.example_kinds = {system.example_kind for system in systems.values()}
         self.models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
 
     def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
-        """`model`, or the one that is configured for `system`, or for the only system there is."""
+        """Find `model`; without a name, the model configured for `system` or for the only system."""
         configured = self.models.configured
-        asks_configured = model[:1] in ("", "/")  # of which /VERSION is one
+        asks_configured = model[:1] in ("", "/")  # "/VERSION" names a version of the configured model
         if asks_configured and not system and len(configured) != 1:
             raise BadRequest(
                 "name a model: configured are " + ", ".join(configured.values())
@@ -85,29 +88,32 @@ class Generator:
             )
         if asks_configured:
             model = (configured[system] if system else next(iter(configured.values()))) + model
-        found = self.models.find(model, deadline, system)
-        with _said_of_model():
-            _ = found.info.threshold  # which every answer is held against
-        return found
+        served = self.models.find(model, deadline, system)
+        with _bad_model_explained():
+            _ = served.info.threshold  # raises BadModel for one that is not a number
+        return served
 
     def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
-        """The configured model of `system` as Triton has it now; raise ServingError where it is not ready."""
+        """Return the configured model of `system` as Triton has it now.
+
+        Raise ServingError if it is not ready.
+        """
         return self.models.find(self.models.configured[system], deadline, system, afresh=True).info
 
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
-        """The model of that name; where none is named, `streaming` if the configured one answers whole."""
-        found = self.find(model, deadline, system)
-        if found.info.decoupled or model:
-            return found
+        """Find `model`; without a name, `streaming` if the configured model does not stream."""
+        served = self.find(model, deadline, system)
+        if served.info.decoupled or model:
+            return served
         try:
             return self.find(streaming, deadline, system)
         except (ModelNotReady, UnknownModel):
-            return found
+            return served
 
     def guarded(
         self, model: ReadyModel, example: bytes, deadline: Deadline
     ) -> AbstractContextManager[dict[str, float]]:
-        """Around a question: a picture is looked at, as any is, and has a place while it is answered."""
+        """Return a context manager for a request: it checks a picture and limits slow decoding meanwhile."""
         is_picture = model.system.example_kind == "picture"
         return self._decoding.guarded(example, deadline) if is_picture else contextlib.nullcontext({})
 
@@ -137,26 +143,26 @@ class Generator:
         deadline: Deadline,
         request_id: str,
     ) -> list[GeneratedText]:
-        """Return the answers: as rows of requests if the model answers whole, else one after another."""
+        """Return the answers; examples share requests if the model answers whole, else each has its own."""
         if model.info.decoupled:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
             ]
         rows = [_inputs(model, example, options) for example in examples]
-        found: list[GeneratedText] = []
+        answers: list[GeneratedText] = []
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
             with _explained(model):
                 outputs = self._triton.infer(model.info.target, together, deadline, request_id).outputs
-            found += [
+            answers += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))
             ]
-        return found
+        return answers
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
-        """The model configured for `system`, if it answers; raise ServingError."""
+        """Return the model configured for `system` if it answers its sample; else raise ServingError."""
         model = self.find("", deadline, system)
         answer = joined(self.pieces(model, model.system.sample(), {}, deadline, "readyz"))
         if not answer.text.strip():
@@ -169,16 +175,16 @@ def _explained(model: ReadyModel) -> AbstractContextManager[None]:
 
 
 def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
-    """The whole answer that `pieces` are."""
-    found = [piece for piece in pieces if piece] or [GeneratedText("")]
-    last = found[-1]
-    text = "".join(piece.text for piece in found)
+    """Join `pieces` into the whole answer."""
+    parts = [piece for piece in pieces if piece] or [GeneratedText("")]
+    last = parts[-1]
+    text = "".join(piece.text for piece in parts)
     return GeneratedText(text, last.tokens, last.score, sentences=last.sentences)
 
 
 def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
     try:
-        with _said_of_model():
+        with _bad_model_explained():
             return model.system.request_inputs(example, model.info, options)
     except TooMuch as exc:
         raise RefusedRequest("too_many_sentences", str(exc)) from exc
@@ -187,7 +193,7 @@ def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
 
 
 @contextlib.contextmanager
-def _said_of_model() -> Iterator[None]:
+def _bad_model_explained() -> Iterator[None]:
     try:
         yield
     except BadModel as exc:
@@ -208,11 +214,14 @@ def several(
     options: Options,
     deadline: Deadline,
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
-    """The answers to these examples, which are asked together, and the time that all of it took."""
+    """Ask about the examples together; return their answers and the time that all of them took."""
     g.model = model.info.name
     started = time.perf_counter()
-    found = generator.answers(model, examples, options, deadline, request_id())
-    answers = [with_warning(model.system, *each) for each in zip(examples, found, strict=True)]
+    plain_answers = generator.answers(model, examples, options, deadline, request_id())
+    answers = [
+        with_warning(model.system, example, answer)
+        for example, answer in zip(examples, plain_answers, strict=True)
+    ]
     phases = phases_ms({"triton": (time.perf_counter() - started) * 1000})
     return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases)
 
@@ -225,7 +234,7 @@ def one(
     deadline: Deadline,
     asked_as: str,
 ) -> tuple[GeneratedText, dict[str, float]]:
-    """The answer and its phases in milliseconds, for a thread without a request too."""
+    """Return the answer and its phases in milliseconds; works in a thread without a request."""
     with generator.guarded(model, example, deadline) as before:
         started = time.perf_counter()
         (answer,) = generator.answers(model, [example], options, deadline, asked_as)
@@ -249,7 +258,7 @@ def in_pieces(
     deadline: Deadline,
     tell: Tell | None = None,
 ) -> Response:
-    """Server-sent events, each as soon as it is there."""
+    """Stream the answer as server-sent events."""
     g.model = model.info.name
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_place())
@@ -257,7 +266,7 @@ def in_pieces(
         started = time.perf_counter()
         pieces = generator.pieces(model, example, options, deadline, request_id())
         held.callback(pieces.close)
-        # What goes wrong before the first piece, or a silence, has a status of its own.
+        # An error before the first piece, or before a silence, still sets the status.
         first = list(itertools.islice(pieces, 1))
         parts = _parts(model, example, itertools.chain(first, pieces), started, inner, tell or generated)
         return streamed(parts, held.pop_all(), EVENTS)
@@ -273,19 +282,19 @@ def _parts(
 ) -> Parts:
     metrics: Metrics = current_app.extensions["metrics"]
     counted, name = metrics.of_system[model.system.name], model.info.name
-    found: list[GeneratedText] = []
+    answered: list[GeneratedText] = []
     last = started
     for piece in pieces:
         if piece is None:
             yield None
             continue
         now = time.perf_counter()
-        counted["piece_seconds" if found else "first_piece_seconds"].labels(name).observe(now - last)
+        counted["piece_seconds" if answered else "first_piece_seconds"].labels(name).observe(now - last)
         inner.setdefault("first_piece", (now - last) * 1000)
         last = now
-        found.append(piece)
+        answered.append(piece)
         yield schemas.Piece(text=piece.text)
-    answer = with_warning(model.system, example, joined(iter(found)))
+    answer = with_warning(model.system, example, joined(iter(answered)))
     inner["triton"] = (time.perf_counter() - started) * 1000
     yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
 
@@ -328,17 +337,17 @@ def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationT
     }
 
 
-def generated(*found: Any) -> schemas.Generated:
-    return schemas.Generated(**facts(*found))
+def generated(*answer: Any) -> schemas.Generated:
+    return schemas.Generated(**facts(*answer))
 
 
 def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Response:
-    """The answer whose parts are `parts`; `held` is closed at its end, however that comes."""
+    """Return a response that streams `parts` and closes `held` when it ends, for whatever reason."""
     written = stream_with_context(_written(parts, held, content_type))
     response = Response(written, content_type=content_type)
     response.call_on_close(held.close)  # also where nobody reads a single part
     response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Accel-Buffering"] = "no"  # nginx would keep the parts until there are many
+    response.headers["X-Accel-Buffering"] = "no"  # else nginx would buffer the parts
     return response
 
 
@@ -353,7 +362,7 @@ def _written(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Ite
 
 
 def _text(part: schemas.Schema | None, content_type: str) -> str:
-    """A line, or a server-sent event: in a silence a comment, which finds out if the client is there."""
+    """Write a part as a line or an event; a silence is a comment, which detects a disconnected client."""
     if part is None:
         return ":\n\n" if content_type == EVENTS else ""
     text = part.model_dump_json(exclude_none=True) + "\n"

@@ -1,7 +1,7 @@
-"""Everything that can go wrong for somebody who asks, with its HTTP status and its code.
+"""The errors that clients see, each with its HTTP status and its code.
 
-Every one is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the
-client prefers; so are Flask's own 404, 405 and 500. The 429s and 503s say when to try again.
+Each error is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the client
+prefers. Flask's own 404, 405 and 500 are answered in the same way. A 429 or 503 says when to try again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from app.core.settings import Settings
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 RETRY_AFTER_S: Final = 2
-# How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
+# The message of a served model that could not decode: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
 _DECODING_FAILED: Final = re.compile(
     r"row \d{1,9} of \d{1,9}: (?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
 )
 
 
 class ServingError(Exception):
-    """The message is for the person who asked: what is wrong and what to do."""
+    """An error whose message tells the visitor what is wrong and what to do."""
 
     status = 500
     code = "internal"
@@ -101,14 +101,14 @@ class UnknownModel(ServingError):
 
 
 class TooManyRequests(ServingError):
-    """More than the rate limit lets through."""
+    """The client exceeded its rate limit."""
 
     status = 429
     code = "too_many_requests"
 
 
 class Overloaded(ServingError):
-    """`at` says what there is too much of, for the counts of refusals."""
+    """The server has too much to do; `at` labels the cause in the count of refusals."""
 
     status = 503
     code = "overloaded"
@@ -127,18 +127,22 @@ class InferenceFailed(ServingError):
 
 
 class RefusedByModel(InferenceFailed):
-    """The request is at fault: its picture, or what we believe the model takes."""
+    """The model refused the request: for its picture, or because its inputs have changed."""
 
 
 def refused_picture(error: RefusedByModel) -> BadPicture | None:
     """Return the error that a decoding model reported about a picture, if it did."""
-    said = _DECODING_FAILED.search(str(error))
-    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.STATUSES else None
+    reported = _DECODING_FAILED.search(str(error))
+    return (
+        BadPicture(reported["code"], reported["reason"])
+        if reported and reported["code"] in BadPicture.STATUSES
+        else None
+    )
 
 
 @contextmanager
 def refusals_explained() -> Iterator[None]:
-    """Around a question whose picture the model decodes: who is at fault where that is refused."""
+    """Turn the refusal of a model that decodes into the error of the picture or of the request."""
     try:
         yield
     except RefusedByModel as exc:
@@ -146,7 +150,7 @@ def refusals_explained() -> Iterator[None]:
 
 
 class TritonUnavailable(ServingError):
-    """Nobody answers at Triton's address."""
+    """No server answers at Triton's address."""
 
     status = 503
     code = "triton_unavailable"
@@ -154,7 +158,7 @@ class TritonUnavailable(ServingError):
 
 
 class ModelNotReady(ServingError):
-    """Triton is there, the model is not, or not yet."""
+    """Triton answers, but the model is not loaded, or not yet."""
 
     status = 503
     code = "model_not_ready"
@@ -184,7 +188,7 @@ class TritonTooSlow(ServingError):
 
 
 class VisitorLeft(ServingError):
-    """Nobody reads it; the number is the one that nginx made known."""
+    """The client has disconnected; nginx introduced this status."""
 
     status = 499
     code = "client_left"
@@ -195,7 +199,7 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 
 def for_visitor(exc: BaseException) -> ServingError:
-    """The error that a visitor sees for `exc`; an unexpected one is logged, and its details are not shown."""
+    """Return the error that a visitor sees for `exc`; details of an unexpected one are only logged."""
     if isinstance(exc, ServingError):
         error = exc
     elif isinstance(exc, PictureError):

@@ -1,9 +1,8 @@
-"""The host names that the app answers to, trusted proxies, and what other sites' pages may do (CORS).
+"""The app's host names, trusted proxies, and the rights of other sites' pages (CORS).
 
-A page of another site can have a visitor's browser send a form here, which needs no CORS. It can also have
-its own name lead here (DNS rebinding), and is then one site with this app to the browser. So the app
-answers only to its own names, and takes what is not a plain GET only where no page of another origin sent
-it.
+A page of another site can make a visitor's browser send a form here, which needs no CORS. Its site can also
+point its own name here (DNS rebinding); the browser then takes both for one site. So the app answers only to
+its own names. It refuses requests other than GET, HEAD and OPTIONS from pages of another origin.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def _is_own_host(names: tuple[str, ...], host: str | None, bound: str) -> bool:
-    """Return whether a request is for one of `names`, for localhost, or for an address of the app.
+    """Return True if a request is for one of `names`, for localhost, or for an address of the app.
 
     `.b.c` means b.c and all names below it. Flask's own TRUSTED_HOSTS refuses capitals, IPv6 addresses, and
     the address that the app listens at: 7 of the 21 cases in tests/unit/test_other_sites.py. Another site can
-    have its name lead here, but no address: an app that listens at all addresses answers to any of them.
-    A request without the header, as in HTTP/1.0, comes from no browser.
+    point its name here, but not an address. So an app that listens at all addresses answers to any address.
+    A request without the header, as in HTTP/1.0, does not come from a browser.
     """
     if host is None:
         return True
@@ -75,9 +74,9 @@ def _is_own_host(names: tuple[str, ...], host: str | None, bound: str) -> bool:
     for own in map(str.lower, ("localhost", *names)):
         if name == own.lstrip(".") or (own[0] == "." and name.endswith(own)):
             return True
-    asked, listens = _address(name), _address(bound)
-    return asked is not None and (
-        asked.is_loopback or (listens is not None and (listens.is_unspecified or listens == asked))
+    requested, bound_to = _address(name), _address(bound)
+    return requested is not None and (
+        requested.is_loopback or (bound_to is not None and (bound_to.is_unspecified or bound_to == requested))
     )
 
 
@@ -101,8 +100,9 @@ def _wrong_host(host: str) -> str:
 def _is_of_another_site(host: str | None, site: str | None, origin: str) -> bool:
     """Return True if a page of another origin sent this request.
 
-    Browsers say so over TLS and on localhost, and no script can change it; elsewhere the page's origin has to
-    have the name that is asked for. A page of another port or subdomain (`same-site`) is another program's.
+    Over TLS and on localhost, browsers send Sec-Fetch-Site, which scripts cannot change. Otherwise the
+    page's origin has to match the request's host. A page of another port or subdomain (`same-site`) counts
+    as another site.
     """
     if site:
         return site not in ("same-origin", "none")
@@ -116,7 +116,7 @@ def _is_allowed(origin: str, origins: tuple[str, ...]) -> bool:
 
 
 def _share(response: Response, origins: tuple[str, ...]) -> Response:
-    """Let scripts of other sites' pages read the API's answers; cookies are never asked for."""
+    """Let scripts of allowed origins read the API's answers, without cookies."""
     if not request.path.startswith(API):
         return response
     response.vary.add("Origin")

@@ -1,8 +1,8 @@
-"""Shared by every request and response: an id, security headers, JSON or HTML, caching, compression.
+"""Common parts of requests and responses: an id, security headers, JSON or HTML, caching, compression.
 
-Static files are cached for good under their hash. Flask-Compress compresses too, with zstd and a cache of its
-own, and takes longer for the small answers that need none (docs/measuring.md); here these are a few lines,
-and brotli is a dependency of Triton's client.
+Static files are cached forever under their hash. Flask-Compress, with zstd and its own cache, takes longer
+for the small answers that need no compression (docs/measuring.md). Here compression takes a few lines, and
+Triton's client depends on brotli anyway.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ HEADERS: Final = tuple(
         "Content-Security-Policy": CONTENT_POLICY,
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
-        # Other sites are told nothing. With `no-referrer` the page's own form has the origin `null`.
+        # Send other sites no referrer. With `no-referrer` the page's own form would have the origin `null`.
         "Referrer-Policy": "same-origin",
-        # Taking a photo through a file input needs no permission; a camera in the page would be its own.
+        # Taking a photo through a file input needs no permission; a camera view in the page would.
         "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
@@ -59,8 +59,8 @@ HEADERS: Final = tuple(
 _TEXT: Final = ("text/", "application/json", "application/javascript", "image/svg+xml")
 # Below this, compressing saves no packet.
 _MIN_BYTES: Final = 600
-# As much as gunicorn takes from a socket at once: of a smaller piece it keeps the rest, and copies that again
-# for every piece that is read of it.
+# As much as gunicorn reads from a socket at once. It keeps the rest of a smaller piece, and copies that rest
+# again for every piece that is read.
 _FORM_CHUNK_BYTES: Final = 1 << 20
 _Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 _FOREVER: Final = "public, max-age=31536000, immutable"
@@ -72,10 +72,10 @@ View = TypeVar("View", bound=Callable[..., Any])
 class Marks:
     """Properties of a view, set by `marked`: admission, charging and the like."""
 
-    admitted: Literal["", "photos", "texts", "heat maps"] = ""  # works on a body in the turns of this kind
+    admitted: Literal["", "photos", "texts", "heat maps"] = ""  # waits in the queue of this kind
     charged: bool = False  # counts against the rate limit, as every route of the API does
-    open: bool = False  # of the API, and neither counted nor guarded by a key
-    probe: bool = False  # asked again and again: logged only where something is wrong
+    open: bool = False  # a route of the API without rate limit and key
+    probe: bool = False  # polled: logged only if something is wrong
 
 
 _UNMARKED: Final = Marks()
@@ -104,7 +104,7 @@ def since_start_ms() -> float:
 
 
 def phases_ms(inner: Mapping[str, float], wait_ms: float | None = None) -> dict[str, float]:
-    """The phases of `inner` with those of the request round them, which ends now, in their order."""
+    """Return the phases of the request that ends now, in order, with `inner` between its own."""
     in_line_ms = float(g.get("line_ms", 0.0))
     waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
     return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": since_start_ms()}
@@ -125,14 +125,14 @@ def render(
 
 
 def as_json(body: BaseModel | Mapping[str, Any]) -> Response:
-    """A schema is written by pydantic itself, since a dict between costs as much again."""
+    """Answer with `body` as JSON. Pydantic writes a schema directly: a dict in between doubles the cost."""
     if isinstance(body, BaseModel):
         return Response(body.model_dump_json(exclude_none=True) + "\n", mimetype=JSON)
     return jsonify(body)
 
 
 def unstored(body: BaseModel) -> Response:
-    """An answer of the API, which is of this moment."""
+    """Answer with `body` as JSON that clients must not store."""
     response = as_json(body)
     response.headers["Cache-Control"] = "no-store"
     return response
@@ -154,11 +154,11 @@ def _layout() -> str | None:
 
 
 class FormParser(FormDataParser):
-    """A form read by `multipart` and not by werkzeug, which takes twenty times as long for a photo.
+    """Read forms with `multipart`: werkzeug takes twenty times as long for a photo.
 
-    werkzeug looks for the boundary with a regular expression, byte by byte; `multipart` by `bytes.find`
-    (docs/measuring.md). A malformed form reads as empty, as with werkzeug; one of too many parts, or with
-    too long a text, is too large.
+    werkzeug looks for the boundary with a regular expression, `multipart` with `bytes.find`
+    (docs/measuring.md). A malformed form reads as empty, as with werkzeug. A form with too many parts, or
+    with a text that is too long, is refused as too large.
     """
 
     def parse(
@@ -175,7 +175,7 @@ class FormParser(FormDataParser):
             (options or {}).get("boundary", ""),
             buffer_size=_FORM_CHUNK_BYTES,
             part_limit=self.max_form_parts or math.inf,
-            spool_limit=math.inf,  # in memory, all of it
+            spool_limit=math.inf,  # keep all of it in memory
             memory_limit=math.inf,
         )
         try:
@@ -197,15 +197,15 @@ class FormParser(FormDataParser):
 
 
 class UploadRequest(Request):
-    """A request whose files stay in memory, where the byte cap keeps them small."""
+    """A request that keeps its files in memory; the limit on bytes keeps them small."""
 
     form_data_parser_class = FormParser
 
 
 class FlaskApp(Flask):
-    """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is.
+    """Flask without its check, before each call of a view or hook, for coroutines: the app has none.
 
-    Every answer is given `HEADERS` behind werkzeug, which would check each of them each time.
+    `HEADERS` are added to each response below werkzeug, which would validate each header each time.
     """
 
     request_class = UploadRequest
@@ -215,9 +215,9 @@ class FlaskApp(Flask):
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-            given = {name for name, _ in headers}
+            names = {name for name, _ in headers}
             return start_response(
-                status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
+                status, headers + [header for header in HEADERS if header[0] not in names], *exc_info
             )
 
         return super().wsgi_app(environ, start)
@@ -251,8 +251,8 @@ def init_app(app: Flask, _: Settings) -> None:
 
 def _begin() -> None:
     g.started = time.perf_counter()
-    given = request.headers.get("X-Request-ID", "")
-    g.request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+    sent_id = request.headers.get("X-Request-ID", "")
+    g.request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else os.urandom(16).hex()
 
 
 def _check_parameters() -> None:
@@ -280,7 +280,7 @@ def _compressed(response: Response) -> Response:
     response.set_data(compress(response.get_data(), encoding))
     response.headers["Content-Encoding"] = encoding
     if etag := response.get_etag()[0]:
-        response.set_etag(etag, weak=True)  # the bytes are not those that it was made for
+        response.set_etag(etag, weak=True)  # the compressed bytes differ from those of the tag
     return response
 
 

@@ -1,7 +1,7 @@
-"""Logs as lines of JSON, where LOG_FORMAT=json: one for each request, and whatever else is said.
+"""Logs as lines of JSON if LOG_FORMAT=json: one line for each request, and one for each other message.
 
-A request's line has its id, which Triton and the answer have too, the route's pattern and not its path,
-status, code of the error, milliseconds and the model: nothing of the photo, its name, keys or who asked.
+A request's line has its id, which Triton and the answer have too, the route's pattern instead of the path,
+status, error code, milliseconds and model. It has nothing about the photo, its name, keys or the client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _requests: Final = logging.getLogger("app.requests")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line, in which nothing that a visitor sent can begin another."""
+    """Format a record as one line, which text from a visitor cannot break."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def gunicorn_config() -> dict[str, Any]:
-    """Have gunicorn, and everything under it, log through JsonLines."""
+    """Return the logging config with which gunicorn and the app log through JsonLines."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -50,7 +50,11 @@ def gunicorn_config() -> dict[str, Any]:
         "root": {"level": "INFO", "handlers": ["out"]},
         "loggers": {
             "gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False},
-            "gunicorn.access": {"level": "CRITICAL", "handlers": [], "propagate": False},  # ours says more
+            "gunicorn.access": {
+                "level": "CRITICAL",
+                "handlers": [],
+                "propagate": False,
+            },  # the app's own line has more
         },
     }
 

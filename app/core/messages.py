@@ -1,7 +1,7 @@
 """All text of the pages, from app/texts.toml: to translate the pages, translate that file.
 
-Templates write `t('id')`, or `t('id', name=value)` where the text has a `{name}`. Text and values are shown
-as text, never taken for markup.
+Templates write `t('id')`, or `t('id', name=value)` if the text has a `{name}`. Texts and values are escaped,
+so neither is read as markup.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TEXTS: Final[dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
 def t(text_id: str, **values: object) -> str:
-    """The text with that id and its values; an unknown id raises KeyError instead of showing nothing."""
+    """Return the text of this id with its values; raise KeyError for an unknown id."""
     text = TEXTS[text_id]
     return text.format(**values) if values else text
 
 
 def starting_with(prefix: str) -> dict[str, str]:
-    """The texts whose ids start with `prefix`, by the rest of their ids: what a script is given."""
+    """Return the texts of a script: those whose ids start with `prefix`, by the rest of their ids."""
     return {key[len(prefix) :]: text for key, text in TEXTS.items() if key.startswith(prefix)}
 
 
 def soft(text: str) -> Markup:
-    """A name that may break after `_`, `-`, `/` and `.`, so that no line breaks inside a word."""
+    """Let a name break after `_`, `-`, `/` and `.`, so that lines do not break inside a word."""
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[_/.-])(?=.)", text))
 
 

@@ -1,4 +1,4 @@
-"""Counters for Prometheus, added up over all workers where gunicorn runs several."""
+"""Metrics for Prometheus, summed over all workers of gunicorn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
-# A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
+# The first labels of a model have their own series, about a dozen lines each. All others share one series.
 MOST_LABELS: Final = 100
 OTHER: Final = "other"
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -29,7 +29,7 @@ _Live: Final = partial(Gauge, multiprocess_mode="livesum")
 _Newest: Final = partial(Gauge, multiprocess_mode="livemostrecent")
 _Latest: Final = partial(Gauge, multiprocess_mode="livemax")
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
-# What is counted of the web, and of each kind of system; the names begin with "web" or the system's prefix.
+# Metrics of the web and of each kind of system. The names begin with "web" or the system's prefix.
 _OF_THE_WEB: Final[_Table] = {
     "requests_total": (Counter, "Requests answered, by route and status", ["route", "method", "status"]),
     "request_seconds": (_Times, "Time from the end of a request's headers to its answer", ["route"]),
@@ -91,7 +91,7 @@ _OF_TEXTS: Final[_Table] = {
 
 class Metrics:
     def __init__(self, systems: Iterable[System] = ()) -> None:
-        self._registry = CollectorRegistry()  # of one app, so that a process may have several
+        self._registry = CollectorRegistry()  # one per app, so that a process may have several apps
         self.of_system = {
             system.name: self._made(
                 re.sub(r"\W", "_", system.metrics_prefix),
@@ -127,7 +127,7 @@ class Metrics:
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"
-        # Any word may come as a method: no label has a value that a client chooses.
+        # Clients may send any word as a method, and must not choose the values of labels.
         method = request.method if request.method in _METHODS else OTHER
         self.observe_request(route, method, response.status_code, since_start_ms() / 1000)
         return response

@@ -1,4 +1,4 @@
-"""Settings from the environment, checked once. docs/settings.md is the list for people."""
+"""Settings from the environment, validated once; docs/settings.md lists them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gourmet.client.address import FORMS, Address
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.registry import load_all
 
-# For refusals, health and metrics, whatever else there is to do.
+# Always free for refusals, health and metrics.
 _SPARE_THREADS: Final = 8
 _HOST: Final = r"^(\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\])$"
 _ORIGIN: Final = r"^(\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?)$"
@@ -37,7 +37,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Rate:
-    """A number of photos or other requests in a number of seconds; all may come at once."""
+    """A number of photos or other requests in a number of seconds; they may all arrive at once."""
 
     requests: int
     seconds: int
@@ -45,12 +45,12 @@ class Rate:
 
 def _address(value: str) -> str:
     try:
-        at = Address.of(value)
+        address = Address.of(value)
     except UsageError:
-        said = {"refused": value.rpartition("@")[2]}  # before it may be a password
-        raise PydanticCustomError("address", "is not an address", said) from None
-    at.tls()  # these two raise what is not usable of the environment
-    at.authorization()
+        context = {"refused": value.rpartition("@")[2]}  # the part before the @ may be a password
+        raise PydanticCustomError("address", "is not an address", context) from None
+    address.tls()  # these two raise errors for unusable variables of the environment
+    address.authorization()
     return value
 
 
@@ -65,8 +65,8 @@ def _rate(value: Any) -> Any:
 
 def _redis(value: str) -> str:
     if not re.fullmatch(r"rediss?://([^\s/?#@]*@)?[^\s/?#@]+(/\d*)?(\?[^\s@]*)?", value):
-        said = {"refused": value.rpartition("@")[2]}  # before it may be a password
-        raise PydanticCustomError("redis", "is not the address of a Redis", said)
+        context = {"refused": value.rpartition("@")[2]}  # the part before the @ may be a password
+        raise PydanticCustomError("redis", "is not the address of a Redis", context)
     return value
 
 
@@ -81,9 +81,9 @@ def _split(value: Any) -> Any:
 
 
 class Settings(BaseModel, frozen=True, allow_inf_nan=False):
-    """`VARIABLES` has the environment's name of each but `models`, whose names the systems say.
+    """The app's settings. `VARIABLES` has their environment variables; each system names that of its model.
 
-    A description is what to give where a value was refused.
+    A field's description tells what to give instead of a refused value.
     """
 
     triton_url: Annotated[str, AfterValidator(_address)] = Field(
@@ -97,7 +97,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     triton_metrics_url: Annotated[str, StringConstraints(pattern=r"https?://\S+|")] = Field(
         "", description="the address of Triton's metrics, such as http://localhost:8002/metrics"
     )
-    # By the system's name, the model that answers where no other is asked for; every system has one.
+    # The default model of each system, by the system's name.
     models: Mapping[str, str] = Field(default_factory=dict, validate_default=True)
     served_models: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
     max_upload_mb: float = Field(10.0, ge=0.01, le=100)
@@ -163,7 +163,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @property
     def max_sandboxed(self) -> int:
-        """Return how many photos at work may be decoded in other processes."""
+        """Return the maximum of photos that other processes decode at a time."""
         return max(1, self.max_at_work // 2)
 
     @property
@@ -186,8 +186,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
-        """The settings in `env`; a variable that is missing or empty leaves the default."""
-        given: dict[str, Any] = {
+        """Read the settings from `env`; a missing or empty variable keeps the default."""
+        values: dict[str, Any] = {
             name: text for name, variable in VARIABLES.items() if (text := env.get(variable, "").strip())
         }
         models: dict[str, str] = {}
@@ -200,7 +200,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
                             f"{system.model_variable} is {model!r}: give the name of a served model, "
                             f"such as {system.default_model}"
                         )
-            return cls(models=models, **given)
+            return cls(models=models, **values)
         except GourmetError as exc:
             raise SettingsError(str(exc)) from exc
         except ValidationError as exc:
@@ -215,7 +215,7 @@ VARIABLES: Final = {name: name.upper() for name in Settings.model_fields if name
 def _refused(exc: ValidationError) -> SettingsError:
     first = exc.errors()[0]
     name = str(first["loc"][0])
-    # A key stays out of the message, which ends in a log.
+    # The message is logged, so it must not have a key.
     refused = first.get("ctx", {}).get("refused", first["input"])
     value = f"{refused!r}" if name != "api_keys" else "one that is too short or has odd characters"
     wanted = Settings.model_fields[name].description

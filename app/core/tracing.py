@@ -39,7 +39,7 @@ def init_app(app: Flask, _: Settings) -> None:
     configured = any(os.environ.get(name) for name in _ENDPOINTS)
     if not configured or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
-    # The attributes' present names (`http.request.method`); the instrumentation's default are older ones.
+    # Use the current attribute names (`http.request.method`); the instrumentation defaults to older ones.
     os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
     try:
         from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
@@ -72,13 +72,13 @@ def init_app(app: Flask, _: Settings) -> None:
 
 @contextmanager
 def span(name: str, **attributes: str | int) -> Iterator[None]:
-    """A span around a part of a request, within the span that is open in this thread."""
+    """Open a span around a part of a request, within the current span of this thread."""
     with _tracer.start_as_current_span(name, attributes=attributes) if _tracer else nullcontext():
         yield
 
 
 def traceparent() -> dict[str, str]:
-    """The header with which a server continues the trace."""
+    """Return the header with which a server continues the trace."""
     headers: dict[str, str] = {}
     if _tracer is not None:
         from opentelemetry.propagate import inject
@@ -88,14 +88,14 @@ def traceparent() -> dict[str, str]:
 
 
 def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """Return `call` for other threads, within the span that is open in this one."""
+    """Return `call` for other threads, within the current span of this thread."""
     here = copy_context()
     # Only one thread at a time may run in a context, so each call has a copy.
     return lambda *args, **kwargs: here.copy().run(call, *args, **kwargs)
 
 
 def _name_span() -> None:
-    """Name the request's span for its route: a path may hold anything."""
+    """Name the request's span after its route, since a path may contain anything."""
     from opentelemetry.trace import format_trace_id, get_current_span
 
     span = get_current_span()

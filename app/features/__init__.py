@@ -1,7 +1,7 @@
 """Features of the app: one module each, with its page, routes, schemas and navigation entry.
 
-This list is the only place that names them; their pages stand in the navigation in its order. Each `add`
-adds its blueprint, its addresses of the API and what its templates need, and tells its links.
+`FEATURES` is the only list of them, in the order of the navigation. Each `add` registers a blueprint, API
+routes and template variables, and returns the feature's navigation entries.
 """
 
 from typing import Final
@@ -36,6 +36,6 @@ FEATURES: Final = (
     lab.add,
     api.add,
 )
-# The systems that have a page of their own; any other of pictures has a generic one. The first is what the
-# app is about: it answers where a request names none.
+# Systems with their own page. Other picture systems have a generic page. The first one is the main system:
+# it answers requests that name no system.
 OWN_PAGES: Final = (food.ABOUT, digits.ABOUT, translate.ABOUT, caption.ABOUT)

@@ -1,7 +1,7 @@
-"""The page on which sentences about photos grow, and /api/v1/caption for one photo or several.
+"""The caption page, and /api/v1/caption for one photo or several.
 
-Captions take turns with texts and not with photos: a turn lasts as long as words are made, for which nobody
-who has a photo classified should wait.
+Captions share the admission queue of texts and not of photos. A caption holds its place while its words are
+made, and requests that classify a photo should not wait for that.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)
-    # As many as photos have, which several captions do not keep waiting.
+    # As many threads as photos have, and separate ones, so that captions do not delay photos.
     threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="caption")
-    # What scripts say in other words on this page.
+    # Texts of the scripts that differ on this page.
     own_texts = starting_with("caption.js.")
 
     @routes.get("/caption")
@@ -69,7 +69,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.post("/caption")
     @marked(admitted="texts", charged=True)
     def form() -> Response:
-        """Without a script: one photo, and its caption on a page of its own."""
+        """Caption one photo, sent by the form without scripts, and show the caption on its own page."""
         photo = form_photo(settings)
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find("", deadline, SYSTEM.name)
@@ -80,9 +80,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @services.api.post("/caption", endpoint="caption")
     @marked(admitted="texts")
     def caption() -> Response:
-        """A sentence about each of these photos."""
-        photos, chosen, asked = photos_and_more(settings, CaptionRequest)
-        options, stream = _options(asked)
+        """Caption each photo of the request."""
+        photos, chosen, fields = photos_and_more(settings, CaptionRequest)
+        options, stream = _options(fields)
         if settings.rate_limit:
             count_photos(current_app, len(photos))
         deadline, asked_as = deadline_of_request(settings.generate_deadline_s), request_id()
@@ -99,8 +99,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         def ask(photo: bytes) -> tuple[GeneratedText, Mapping[str, float]]:
             return text_calls.one(generator, model, photo, options, deadline, asked_as)
 
-        def tell(found: GeneratedText, timings: Mapping[str, float], name: str | None) -> Captioned:
-            return _caption(model, found, text_calls.observed(model, found.tokens, timings), name)
+        def tell(answer: GeneratedText, timings: Mapping[str, float], name: str | None) -> Captioned:
+            return _caption(model, answer, text_calls.observed(model, answer.tokens, timings), name)
 
         return answer_each(photos, ask, tell, deadline, threads)
 
@@ -121,10 +121,14 @@ def _caption(
     )
 
 
-def _options(asked: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
-    """Return the options of the call, and whether its answer is streamed."""
-    given = {name: request.values[name] for name in ("prompt", *SYSTEM.options) if name in request.values}
+def _options(fields: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
+    """Return the options of the call, and True if its answer is streamed."""
+    from_request = {
+        name: request.values[name] for name in ("prompt", *SYSTEM.options) if name in request.values
+    }
     stream = request.values.get("stream", "0")
     if stream not in _STREAM:
         raise BadRequest(f"stream is {stream[:50]!r}; allowed: {', '.join(_STREAM)}")
-    return {**(asked.options if asked else {}), **given}, stream == "1" or bool(asked and asked.stream)
+    return {**(fields.options if fields else {}), **from_request}, stream == "1" or bool(
+        fields and fields.stream
+    )

@@ -1,4 +1,4 @@
-"""Pages for any system of pictures: compare its models, and classify with one.
+"""Pages for any picture system: compare its models, or classify with one of them.
 
 Their forms work without JavaScript.
 """
@@ -29,12 +29,12 @@ from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import PictureClassifier
 
-# One answer says little of a model's speed: of the same one, some took twenty times as long as others.
+# One answer says little about a model's speed: some answers took twenty times as long as others.
 _TURNS: Final = 5
-# The longer side of what the page shows in place of a photo of a format that the browser does not know.
+# The longer side of the JPEG that the page shows if the browser does not know a photo's format.
 _SHOWN: Final = 1600
 Timed = tuple[float, Prediction]
-# What several turns may take together: of slow models there are fewer, and one at least.
+# The time limit of all turns together. Slow models get fewer turns, but at least one.
 _ENOUGH_S: Final = 2.0
 
 
@@ -43,10 +43,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     classifier, settings = services.classifier, services.settings
 
     def model_names(default: str, system: str = "") -> list[str]:
-        """The default and what else is ready, to choose from; the default alone while Triton is away."""
+        """List the default and the ready models; only the default while Triton is away."""
         try:
             models = classifier.models(Deadline(LINK_DEADLINE_S), system or services.first_system)
-            ready = [each.info.target for each in models]
+            ready = [model.info.target for model in models]
         except ServingError:
             ready = []
         return ready if default in ready else [default, *ready]
@@ -61,13 +61,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     )
 
     def chosen() -> PictureClassifier:
-        """The system whose models are compared."""
+        """Return the system whose models are compared."""
         return services.pictures[one_of("system", services.pictures) or services.first_system]
 
     @routes.get("/compare")
     def compare() -> str:
-        brought = [each for name, each in services.pictures.items() if name not in services.own_pages]
-        comparable = [services.pictures[services.first_system], *brought]
+        generic = [system for name, system in services.pictures.items() if name not in services.own_pages]
+        comparable = [services.pictures[services.first_system], *generic]
         return services.page("compare.html", chosen(), comparable=comparable)
 
     @routes.post("/compare")
@@ -81,24 +81,29 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise ModelNotReady(settings.models[system.name], [])
         if settings.rate_limit:
             count_photos(current_app, min(len(models) * _TURNS, settings.rate_limit.requests))
-        found, turns = _ask_in_turns(classifier, models, data, deadline)
-        errors = [answer for answer in found if isinstance(answer, ServingError)]
-        if len(errors) == len(found):
+        answers_by_model, turns = _ask_in_turns(classifier, models, data, deadline)
+        errors = [answer for answer in answers_by_model if isinstance(answer, ServingError)]
+        if len(errors) == len(answers_by_model):
             raise errors[0]
-        rows = [_row(*each) for each in zip(models, found, strict=True)]
-        said = verdict(rows, system.subject)
+        rows = [_row(model, answers) for model, answers in zip(models, answers_by_model, strict=True)]
+        sentence = verdict(rows, system.subject)
         note = t("compare.measured", turns=turns)
         if system.name == services.first_system:
             note = f"{t('compare.forms')} {note}"
-        body = {"verdict": said, "note": note, "default": settings.models[system.name], "results": rows}
+        body = {"verdict": sentence, "note": note, "default": settings.models[system.name], "results": rows}
         return render(
-            "compare_result.html", lambda: body, rows=rows, verdict=said, note=note, subject=system.subject
+            "compare_result.html",
+            lambda: body,
+            rows=rows,
+            verdict=sentence,
+            note=note,
+            subject=system.subject,
         )
 
     @routes.post("/thumbnail")
     @marked(admitted="photos", charged=True)
     def thumbnail() -> Response:
-        """A photo as a JPEG that any browser shows; nothing of it is kept."""
+        """Return a photo as a JPEG that any browser shows; the app does not store it."""
         photo = form_photo(settings)
         pixels = classifier.whole(photo, _SHOWN, deadline_of_request(settings.request_deadline_s))
         picture = io.BytesIO()
@@ -110,9 +115,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntry]:
-    """A page for every system of pictures that has no feature of its own."""
+    """Add a page for every picture system without its own feature."""
     routes, settings, classifier = Blueprint("pictures", __name__), services.settings, services.classifier
-    systems = {name: each for name, each in services.pictures.items() if name not in services.own_pages}
+    systems = {name: system for name, system in services.pictures.items() if name not in services.own_pages}
 
     def labels(system: PictureClassifier) -> tuple[str, ...]:
         """Return the labels of the configured model while it is ready."""
@@ -121,7 +126,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
             served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
         except ServingError:
             served = []
-        return next((each.labels for each in served if each.info.name == model), system.labels)
+        return next((version.labels for version in served if version.info.name == model), system.labels)
 
     @routes.get("/classify/<name>")
     def page(name: str) -> str:
@@ -149,30 +154,30 @@ def _ask_in_turns(
 ) -> tuple[list[list[Timed] | ServingError], int]:
     """Ask each model about a photo several times, in turns; return the answers and the number of turns.
 
-    What slows the machine for a while slows all of them; and the first answer of a model, which pays for
-    what is loaded and connected only once, is one to its sample, and is not measured.
+    Because of the turns, a slow moment of the machine affects all models. Each model first answers its sample
+    as a warm-up that is not measured, since the first request pays for loading and connecting.
     """
-    found: list[list[Timed] | ServingError] = [[] for _ in models]
+    answers_by_model: list[list[Timed] | ServingError] = [[] for _ in models]
     for model in models:
-        # A sample that cannot be used costs no more than that.
+        # A sample that cannot be used costs the warm-up only.
         with contextlib.suppress(Exception):
             _ask(classifier, model, model.system.sample(), deadline)
     started = time.monotonic()
     for turn in range(_TURNS):
         taken_s = time.monotonic() - started
         if turn and taken_s + taken_s / turn > _ENOUGH_S:
-            return found, turn
-        for place, model in enumerate(models):
-            answers = found[place]
+            return answers_by_model, turn
+        for index, model in enumerate(models):
+            answers = answers_by_model[index]
             if isinstance(answers, ServingError):
                 continue
             try:
                 answers.append(_ask(classifier, model, data, deadline))
             except BadPicture:
-                raise  # the photo's own fault: no other model would answer it
+                raise  # a fault of the photo: no other model would answer it
             except ServingError as error:
-                found[place] = error
-    return found, _TURNS
+                answers_by_model[index] = error
+    return answers_by_model, _TURNS
 
 
 def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline) -> Timed:
@@ -183,48 +188,48 @@ def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Dead
 
 
 def _row(model: ServedModel, answers: list[Timed] | ServingError) -> dict[str, Any]:
-    """The answer whose time is the median of all, or the lower of the two in the middle."""
+    """Return the answer with the median time, or with the lower one of the two in the middle."""
     about = {
         "model": {"name": model.info.name, "version": model.info.version},
         "bytes_kind": model.bytes_kind,
     }
     if isinstance(answers, ServingError):
         return {**about, **as_dict(for_visitor(answers))}
-    ordered = sorted(answers, key=lambda each: each[0])
+    ordered = sorted(answers, key=lambda timed: timed[0])
     ms, prediction = ordered[(len(ordered) - 1) // 2]
     timings = phases_ms(prediction.timings_ms)
     count(prediction, timings)
     answer = answer_of(Classified, prediction, {**timings, "total": ms}, probabilities=None).as_dict()
-    return {**about, **answer, "spread_ms": [round(ordered[place][0], 2) for place in (0, -1)]}
+    return {**about, **answer, "spread_ms": [round(ordered[index][0], 2) for index in (0, -1)]}
 
 
 def verdict(rows: Sequence[Mapping[str, Any]], subject: str) -> str:
-    """Say in one sentence whether the models that answered agree, and how sure they are."""
+    """Say in one sentence if the models that answered agree, and how sure they are."""
     answers = [row for row in rows if "error" not in row]
-    said_by = [
+    labels = [
         row["label"] if row.get("relevant", True) else t("js.irrelevant_short", subject=subject)
         for row in answers
     ]
-    (label, most), *_ = Counter(said_by).most_common()
-    # That a photo shows something else is said by a model that is sure of it.
+    (label, votes), *_ = Counter(labels).most_common()
+    # A model that denies the subject is sure of that.
     sure = sum(
         row["sure"] or not row.get("relevant", True)
-        for row, said in zip(answers, said_by, strict=True)
-        if said == label
+        for row, answered in zip(answers, labels, strict=True)
+        if answered == label
     )
     count = len(answers)
     if count == 1:
-        said = t("compare.one" if sure else "compare.one_unsure", label=label)
-    elif most == 1:
-        said = t("compare.split")
+        sentence = t("compare.one" if sure else "compare.one_unsure", label=label)
+    elif votes == 1:
+        sentence = t("compare.split")
     else:
-        agree = "all" if most == count else "most"
-        how_sure = "" if sure == most else "_some_sure" if sure else "_unsure"
-        said = t(f"compare.{agree}{how_sure}", label=label, most=most, count=count, sure=sure)
+        agree = "all" if votes == count else "most"
+        how_sure = "" if sure == votes else "_some_sure" if sure else "_unsure"
+        sentence = t(f"compare.{agree}{how_sure}", label=label, most=votes, count=count, sure=sure)
     missing = len(rows) - count
-    return f"{said} {t('compare.missing', count=missing)}" if missing else said
+    return f"{sentence} {t('compare.missing', count=missing)}" if missing else sentence
 
 
 def _slug(label: str) -> str:
-    """The name of a class's picture in classes.svg."""
+    """Return the name of a class's picture in classes.svg."""
     return re.sub(r"[^a-z]+", "-", label.lower())

@@ -1,8 +1,7 @@
-"""Visitors' corrections, kept where the operator wants to learn from them by `gourmet learn-more`.
+"""Visitors' corrections, stored if the operator wants to learn from them with `gourmet learn-more`.
 
-They lie in a folder as `SYSTEM/LABEL/PICTURE.jpg`. A picture is kept as the models see it, a small square,
-without its name or anything else that its file said. A photo has one label, the last one that was given; its
-name is the digest of its pixels.
+The folder has them as `SYSTEM/LABEL/PICTURE.jpg`. A picture is stored as the models see it: a small square
+without file name or metadata. A photo has one label, the latest one. Its name is the digest of its pixels.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER, folder_of
 from gourmet.runtime.files import written_aside
 
-MAX_CORRECTIONS: Final = 10_000  # of a system
+MAX_CORRECTIONS: Final = 10_000  # per system
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -42,7 +41,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @services.api.post("/corrections")
     @marked(admitted="photos")
     def correct() -> Response:
-        """Say what a photo really shows."""
+        """Store a photo with the label that it really shows."""
         sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
         allowed = (*system.labels, OTHER) if system.subject else system.labels
@@ -54,7 +53,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         deadline = deadline_of_request(settings.request_deadline_s)
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
         folder = folder_of(label, system.labels) if label in system.labels else OTHER
-        # Others' photos do not wait for a disk that hangs.
+        # Release the place first, so that photos of others do not wait for a disk that hangs.
         admission().keep_place()()
         try:
             keep(kept / system.name, folder, pixels)
@@ -70,7 +69,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def keep(folder: Path, label: str, pixels: Pixels) -> None:
-    """Put a picture into the folder of its label, and nowhere else; raise OSError or RefusedRequest."""
+    """Store a picture in the folder of its label only; raise OSError or RefusedRequest."""
     name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
     picture = io.BytesIO()
     Image.fromarray(pixels).save(picture, "JPEG", quality=92)
@@ -81,19 +80,19 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
                 "corrections_full",
                 f"{MAX_CORRECTIONS:,} corrections are kept already, which is all that this site takes",
             )
-        place = folder / label
-        place.mkdir(exist_ok=True, mode=0o700)
-        with written_aside(place / name) as aside:
+        target = folder / label
+        target.mkdir(exist_ok=True, mode=0o700)
+        with written_aside(target / name) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(picture.getvalue())
         for path in before:
-            if path.parent != place:
+            if path.parent != target:
                 path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other threads and workers from writing a correction meanwhile, if folders can be locked."""
+    """Lock the folder against other threads and workers, if it can be locked."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""The page on which a digit is drawn; without a script, a picture of one is sent by a form."""
+"""The page for drawing a digit. Without scripts, its form sends a picture of a digit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABOUT: Final = SYSTEM.name
 
 
 class Digit(Photo):
-    """Which digit one picture shows."""
+    """The digit that one picture shows."""
 
     probabilities: list[float]
 
@@ -41,7 +41,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/digits")
     def page() -> str:
-        # What scripts say in other words on this page.
+        # Texts of the scripts that differ on this page.
         own_texts = {"state_again": t("digits.state_again")}
         return services.page(
             "digits.html", SYSTEM, labels=SYSTEM.labels, away=readiness.known_problem, own_texts=own_texts
@@ -56,7 +56,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @services.api.post("/digits", endpoint="digits")
     @marked(admitted="photos")
     def read_digits() -> Response:
-        """Which digits these pictures show."""
+        """Read the digit in each picture of the request."""
         return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)

@@ -1,9 +1,8 @@
-"""POST /api/v1/explain: on which regions of a photo the answer rests, line by line as it is found out.
+"""POST /api/v1/explain: stream heat maps of the regions of a photo that matter for the answer.
 
-Each region is covered in turn and the model asked again. That needs nothing of a model but its answers, so it
-works for all that are served, whatever they are made of. A region matters by as much as the probability falls
-when it is covered with the picture's mean colour. A coarse grid comes first; a finer one, whose covers
-overlap, follows if there is time for it.
+Each region is covered in turn with the picture's mean colour, and the model is asked again. A region matters
+as much as the probability falls when it is covered. This needs only a model's answers, so it works for every
+served model. A coarse grid comes first. A finer grid, whose covers overlap, follows if there is time.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.fair_queue import FairQueue
 
-# What a client's rate is charged, or all of it where it is less.
+# A heat map's charge against the client's rate limit, unless the limit itself is lower.
 COST_PHOTOS: Final = 16
-# Covered pictures in a request to Triton: behind sixteen of them somebody else waits twice as long.
+# Covered pictures in a request to Triton. With sixteen, requests of others wait twice as long.
 _TOGETHER: Final = 4
 
 
 class Step(NamedTuple):
-    """Covers of several cells a side, one around each cell of a grid."""
+    """A pass over the photo with one cover around each cell of a grid, `cells` cells wide and high."""
 
     grid: int
     cells: int
@@ -57,7 +56,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @services.api.post("/explain")
     @marked(admitted="heat maps")
     def explain() -> Response:
-        """Which regions of this photo matter for the answer."""
+        """Stream heat maps that show which regions of the photo matter for the answer."""
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         if len(photos) != 1:
@@ -72,13 +71,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         label = one_of("label", labels)
         image = classifier.pixels(served.system, photos[0].data, deadline)
         with contextlib.ExitStack() as held:
-            # For Flask the request is over before the first line is made.
+            # Flask ends the request before the first line is made.
             held.callback(admission().keep_place())
             if settings.rate_limit:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
             before = ask(image[None])[0]
-            class_id = labels.index(label) if label else _said(before, served)
-            found = heat_maps(
+            class_id = labels.index(label) if label else _answered_column(before, served)
+            maps = heat_maps(
                 image,
                 in_turn(carried(ask), queue, deadline),
                 min(_TOGETHER, max(1, served.info.max_batch_size)),
@@ -91,29 +90,29 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 request_id=request_id(),
             )
             ends = held.pop_all()
-        return streamed(found, ends, LINES)
+        return streamed(maps, ends, LINES)
 
     return ()
 
 
-def _said(row: Floats, served: ServedModel) -> int:
-    """The column of `row` that is the model's answer: a label, or that the photo shows something else."""
+def _answered_column(row: Floats, served: ServedModel) -> int:
+    """Return the column of `row` with the model's answer: a label, or the last one for something else."""
     labels = len(served.labels)
     is_denied = len(row) > labels and 1.0 - row[labels] < served.subject_threshold
     return labels if is_denied else int(row[:labels].argmax())
 
 
 def in_turn(ask: AskRows, queue: FairQueue, deadline: Deadline) -> AskRows:
-    """One batch of all heat maps at a time, so that photos get their share too."""
+    """Return `ask` limited to one batch of all heat maps at a time, so that photos get their share."""
 
-    def asked(images: Pixels) -> Floats:
+    def ask_in_turn(images: Pixels) -> Floats:
         try:
             with queue.place(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
                 return ask(images)
         except TimeoutError:
             raise TritonTooSlow("the heat map could not be made in time") from None
 
-    return asked
+    return ask_in_turn
 
 
 def heat_maps(
@@ -124,10 +123,9 @@ def heat_maps(
     deadline: Deadline,
     **about: Any,
 ) -> Iterator[schemas.Progress | schemas.HeatMap]:
-    """The maps of `steps`, each followed by the next if that can be done before the deadline.
+    """Yield progress and the map of each step, until the next map would miss the deadline.
 
-    `ask` answers at most `at_once` pictures with their probabilities; `about` is what each map says of the
-    whole `image`.
+    `ask` returns the probabilities of at most `at_once` pictures; `about` are the fields that all maps share.
     """
     total = sum(step.grid**2 for step in steps)
     done = 0
@@ -139,8 +137,8 @@ def heat_maps(
             falls.extend(about["probability"] - ask(covered(image, step, cells))[:, about["class_id"]])
             done += len(cells)
             yield schemas.Progress(done=done, total=total)
-        each_s = (time.monotonic() - started) / done
-        final = then is None or then.grid**2 * each_s > deadline.left_s()
+        cover_s = (time.monotonic() - started) / done
+        final = then is None or then.grid**2 * cover_s > deadline.left_s()
         rows = np.reshape(falls, (step.grid, step.grid)).astype(float).round(4).tolist()
         yield schemas.HeatMap(**about, final=final, grid=step.grid, cover=step.cells / step.grid, falls=rows)
         if final:
@@ -148,7 +146,7 @@ def heat_maps(
 
 
 def covered(image: Pixels, step: Step, cells: Sequence[int]) -> Pixels:
-    """[cells, height, width, 3]: `image` once for each of `cells`, with what lies around that hidden."""
+    """Return [cells, height, width, 3]: a copy of `image` for each cell, with the cell's region covered."""
     variants = np.repeat(image[np.newaxis], len(cells), axis=0)
     colour = image.mean(axis=(0, 1)).round().astype(np.uint8)
     for variant, cell in zip(variants, cells, strict=True):

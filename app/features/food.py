@@ -1,4 +1,4 @@
-"""The page and the routes of the food classifier."""
+"""The page and routes of the food classifier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABOUT: Final = SYSTEM.name
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
-    # The photos that the pages offer, each with the name of its dish.
+    # The sample photos by file name, with the name of the dish.
     app.jinja_env.globals["food_samples"] = {
         path.name: path.stem.split("_")[1].replace("-", " ").capitalize()
         for path in sorted(SAMPLES.glob("*.jpg"))
@@ -32,7 +32,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.post("/predict")
     @marked(admitted="photos", charged=True)
     def predict() -> Response:
-        """What food is on this photo."""
+        """Classify the photo that the form sends."""
         return form_answer(services, SYSTEM.name)
 
     @routes.get("/test")

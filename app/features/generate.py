@@ -1,4 +1,4 @@
-"""POST /api/v1/generate: a text or a picture answered with a text, whole or in pieces as they are made."""
+"""POST /api/v1/generate: answer a text or a picture with a text, whole or streamed in pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.core.http import marked, unstored
 from app.core.settings import Settings
 from gourmet.contracts import ExampleKind
 
-# Several times the longest text, whose characters may be written as \\uXXXX.
+# Several times the longest text, since each character may be sent as \\uXXXX.
 _MAX_TEXT_BYTES: Final = 200_000
 
 
@@ -27,33 +27,33 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     kinds = generator.example_kinds
     if not kinds:
         return ()
-    # base64 makes four bytes of three.
+    # base64 encodes three bytes as four.
     max_bytes = 4 * settings.max_upload_bytes // 3 + WRAPPING_BYTES if "picture" in kinds else _MAX_TEXT_BYTES
 
     @services.api.post("/generate")
     @marked(admitted="texts")
     def generate() -> Response:
-        """An answer to this text or picture."""
+        """Generate a text from the text or picture of the request."""
         body = text_body(settings, max_bytes)
-        asked = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
+        fields = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
         deadline = deadline_of_request(settings.generate_deadline_s)
-        model = generator.find(chosen_model(asked.model or "", asked.version), deadline)
-        example = _example(asked, model, settings)
-        if asked.stream:
-            return text_calls.in_pieces(generator, model, example, asked.options, deadline)
-        found = text_calls.whole(generator, model, example, asked.options, deadline)
-        return unstored(generated(model, *found))
+        model = generator.find(chosen_model(fields.model or "", fields.version), deadline)
+        example = _example(fields, model, settings)
+        if fields.stream:
+            return text_calls.in_pieces(generator, model, example, fields.options, deadline)
+        answer = text_calls.whole(generator, model, example, fields.options, deadline)
+        return unstored(generated(model, *answer))
 
     return ()
 
 
-def _example(asked: schemas.GenerateRequest, model: ReadyModel, settings: Settings) -> bytes:
-    sent: ExampleKind = "picture" if asked.text is None else "text"
+def _example(fields: schemas.GenerateRequest, model: ReadyModel, settings: Settings) -> bytes:
+    sent: ExampleKind = "picture" if fields.text is None else "text"
     if sent != model.system.example_kind:
         raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")
-    if asked.picture is None:
-        return (asked.text or "").encode()
-    photo = checked(photo_of_base64(asked.picture), settings)
+    if fields.picture is None:
+        return (fields.text or "").encode()
+    photo = checked(photo_of_base64(fields.picture), settings)
     if photo.fault:
         raise photo.fault
     return photo.data

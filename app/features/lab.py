@@ -1,6 +1,6 @@
-"""The lab: what Triton does at the moment.
+"""The lab page: live statistics of Triton.
 
-The figures are what Triton counted: sums, of which a page that asks again and again makes rates itself.
+Triton counts sums. The page polls them and computes the rates.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gourmet.client.model_config import summary
 from gourmet.client.statistics import ModelStatistics, ProcessorUse, machine_use
 
 _DEADLINE_S: Final = 2.0
-# However many look, each process asks Triton twice a second at most.
+# Each process asks Triton at most twice a second, however many visitors the page has.
 _AGE_S: Final = 0.5
-# A config is another where somebody changes it, and each is a question of its own.
+# Configs rarely change, and each needs its own request to Triton.
 _CONFIGS_AGE_S: Final = 5.0
 _METRICS_WITHIN_S: Final = 1.0
 _NS_PER_MS: Final = 1e6
@@ -33,7 +33,7 @@ _UNSTORED: Final = {"Cache-Control": "no-store"}
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
-    """Show the lab, unless the settings turn it off."""
+    """Add the lab page, unless the settings turn it off."""
     settings = services.settings
     if settings.lab_page == "off":
         return ()
@@ -41,14 +41,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("lab", __name__)
 
     def look() -> dict[str, Any] | ServingError:
-        """All models; `at` is the time of day in seconds, which other processes tell too."""
+        """Return the statistics of all models; `at` is Unix time, the same clock in all processes."""
         try:
-            found = services.triton.statistics("", Deadline(_DEADLINE_S))
+            versions = services.triton.statistics("", Deadline(_DEADLINE_S))
         except ServingError as error:
             return error
-        names[:] = sorted({each.name for each in found})
-        ordered = sorted(found, key=lambda each: (each.name, each.version))
-        models = [_model(each) for each in ordered]
+        names[:] = sorted({version.name for version in versions})
+        ordered = sorted(versions, key=lambda version: (version.name, version.version))
+        models = [_model(version) for version in ordered]
         return {
             "at": round(time.time(), 3),
             "models": models,
@@ -57,15 +57,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         }
 
     def look_at_configs() -> dict[str, str]:
-        """Return configs by model; nothing for models that are unloaded meanwhile or take too long."""
-        found: dict[str, str] = {}
+        """Return the configs by model, without models that are unloaded meanwhile or answer too late."""
+        configs_by_model: dict[str, str] = {}
         deadline = Deadline(_DEADLINE_S)
         for name in names:
             with contextlib.suppress(TritonError):
-                found[name] = summary(services.triton.config(name, deadline))
-        return found
+                configs_by_model[name] = summary(services.triton.config(name, deadline))
+        return configs_by_model
 
-    names: list[str] = []  # of the last look
+    names: list[str] = []  # of the models in the last statistics
     configs = TtlCache(look_at_configs, _CONFIGS_AGE_S)
 
     figures = TtlCache(look, _AGE_S)
@@ -80,10 +80,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.get("/lab/figures")
     @marked(probe=True)
     def now() -> ResponseReturnValue:
-        found = figures.get()
-        if isinstance(found, ServingError):
-            raise found
-        return found, _UNSTORED
+        statistics = figures.get()
+        if isinstance(statistics, ServingError):
+            raise statistics
+        return statistics, _UNSTORED
 
     @routes.get("/lab/sample")
     def load_sample() -> Response:
@@ -113,17 +113,17 @@ def _machine(metrics_url: str) -> list[str]:
 
 
 def _processor(name: str, used: ProcessorUse) -> str:
-    said = []
+    parts = []
     if used.busy is not None:
-        said.append(t("lab.busy", share=f"{used.busy:.0%}"))
+        parts.append(t("lab.busy", share=f"{used.busy:.0%}"))
     if used.memory_bytes is not None and used.memory_total_bytes:
-        gb = (each / 1e9 for each in (used.memory_bytes, used.memory_total_bytes))
-        said.append(t("lab.memory", used=figure(next(gb)), total=figure(next(gb))))
-    return f"{name}: {', '.join(said)}" if said else ""
+        gb = (size / 1e9 for size in (used.memory_bytes, used.memory_total_bytes))
+        parts.append(t("lab.memory", used=figure(next(gb)), total=figure(next(gb))))
+    return f"{name}: {', '.join(parts)}" if parts else ""
 
 
 def _model(counted: ModelStatistics) -> dict[str, Any]:
-    """Milliseconds are sums over the requests, as the counts are sums since the model was loaded."""
+    """Return a model's sums since it was loaded: counts, and milliseconds of all requests."""
     batches = sorted(counted.executions_by_batch.items())
     return {
         "name": counted.name,

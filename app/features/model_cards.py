@@ -1,4 +1,4 @@
-"""The model card of a system's network, for visitors of its page."""
+"""Pages that show the model card of a system's network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gourmet.runtime.reading import read_text
 from gourmet.systems.described import MODEL_CARD
 from gourmet.systems.registry import folder_of
 
-# A card is text and never markup. Its YAML front matter is for model hubs.
+# HTML in a card is shown as text. The YAML front matter is for model hubs.
 _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
@@ -27,9 +27,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     systems = services.systems
 
     def address(system: System) -> str:
-        """Empty for a system without a card."""
-        there = (folder_of(system.name) / MODEL_CARD).is_file()
-        return url_for("model_cards.card", name=system.name) if there else ""
+        """Return the address of the system's card, or an empty string without a card."""
+        has_card = (folder_of(system.name) / MODEL_CARD).is_file()
+        return url_for("model_cards.card", name=system.name) if has_card else ""
 
     @routes.get("/model-card/<name>")
     def card(name: str) -> str:
@@ -48,16 +48,16 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def as_html(text: str) -> Markup:
-    """A card without the styles that the content policy forbids, and without links into a checkout."""
+    """Render a card without the styles that the content policy forbids, and without local links."""
     tokens = _MARKDOWN.parse(text)
     for token in tokens:
         token.attrs.pop("style", None)
         token.children = token.children and _without_local_links(token.children)
     for cell, content, end in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if cell.type == "th_open" and not content.content:  # a heading of nothing
+        if cell.type == "th_open" and not content.content:  # an empty heading
             cell.tag = end.tag = "td"
     html = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
-    # A phone moves a table along, which keyboards can do where it takes the focus.
+    # Phones scroll a wide table; keyboards can scroll it if it takes the focus.
     html = html.replace("<table>", '<div class="wide-table" tabindex="0"><table>').replace(
         "</table>", "</table></div>"
     )

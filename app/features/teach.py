@@ -1,7 +1,7 @@
 """The page's panel "Teach": learn the corrections, compare, use the result, and undo it.
 
-`gourmet up` does all of it (gourmet.serving.teaching) where it runs this app. Here its state is shown and its
-jobs are asked for, from this machine alone or with an API key. Elsewhere the panel names the verbs.
+If `gourmet up` runs this app, it does the work (gourmet.serving.teaching). This module shows its state and
+starts its jobs, for clients on this machine or with an API key. Otherwise the panel names the commands.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
-    """Return the state of teaching after `job`; None if nothing teaches here, or not for this client."""
+    """Run `job` and return the state of teaching; None if teaching is off or refused to this client."""
     if not settings.teach_socket or not _may_teach(settings):
         return None
     folder = os.open(settings.teach_socket.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWERS_WITHIN_S)
-            # Of an address 108 bytes are allowed, and the folder may have a longer name.
+            # A socket's address has at most 108 bytes, and the folder's path may be longer.
             connection.connect(f"/proc/self/fd/{folder}/{settings.teach_socket.name}")
             connection.sendall(json.dumps({"do": job}).encode() + b"\n")
             with connection.makefile() as answer:

@@ -1,6 +1,6 @@
-"""The pages that translate while one watches, and /api/v1/translate for one text or several.
+"""The pages that stream translations, and /api/v1/translate for one text or several.
 
-Ours has a page of its own, and so has every other pair of languages, which is data like it.
+Every pair of languages has its own page: our translator, and each one that is described by data.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from gourmet.systems.translator.contract import (
 
 ABOUT: Final = SYSTEM.name
 MOST_TEXTS: Final = 32
-# Of all texts of a call: it is one turn, and making its answer is work for which others wait.
+# The limit for all texts of a call, which holds one place in the queue while others wait.
 MAX_CALL_SENTENCES: Final = 400
-# Every character of every text as \uXXXX, and twice that where it takes two of them.
+# Each character as \uXXXX, twice if it needs a surrogate pair.
 _MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
 _EXAMPLES: Final = 6
 
 
 def _translators() -> dict[str, Translator]:
-    return {name: each for name, each in load_all().items() if isinstance(each, Translator)}
+    return {name: system for name, system in load_all().items() if isinstance(system, Translator)}
 
 
 class TranslateRequest(schemas.Chosen):
@@ -65,7 +65,7 @@ class TranslateRequest(schemas.Chosen):
 
 
 class Translation(Said):
-    """One text's translation; `warning` says what is doubtful about it."""
+    """The translation of one text; `warning` says why it is doubtful."""
 
 
 class Translations(Schema):
@@ -90,7 +90,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         **context: Any,
     ) -> str:
         facts = said(model.info, answer) if answer and model else {}
-        asked = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
+        example_texts = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
         return services.page(
             "translate.html",
             system,
@@ -98,7 +98,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             action=url_for("translate.translate_form", name=system.name),
             answer=facts,
             marked=_marked(answer, facts) if answer else (),
-            examples={text: system.meanings[text] for text in asked},
+            examples={text: system.meanings[text] for text in example_texts},
             most_characters=MOST_CHARACTERS,
             away=services.readiness[system.name].known_problem,
             script_texts=starting_with("js."),
@@ -114,7 +114,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.post("/translate/<name>")
     @marked(admitted="texts", charged=True)
     def translate_form(name: str) -> tuple[str, int]:
-        """Without a script: the page again, with the answer in it."""
+        """Translate the form's text without scripts, and show the page with the answer."""
         system = systems.get(name) or abort(404)
         request.max_content_length = _MOST_BYTES
         too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
@@ -127,50 +127,50 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 return shown(system, text=text, foreign=foreign), 200
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, name)
-            (found,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
+            (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             shown_error = for_visitor(exc)
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
-        return shown(system, found, model, text=text), 200
+        return shown(system, answer, model, text=text), 200
 
-    def found_model(asked: TranslateRequest, deadline: Deadline) -> ReadyModel:
-        """The model that is asked for, of a translator, or else the one of the system, or of ours."""
-        chosen = chosen_model(asked.model or "", asked.version)
-        if asked.system and asked.system not in systems:
-            raise BadRequest(f"system is {asked.system[:50]!r}; allowed: {', '.join(systems)}")
+    def requested_model(fields: TranslateRequest, deadline: Deadline) -> ReadyModel:
+        """Find the translator that the request names, or the model of its system or of the default one."""
+        chosen = chosen_model(fields.model or "", fields.version)
+        if fields.system and fields.system not in systems:
+            raise BadRequest(f"system is {fields.system[:50]!r}; allowed: {', '.join(systems)}")
         asks_configured = chosen[:1] in ("", "/")
-        system = asked.system or (SYSTEM.name if asks_configured else "")
+        system = fields.system or (SYSTEM.name if asks_configured else "")
         model = generator.find(chosen, deadline, system)
         if not isinstance(model.system, Translator):
             raise UnknownModel(chosen, [settings.models[name] for name in systems])
-        if not asked.stream:
+        if not fields.stream:
             return model
         return generator.find_streaming(chosen, model.system.streaming_model, deadline, model.system.name)
 
     @services.api.post("/translate", endpoint="translate")
     @marked(admitted="texts")
     def translate() -> Response:
-        """These Russian texts in English, or those of another pair in its other language."""
+        """Translate the texts of the request, from Russian to English unless it names another pair."""
         body = text_body(settings, _MOST_BYTES)
-        asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
-        texts = asked.texts if asked.texts is not None else [asked.text or ""]
-        for place, text in enumerate(texts):
+        fields = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
+        texts = fields.texts if fields.texts is not None else [fields.text or ""]
+        for index, text in enumerate(texts):
             if why := problem(text):
-                raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
-        if len(texts) > 1 and (found := sum(map(sentences_of, texts))) > MAX_CALL_SENTENCES:
+                raise BadRequest(f"texts.{index}: {why}" if fields.texts else why)
+        if len(texts) > 1 and (sentences := sum(map(sentences_of, texts))) > MAX_CALL_SENTENCES:
             raise RefusedRequest(
                 "too_many_sentences",
-                f"the texts have {found:,} sentences or lines together; at most {MAX_CALL_SENTENCES} are "
+                f"the texts have {sentences:,} sentences or lines together; at most {MAX_CALL_SENTENCES} are "
                 "translated in one call: send fewer texts at a time",
             )
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)
-        model = found_model(asked, deadline)
-        if asked.stream:
-            return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
+        model = requested_model(fields, deadline)
+        if fields.stream:
+            return text_calls.in_pieces(generator, model, texts[0].encode(), fields.options, deadline)
         answers, timings = text_calls.several(
-            generator, model, [text.encode() for text in texts], asked.options, deadline
+            generator, model, [text.encode() for text in texts], fields.options, deadline
         )
         translations = [Translation(**said(model.info, answer)) for answer in answers]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
@@ -192,14 +192,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _marked(answer: GeneratedText, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """The text in parts, and which of them the model is not sure of."""
+    """Yield the text in parts, each with True if the model is unsure of it."""
     sentences = facts["sentences"] or ()
     if sentences and all(sentence.sure is False for sentence in sentences):
         yield answer.text, False  # one line above says so
         return
     at = 0
-    for place, sentence in zip(answer.sentences or (), sentences, strict=False):
-        yield answer.text[at : place.begin], False
+    for span, sentence in zip(answer.sentences or (), sentences, strict=False):
+        yield answer.text[at : span.begin], False
         yield sentence.text, sentence.sure is False
-        at = place.end
+        at = span.end
     yield answer.text[at:], False
