@@ -3,8 +3,7 @@ import { settings, t } from "./ui.js";
 
 export class Failure extends Error {
   /**
-   * `passes`: it may be over in a moment, without anybody changing anything; `isFinal`: the same request would
-   * be refused again.
+   * `passes`: a retry may succeed soon; `isFinal`: the same request would be refused again.
    */
   constructor(code, message, { requestId = "", passes = false, isFinal = false } = {}) {
     super(message);
@@ -22,10 +21,10 @@ const RECONNECT_MS = 400;
 const PASSING = new Set([
   "triton_unavailable", "model_not_ready", "triton_busy", "overloaded",
 ]);
-// What is sent is at fault.
+// Errors of the request itself.
 const FINAL = new Set([400, 413, 415]);
 
-/** The result of `work`; a connection that fails is a Failure too. */
+/** Return the result of `work`; turn a failed connection into a Failure. */
 export async function reaching(work) {
   try {
     return await work();
@@ -38,7 +37,7 @@ export async function reaching(work) {
 const request = (address, options) =>
   reaching(() => fetch(address, { ...options, headers: { Accept: "application/json" } }));
 
-/** A server process that is killed resets its connections, and another takes over: ask once more. */
+/** Retry once: a killed server process resets its connections, and another one takes over. */
 async function onceAgain(work, signal) {
   try {
     return await work();
@@ -55,13 +54,13 @@ const ask = (address, options) => onceAgain(async () => {
   return parsed(response, await reaching(() => response.text()));
 }, options.signal);
 
-/** The JSON of a whole response; throws the Failure that it is. */
+/** Return the JSON of a response; throw a Failure for an error response. */
 function parsed(response, text) {
   let body = null;
   try {
     body = JSON.parse(text);
   } catch {
-    // It comes from something between the app and this page.
+    // The response comes from a proxy between the app and this page.
   }
   const problem = body?.error ?? (response.ok ? null : body?.results?.[0]?.error);
   if (problem) throw failure(problem, response.status);
@@ -72,7 +71,7 @@ function parsed(response, text) {
   return body;
 }
 
-/** The Failure of a response without an answer, of an event with a problem, or of a stream that broke off. */
+/** Make the Failure of an error response, an error event, or an interrupted stream. */
 export async function failed(what) {
   if (what instanceof Response) {
     try {
@@ -84,7 +83,7 @@ export async function failed(what) {
   return what?.error ? failure(what.error) : new Failure("unreachable", t("unreachable"), { passes: true });
 }
 
-/** The browser's own timing of the request that began at `started`. */
+/** Return the browser's own timing of the request that began at `started`. */
 function resourceTiming(address, started) {
   const entries = performance.getEntriesByName(address, "resource");
   if (entries.length > 100) performance.clearResourceTimings();
@@ -92,15 +91,15 @@ function resourceTiming(address, started) {
     Math.abs(entry.startTime - started) < Math.abs((best?.startTime ?? Infinity) - started) ? entry : best, null);
 }
 
-/** The parts of Triton's round trip, where they belong to this photo alone. */
+/** Return the parts of Triton's round trip, if they belong to this photo alone. */
 function tritonPhases(triton, inside) {
   if (inside?.requests !== 1 || inside.queue > triton) return [["triton", triton]];
-  // A backend stops its clock slightly after it has answered.
+  // A backend stops its clock slightly after its answer.
   const inference = Math.min(inside.compute, triton - inside.queue);
   return [["exchange", triton - inside.queue - inference], ["queue", inside.queue], ["inference", inference]];
 }
 
-/** Where the time went, in order: [phase, milliseconds]. */
+/** Return the phases of the request in order, as [phase, milliseconds]. */
 function phases({ timings_ms: { total, triton, ...before }, inside }, started, ended, entry) {
   const sent = entry?.requestStart || started;
   const answered = entry?.responseStart || ended;
@@ -115,7 +114,7 @@ function phases({ timings_ms: { total, triton, ...before }, inside }, started, e
   ].map(([phase, value]) => [phase, Math.max(0, value)]);
 }
 
-/** The classes of one photo, by `model` or the default one; `inside`: with the times inside Triton. */
+/** Classify a photo with `model` or the default model; `inside` adds the times inside Triton. */
 export async function classify(photo, name, model, signal, inside = false) {
   const address = new URL(settings.urls.classify, location.href);
   if (model) address.searchParams.set("model", model);
@@ -128,7 +127,7 @@ export async function classify(photo, name, model, signal, inside = false) {
   return { ...result, asked: model, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
-/** Tell the server what a photo really shows. */
+/** Send the server the label that a photo really shows. */
 export function correct(photo, name, label) {
   const address = new URL(settings.urls.corrections, location.href);
   address.searchParams.set("label", label);
@@ -138,7 +137,7 @@ export function correct(photo, name, label) {
   return ask(address, { method: "POST", body: form });
 }
 
-/** A photo of a format that this browser cannot show, as a JPEG. */
+/** Return a photo whose format this browser cannot show as a JPEG. */
 export async function thumbnail(photo, name, signal) {
   const form = new FormData();
   form.append("file", photo, name);
@@ -148,18 +147,18 @@ export async function thumbnail(photo, name, signal) {
   }, signal);
 }
 
-/** The answers of every model that is ready: {verdict, default, results}. */
+/** Return the answers of all ready models: {verdict, default, results}. */
 export function compare(photo, name, signal) {
   const form = new FormData();
   form.append("file", photo, name);
   return ask(new URL(settings.urls.compare, location.href), { method: "POST", body: form, signal });
 }
 
-/** The lines of a heat map as they arrive: progress, and maps that become finer. */
+/** Yield the lines of a heat map as they arrive: progress, and maps that become finer. */
 export async function* explain(photo, name, answer, signal) {
   const address = new URL(settings.urls.explain, location.href);
   address.searchParams.set("model", answer.asked || answer.model.name);
-  if (answer.relevant !== false) address.searchParams.set("label", answer.label); // else that it is not food
+  if (answer.relevant !== false) address.searchParams.set("label", answer.label); // without a label: "not food"
   const form = new FormData();
   form.append("file", photo, name);
   const response = await onceAgain(() => request(address, { method: "POST", body: form, signal }), signal);
@@ -178,7 +177,7 @@ export async function* explain(photo, name, answer, signal) {
   }
 }
 
-/** What a photo shows in a sentence, found with these options. */
+/** Return a caption of the photo, made with these options. */
 export async function caption(photo, name, options, signal) {
   const address = new URL(settings.urls.caption, location.href);
   for (const [option, value] of Object.entries(options)) address.searchParams.set(option, value);

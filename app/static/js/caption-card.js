@@ -1,17 +1,17 @@
-// A caption: it grows word by word, and then is a text to edit and to copy.
+// A caption: it grows word by word; then the reader can edit and copy it.
 import * as api from "./api.js";
 import { waterfall } from "./charts.js";
 import { streamed } from "./translate-stream.js";
 import { h, ms, say, settings, t } from "./ui.js";
 
-// With so many the model tells three others.
+// With this many beams the model returns three alternatives.
 const BEAMS = 4;
 
 const FORMATS = {
   text: (text) => text,
   alt: (text) => `alt="${text.replaceAll("&", "&amp;").replaceAll('"', "&quot;").replaceAll("<", "&lt;")}"`,
   markdown: (text, name) =>
-    `![${text.replace(/[\\[\]]/g, "\\$&")}](${encodeURI(name).replace(/[()]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)})`,
+    `![${text.replace(/[\\[\]]/g, "\\$&")}](${encodeURI(name).replace(/[()]/g, (bracket) => `%${bracket.charCodeAt(0).toString(16)}`)})`,
 };
 
 export class Caption {
@@ -23,7 +23,7 @@ export class Caption {
   #asking = new AbortController();
   #answer = null;
 
-  /** `onEdited` is called once an edit is over. */
+  /** Make an empty caption; `onEdited` is called after an edit. */
   constructor(name, photo, onEdited = () => {}) {
     this.name = name;
     this.photo = photo;
@@ -41,7 +41,7 @@ export class Caption {
     this.actions = [...Object.keys(FORMATS).map((format) => this.#copy(format)), this.#button("others", () => this.#search())];
   }
 
-  /** What is kept of it, and what stands in a table. */
+  /** The content for the card store and for the table. */
   get content() {
     const text = this.#text.value.replace(/\s+/g, " ").trim();
     return this.#answer && { ...this.#answer, file: this.name, text, original: this.#answer.text,
@@ -52,7 +52,7 @@ export class Caption {
     return ![this.#answer.text, ...this.#answer.alternatives ?? []].includes(this.#text.value);
   }
 
-  /** Fill it; `shrinkMs` is what was done before. Throws a Failure. */
+  /** Ask for the caption and show it; `shrinkMs` is the time of shrinking the photo. Throws a Failure. */
   async ask(signal, shrinkMs = 0) {
     const form = new FormData();
     form.append("file", this.photo, this.name);
@@ -71,7 +71,7 @@ export class Caption {
     }
   }
 
-  /** Show an answer, or what was kept of one. */
+  /** Show an answer, or the stored content of one. */
   show({ original, ...answer }) {
     this.#answer = { ...answer, text: original ?? answer.text };
     this.#text.readOnly = false;
@@ -108,7 +108,7 @@ export class Caption {
     });
   }
 
-  /** What a search over several beginnings finds beside it. */
+  /** Show the alternatives of a beam search. */
   async #search() {
     this.#asking.abort();
     this.#asking = new AbortController();
@@ -130,7 +130,7 @@ export class Caption {
   }
 }
 
-/** Where the time went: the server's own phases, and around them what the browser saw. */
+/** Return the server's phases, surrounded by those that the browser measured. */
 function phases({ receive, wait, decode, first_piece: first, triton }, shrinkMs, firstMs, allMs) {
   const before = [["receive", receive], ["wait", wait], ["decode", decode], ["first_piece", first]].filter(([, value]) => value !== undefined);
   const inside = before.reduce((sum, [, value]) => sum + value, 0);

@@ -1,6 +1,6 @@
-// The cards of this tab, kept in its sessionStorage: they survive a refresh and end with the tab.
+// The cards of this tab, stored in its sessionStorage: they survive a refresh and end with the tab.
 const KEY = `gourmetgram:cards:${location.pathname}`;
-// Of the about five million characters that browsers allow for all pages together.
+// Browsers allow about five million characters for all pages of a site together.
 const MOST_CHARACTERS = 2_000_000;
 
 const read = () => {
@@ -11,7 +11,7 @@ const read = () => {
   }
 };
 
-/** Keep the first entries that fit; in a browser that keeps nothing the cards are on the page all the same. */
+/** Store the first entries that fit; a browser that stores nothing still shows the cards. */
 function write(entries) {
   let left = MOST_CHARACTERS;
   const kept = entries.filter((entry) => (left -= JSON.stringify(entry).length) > 0);
@@ -19,20 +19,20 @@ function write(entries) {
     if (kept.length) sessionStorage.setItem(KEY, JSON.stringify(kept));
     else sessionStorage.removeItem(KEY);
   } catch {
-    // Private browsing, or other pages of this site have filled the storage.
+    // The tab is private, or other pages of this site have filled the storage.
   }
 }
 
-/** Add or replace the entry with that id; `content` has the photo as `blob`. `order`: the ids as on the page. */
+/** Add or replace the entry of this id; `content` has the photo as `blob`. `order`: the ids as on the page. */
 export async function keep(id, { blob, ...content }, order) {
   const entry = { id, photo: await dataUrl(blob), ...content };
-  const place = ({ id: each }) => order.indexOf(each);
-  write([entry, ...read().filter((other) => other.id !== id)].sort((a, b) => place(a) - place(b)));
+  const position = (stored) => order.indexOf(stored.id);
+  write([entry, ...read().filter((other) => other.id !== id)].sort((a, b) => position(a) - position(b)));
 }
 
 export const drop = (id) => write(read().filter((entry) => entry.id !== id));
 
-/** Every entry, in the order of the page, with its photo as `blob`. */
+/** Return all entries in the order of the page, with their photos as `blob`. */
 export const kept = () => read().map(({ photo, ...content }) => ({ ...content, blob: blobOf(photo) }));
 
 function dataUrl(blob) {
@@ -44,7 +44,7 @@ function dataUrl(blob) {
   });
 }
 
-// The content policy lets no script fetch a data: address.
+// The content policy forbids scripts to fetch data: addresses.
 function blobOf(address) {
   const [head, data] = address.split(",");
   const type = head.slice("data:".length).split(";")[0];

@@ -1,18 +1,18 @@
-// One photo's card: the photo, what is being done, and then the answer or what went wrong.
+// One photo's card: the photo, the progress, and then the answer or the error.
 //
-// Other modules may add to a card that has its answer: listen for `gourmet:answered` on the document
-// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer,
-// `place`, where one thing is shown at a time, and `below`, where what is put stays.
+// Other modules may add to an answered card: listen for `gourmet:answered` on the document and put a
+// button into `event.detail.actions`. `event.detail` also has name, photo, answer, the element `place`,
+// which shows one thing at a time, and the element `below`, whose children stay.
 import { bytes, h, icon, menu, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
 import { Square } from "./square.js";
 import { judged } from "./strictness.js";
 
-/** The label, or all that apply where a picture may have several. */
-export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
+/** Return the label, or all labels that apply if a picture may have several. */
+export const named = (answer) => answer.labels?.map((guess) => guess.label).join(", ") || answer.label;
 
-/** What an answer says in a few words: a label, two that are as likely, a label in doubt, or not food. */
+/** Summarise an answer: a label, two equally likely labels, a doubtful label, or "not food". */
 export function inShort(answer) {
   if (answer.relevant === false) return t("irrelevant_short", { subject: settings.subject });
   if (answer.sure) return named(answer);
@@ -20,13 +20,13 @@ export function inShort(answer) {
   return second ? t("either", { first: first.label, second: second.label }) : t("perhaps", { label: answer.label });
 }
 
-/** A heading in place of a label: this is not food, or may not be. */
+/** Return a heading instead of a label, if this is not food or may not be food. */
 const objection = (answer) => answer.relevant === false ? t("irrelevant", { subject: settings.subject })
   : answer.doubtful ? t("doubtful", { subject: settings.subject }) : "";
 
 const made = new WeakMap();
 
-/** The card of an element on the page. */
+/** Return the card of an element on the page. */
 export const cardOf = (element) => made.get(element);
 
 export class Card {
@@ -37,11 +37,11 @@ export class Card {
   #below = h("div", { class: "more" });
   #address = "";
   #row = null;
-  judge = () => {}; // shows the answer at the threshold that the reader chose
+  judge = () => {}; // shows the answer at the reader's threshold
 
   constructor(file, id, handlers, added = 0) {
     this.name = file.name;
-    this.handlers = handlers; // {cancel, again, remove, compare}: what the buttons do; look: what a moved square does
+    this.handlers = handlers; // {cancel, again, remove, compare} run on buttons, `look` when the square moves
     this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id, "data-added": String(added) },
       h("figure", { class: "photo" }, this.#picture, h("figcaption", { title: file.name }, file.name)),
       h("div", { class: "result-text" }, this.#body, this.#actions), this.#more, this.#below);
@@ -69,19 +69,19 @@ export class Card {
     this.#picture.src = this.#address;
   }
 
-  /** `row` gives what stands of it in a table. */
+  /** Show a state of the card; `row` returns its row of the table. */
   #set(state, body, actions, row = null) {
     this.#row = row;
     if (row) actions.push(this.#details());
     this.element.dataset.state = state;
     this.element.setAttribute("aria-busy", String(state === "busy" || state === "held"));
     const hadFocus = this.#actions.contains(document.activeElement);
-    if (body.some((each) => each.parentNode !== this.#body)) this.#body.replaceChildren(...body);
+    if (body.some((child) => child.parentNode !== this.#body)) this.#body.replaceChildren(...body);
     this.#actions.replaceChildren(...actions);
-    if (hadFocus) this.element.focus({ preventScroll: true }); // the button that had it is gone
+    if (hadFocus) this.element.focus({ preventScroll: true }); // the focused button was removed
   }
 
-  /** In the compact view it opens and closes the card. */
+  /** Make the button that opens and closes the card in the compact view. */
   #details() {
     const button = h("button", { class: "button small quiet", type: "button", "data-do": "open" });
     const toggle = (isOpen) => {
@@ -130,7 +130,7 @@ export class Card {
     return t("unsure", { threshold: percent(answer.threshold) }) + closer;
   }
 
-  /** `isFinal`: the same photo would fail again. */
+  /** Show an error; `isFinal`: the same photo would fail again. */
   failed(title, message, requestId = "", isFinal = false) {
     this.#more.replaceChildren();
     this.#below.replaceChildren();
@@ -139,18 +139,18 @@ export class Card {
     [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")], () => ({ file: this.name, error: `${title}: ${message}` }));
   }
 
-  /** Show a label and whether it is sure, or what speaks against it, at the head of an answer. */
+  /** Show the label above an answer, with a doubt or objection if there is one. */
   #verdict(article, answer) {
     const heading = objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
       h("span", { class: "label" }, ...soft(inShort(answer))),
-      h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, each) => sum + each.probability, 0))));
+      h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, guess) => sum + guess.probability, 0))));
     article.className = answer.sure ? "answer" : "answer unsure";
     article.querySelector(".doubt")?.remove();
     article.querySelector("h3").replaceWith(heading);
     if (!answer.sure) heading.after(h("p", { class: "doubt" }, this.#doubt(answer)));
   }
 
-  /** The answer of one model. */
+  /** Show the answer of one model. */
   answered(photo, answer, sent) {
     this.#more.replaceChildren();
     this.#below.replaceChildren();
@@ -166,13 +166,13 @@ export class Card {
       { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more, below: this.#below } }));
   }
 
-  /** A comparison that is this card's answer: its verdict stands beside the photo, the panels below. */
+  /** Show a comparison as the answer, with its verdict beside the photo and the panels below. */
   compared(comparison) {
     this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, comparison.note));
     this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)], [this.#menu()]);
   }
 
-  /** A caption, which is still growing unless it is done. */
+  /** Show a caption; unless it is `done`, it is still growing. */
   captioned(caption, { done }) {
     if (!done) return this.#set("busy", [caption.element], [this.#button("cancel")]);
     const [copy, ...others] = caption.actions;
@@ -186,7 +186,7 @@ export class Card {
     this.#more.replaceChildren(h("p", { class: "doing", "aria-busy": "true" }, text), pulse());
   }
 
-  /** A comparison below the answer that this card has already. */
+  /** Show a comparison below the card's answer. */
   showComparison(comparison) {
     this.#more.replaceChildren(h("p", { class: "verdict" }, comparison.verdict), panels(comparison),
       h("p", { class: "note" }, comparison.note));

@@ -1,4 +1,4 @@
-// Many cards: a compact grid, sorted or only some of them, the counts, and a table of all to save.
+// Many cards: a compact grid with sorting and filters, the counts, and a table for download.
 import { inShort, cardOf } from "./card.js";
 import { WORDS, asCsv } from "./history-store.js";
 import { byId, save, settings, t } from "./ui.js";
@@ -9,9 +9,9 @@ const cards = byId("cards");
 const compact = byId("compact");
 const COLUMNS = captioning ? ["file", "text", "written_by", "sure", "score", "model", "version", "error"]
   : ["file", ...WORDS, "error"];
-let isChosen = false; // by the reader, and not by the number of cards
+let isChosen = false; // true if the reader, and not the number of cards, chose the view
 
-/** Every card that has its answer or has failed: {card, row, group}. */
+/** Return the cards that are answered or failed: {card, row, group}. */
 const finished = () => [...cards.children].map((card) => ({ card, row: cardOf(card).row })).filter(({ row }) => row)
   .map(({ card, row }) => ({ card, row, group: groupOf(row) }));
 
@@ -32,11 +32,11 @@ const ORDERS = {
   doubt: (a, b) => Boolean(a.row.sure) - Boolean(b.row.sure) || likely(a) - likely(b) || newest(a, b),
 };
 
-/** "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
+/** Write the counts: "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
 function counts(rows) {
-  const found = new Map();
-  for (const { group } of rows) found.set(group, (found.get(group) ?? 0) + 1);
-  const parts = [...found].sort(([, a], [, b]) => b - a).map(([group, count]) => `${group} ${count}`);
+  const counts = new Map();
+  for (const { group } of rows) counts.set(group, (counts.get(group) ?? 0) + 1);
+  const parts = [...counts].sort(([, a], [, b]) => b - a).map(([group, count]) => `${group} ${count}`);
   return t("many_counts", { count: rows.filter(({ row }) => !row.error).length, parts: parts.join(", ") });
 }
 
@@ -53,7 +53,7 @@ function refresh() {
   byId("counts").textContent = rows.length ? counts(rows) : "";
   cards.classList.toggle("compact", compact.checked);
   for (const { card, row } of rows) card.hidden = byId("only-unsure").checked && !isUnsure(row);
-  // A card that is being asked again has not lost its place.
+  // A card that is asked again keeps its place.
   if (rows.length < count || cards.contains(document.activeElement)) return;
   const sorted = rows.sort(ORDERS[byId("sort").value]).map(({ card }) => card);
   if (sorted.some((card, at) => card !== cards.children[at])) cards.append(...sorted);

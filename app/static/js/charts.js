@@ -1,4 +1,4 @@
-// Bars: the probability of each class, and where the time went.
+// Bars: the probability of each class, and the time of each phase.
 import { h, ms, percent, soft, svg, t } from "./ui.js";
 
 function bar(from, width, kind = "") {
@@ -9,12 +9,12 @@ function bar(from, width, kind = "") {
 
 export const meter = (share) => bar(0, 100 * share);
 
-/** The most likely classes, best first. */
+/** Draw the most likely classes, best first. */
 export const ranking = (top) => h("ol", { class: "top" }, ...top.map(({ label, probability }) =>
   h("li", {}, h("span", { class: "name" }, ...soft(label)), meter(probability),
     h("span", { class: "share" }, percent(probability, 1)))));
 
-/** What the bars cannot show about the time inside Triton. */
+/** Describe the time inside Triton in words, beside the bars. */
 function inTriton(phases, inside) {
   if (!phases.some(([phase]) => phase === "triton")) return [];
   if (!(inside?.requests > 1)) return [t("time_triton"), " "];
@@ -22,14 +22,14 @@ function inTriton(phases, inside) {
     { requests: inside.requests, queue: ms(inside.queue), compute: ms(inside.compute) }), " "];
 }
 
-/** The fold of an answer: [phase, milliseconds] one after another, each where the one above it ends, and the model. */
+/** Draw the phases of an answer as bars, each of which starts at the end of the one before, and the model. */
 export function waterfall(phases, { inside, model }, ...facts) {
   const total = phases.reduce((sum, [, value]) => sum + value, 0);
   let passed = 0;
   const rows = phases.map(([phase, value]) => {
     const from = passed;
     passed += value;
-    // A phase too short to see still leaves a mark where it happened.
+    // A very short phase still leaves a visible mark.
     const width = Math.max(0.8, (100 * value) / total);
     return h("li", {},
       h("span", { class: "name" }, t(`phase_${phase}`)),

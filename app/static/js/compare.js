@@ -1,16 +1,16 @@
-// One photo through every model that is ready, side by side. The server asks them, so that the photo is
-// uploaded once and each model is measured warm.
+// A comparison of all ready models on one photo. The server asks the models, so that the photo is uploaded
+// once and each model is measured after a warm-up.
 import { bytes, h, icon, ms, percent, settings, soft, t } from "./ui.js";
 import { meter } from "./charts.js";
 
-/** The panels of a comparison, as `POST /compare` answered it. */
+/** Make the panels of a comparison from the answer of `POST /compare`. */
 export function panels({ results, default: usual }) {
   const answers = results.filter(({ error }) => !error);
   const votes = new Map();
-  for (const row of answers) votes.set(said(row), (votes.get(said(row)) ?? 0) + 1);
-  const most = Math.max(...votes.values());
+  for (const row of answers) votes.set(labelOf(row), (votes.get(labelOf(row)) ?? 0) + 1);
+  const maxVotes = Math.max(...votes.values());
   return h("ul", { class: "panels" }, ...results.map((row) => {
-    const differs = !row.error && votes.size > 1 && votes.get(said(row)) < most;
+    const differs = !row.error && votes.size > 1 && votes.get(labelOf(row)) < maxVotes;
     return h("li", { class: differs ? "panel differs" : "panel" },
       h("h4", {}, h("code", {}, ...soft(row.model.name))),
       ...(row.error ? [h("p", { class: "doubt" }, row.error.message)] : answered(row)),
@@ -18,18 +18,18 @@ export function panels({ results, default: usual }) {
   }));
 }
 
-const said = (row) => (row.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : row.label);
+const labelOf = (row) => (row.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : row.label);
 
 function answered(row) {
   const fact = (word, value) => h("div", {}, h("dt", {}, t(word)), h("dd", {}, value));
   return [
-    ...(row.relevant === false ? [h("p", { class: "says" }, h("b", {}, said(row)))] : [
+    ...(row.relevant === false ? [h("p", { class: "says" }, h("b", {}, labelOf(row)))] : [
       h("p", { class: "says" }, icon(row.label), h("b", {}, ...soft(row.label)),
         h("span", { class: "share" }, percent(row.probability, 1))),
       meter(row.probability),
       h("p", { class: "note" }, row.sure ? t("sure") : row.threshold ? t("unsure_short", { threshold: percent(row.threshold) }) : t("uncalibrated_short"))]),
     h("dl", { class: "figures" },
-      fact("fact_time", `${ms(row.timings_ms.total)} (${row.spread_ms.map((each) => each.toFixed(0)).join("–")})`),
+      fact("fact_time", `${ms(row.timings_ms.total)} (${row.spread_ms.map((time) => time.toFixed(0)).join("–")})`),
       fact("fact_triton", ms(row.timings_ms.triton)),
       fact("fact_bytes", bytes(row.bytes_sent)),
       fact("fact_kind", t(`kind_${row.bytes_kind}`)),

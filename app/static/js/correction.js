@@ -1,28 +1,28 @@
-// "Not right?" on every card that has an answer, where the operator keeps corrections to learn from.
+// The button "Not right?" on every answered card, if the operator stores corrections.
 import { correct } from "./api.js";
 import { h, icon, say, settings, soft, t } from "./ui.js";
 
-const OTHER = "other"; // what the API calls a photo that shows none of the labels
+const OTHER = "other"; // the API's label for a photo that shows none of the labels
 
 document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions, below } }) => {
-  const said = h("p", { class: "note" }, t("correction_note"));
+  const note = h("p", { class: "note" }, t("correction_note"));
   const button = (label, words = label) => {
     const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
     choice.addEventListener("click", async () => {
       try {
         await correct(photo, name, label);
-        said.textContent = t("correction_kept", { label: words });
+        note.textContent = t("correction_kept", { label: words });
         document.dispatchEvent(new Event("gourmet:corrected"));
       } catch (error) {
-        said.textContent = error.message;
+        note.textContent = error.message;
       }
-      say(said.textContent);
+      say(note.textContent);
     });
     return choice;
   };
   const none = settings.subject ? [button(OTHER, t("irrelevant_short", { subject: settings.subject }))] : [];
   const choices = h("div", { class: "correction", role: "group", "aria-label": t("correction_is"), hidden: true },
-    h("p", {}, t("correction_is")), h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), said);
+    h("p", {}, t("correction_is")), h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), note);
   below.append(choices);
   const opener = h("button", { class: "button small quiet", type: "button", "data-do": "teach", "aria-expanded": "false",
     "aria-label": `${t("correction")} ${name}` }, t("correction"));

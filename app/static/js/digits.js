@@ -5,7 +5,7 @@ import { shrink } from "./shrink.js";
 import { byId, h, ms, percent, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
 
-const BRUSH = 22; // of the board's 280: like the digits in the training data
+const BRUSH = 22; // on a board of 280 pixels: like the digits in the training data
 const EVERY_MS = 150;
 const SAID_AFTER_MS = 800;
 const PAUSE_MS = 1000;
@@ -16,15 +16,15 @@ const card = byId("answer");
 const rows = [...card.querySelectorAll(".ten li")];
 
 let empty = true;
-let chosen = null; // the file that stands on the board in place of a drawing
-let drawing = 0; // its version
-let asked = 0; // the version that was sent last
+let chosen = null; // the file that the board shows instead of a drawing
+let drawing = 0; // the version of the drawing
+let sent = 0; // the version of the last request
 let question = null;
 let timer = 0;
 let startedAt = -EVERY_MS;
 let speech = 0;
 
-/** The drawing has changed; a complete stroke does not wait for the answer to half of it. */
+/** Note that the drawing has changed; a complete stroke aborts the request about half of it. */
 function changed({ complete = false } = {}) {
   drawing += 1;
   byId("here").hidden = !empty;
@@ -33,7 +33,7 @@ function changed({ complete = false } = {}) {
   plan();
 }
 
-/** Dim an answer that is not this drawing's. */
+/** Dim the answer while it belongs to an older drawing. */
 function waiting(yes) {
   card.toggleAttribute("data-old", yes && "read" in card.dataset);
   card.setAttribute("aria-busy", String(yes));
@@ -45,7 +45,7 @@ function callOff() {
 }
 
 function plan() {
-  if (question || timer || empty || asked === drawing) return;
+  if (question || timer || empty || sent === drawing) return;
   timer = setTimeout(() => { timer = 0; ask(); }, Math.max(0, startedAt + EVERY_MS - performance.now()));
 }
 
@@ -53,7 +53,7 @@ async function ask() {
   if (empty) return;
   const mine = new AbortController();
   question = mine;
-  asked = drawing;
+  sent = drawing;
   startedAt = performance.now();
   try {
     const picture = chosen ? (await shrink(chosen, mine.signal)).blob
@@ -66,7 +66,7 @@ async function ask() {
     if (error.passes) {
       await new Promise((done) => { setTimeout(done, PAUSE_MS); });
       await health.recovered(mine.signal).catch(() => {});
-      asked = -1; // it still waits for its answer
+      sent = -1; // the drawing still needs an answer
     }
   } finally {
     if (question === mine) question = null;
@@ -77,7 +77,7 @@ async function ask() {
 function show(answer) {
   const best = answer.class_id;
   card.dataset.read = "";
-  waiting(asked !== drawing);
+  waiting(sent !== drawing);
   card.classList.toggle("unsure", !answer.sure);
   byId("problem").hidden = true;
   const none = answer.relevant === false; // no digit
@@ -107,7 +107,7 @@ function bars(probabilities, best = -1) {
   });
 }
 
-/** An error that passes leaves the answer before it, dimmed; another one takes it away. */
+/** Show an error; a temporary one dims the previous answer, any other one removes it. */
 function fail(error) {
   if (!error.passes) forget(t("digit_unread"));
   const title = settings.texts[`title_${error.code}`] ? `title_${error.code}` : "title_other";
@@ -141,7 +141,7 @@ function reset() {
   forget(t("digit_none"));
 }
 
-/** Send a picture, and show it on the board where the browser can. */
+/** Send a picture, and show it on the board if the browser can. */
 async function choose(file) {
   wipe();
   chosen = file;
@@ -154,7 +154,7 @@ async function choose(file) {
   chalk.drawImage(bitmap, (board.width - width) / 2, (board.height - height) / 2, width, height);
 }
 
-/** Where an event is, in the board's own pixels. */
+/** Return the position of an event in the board's own pixels. */
 const at = (event) => {
   const box = board.getBoundingClientRect();
   return [(event.clientX - box.left) * (board.width / box.width), (event.clientY - box.top) * (board.height / box.height)];

@@ -1,4 +1,4 @@
-// "Why this answer?" on every card that has an answer. The module that draws heat maps is loaded on demand.
+// The button "Why this answer?" on every answered card. It loads the module for heat maps on demand.
 import { h, t } from "./ui.js";
 
 document.addEventListener("gourmet:answered", ({ detail: { name, photo, answer, actions, place } }) => {

@@ -1,5 +1,5 @@
-// The status above the form: shown while no photo would be answered. Polled with backoff, and only as
-// long as something is wrong.
+// The status above the form, shown while the model cannot answer. It is polled with backoff, and only while
+// something is wrong.
 import { health } from "./api.js";
 import { byId, h, t } from "./ui.js";
 
@@ -15,14 +15,14 @@ let timer = 0;
 let asking = null;
 const waiting = new Set();
 
-/** Check now; true if a photo would be answered. */
+/** Check now; return true if the model can answer. */
 export function check() {
   clearTimeout(timer);
   asking ??= look().finally(() => { asking = null; });
   return asking;
 }
 
-/** Resolves as soon as a photo would be answered. */
+/** Resolve as soon as the model can answer. */
 export function recovered(signal) {
   return new Promise((resolve, reject) => {
     waiting.add(resolve);
@@ -41,7 +41,7 @@ async function look() {
   } catch {
     now = { state: "unreachable", message: "" };
   }
-  // A worker of the server that never met Triton takes one that went away for one that starts.
+  // A worker that has never reached Triton reports a Triton that went away as starting.
   if (now.state === "starting" && wasReady) now.state = "away";
   show(now);
   if (now.state === "ready") {
@@ -72,7 +72,7 @@ function show(now) {
   setTimeout(() => { if (state === "ready") banner.replaceChildren(); }, BACK_SHOWN_MS);
 }
 
-/** Check now, and again whenever the network or the reader comes back while something is wrong. */
+/** Check now; while something is wrong, check again when the network or the reader returns. */
 export function watch() {
   const again = () => { if (state !== "ready" && !document.hidden) { waitMs = FIRST_WAIT_MS; check(); } };
   addEventListener("online", again);

@@ -1,4 +1,4 @@
-// Earlier answers, kept in this browser only: an IndexedDB of bounded size.
+// Earlier answers, stored only in this browser: an IndexedDB of bounded size.
 import { settings } from "./ui.js";
 
 const NAME = "gourmetgram";
@@ -26,7 +26,7 @@ async function transaction(mode, work) {
   });
 }
 
-/** Every entry, newest first; none in a browser that stores nothing. */
+/** Return all entries, newest first; none if the browser stores nothing. */
 export async function all() {
   try {
     return (await transaction("readonly", (store) => store.getAll())).reverse();
@@ -35,7 +35,7 @@ export async function all() {
   }
 }
 
-/** Add an answer and delete the oldest beyond the bound. */
+/** Add an answer, and delete the oldest entries beyond the bound. */
 export async function add(entry) {
   try {
     await transaction("readwrite", (store) => {
@@ -45,13 +45,13 @@ export async function add(entry) {
       };
     });
   } catch {
-    // A private window or a full disk: the answer is still on the page.
+    // The window is private or the disk full: the answer is still on the page.
   }
 }
 
 export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
 
-/** The columns of an answer, in the words of the API. */
+/** Return the columns of an answer, named as in the API. */
 export const WORDS = ["label", "probability", "sure", "relevant", ...(settings.subject ? [settings.subject] : []), "candidates", "model", "version"];
 
 export const asJson = (entries) => JSON.stringify(entries.map(({ id, shown, thumb, photo, original, answer, system, ...entry }) => entry), null, 2);
@@ -59,7 +59,7 @@ export const asJson = (entries) => JSON.stringify(entries.map(({ id, shown, thum
 export function asCsv(entries, columns = ["at", "file", ...WORDS]) {
   const cell = (value) => {
     const text = Array.isArray(value) ? value.map(({ label }) => label).join(" or ") : String(value ?? "");
-    // A spreadsheet would take a file's name that begins like this for a formula.
+    // A spreadsheet would read a file name that begins like this as a formula.
     const safe = typeof value !== "number" && /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };

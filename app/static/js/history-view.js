@@ -8,7 +8,7 @@ const section = byId("history");
 let addresses = [];
 let reopen = null;
 
-/** `blob` is what the model saw; `shown` tells this answer's card from others. */
+/** Store an answer; `blob` is the picture that the model saw, and `shown` identifies the answer's card. */
 export async function remember(file, blob, answer, { original }, shown) {
   await add({
     shown,
@@ -32,7 +32,7 @@ export async function remember(file, blob, answer, { original }, shown) {
   await show();
 }
 
-/** Answers of this page's own system open as cards again. */
+/** Return a button that opens the answer as a card again, if it belongs to this page's system. */
 function opener(entry) {
   if (settings.mode !== "classify" || entry.system !== settings.system) return null;
   const button = h("button", { class: "button small quiet", type: "button",
@@ -65,7 +65,7 @@ export async function show() {
   byId("history-list").replaceChildren(...entries.map(row));
 }
 
-/** `open` makes a card of an entry. */
+/** Set up the history; `open` makes a card of an entry. */
 export function history(open) {
   reopen = open;
   byId("history-json").addEventListener("click", async () =>

@@ -1,5 +1,5 @@
-// A short measurement out of this browser. It asks the API as any client does, so the app's queue, limits and
-// keys hold for it, and nobody can ask for more by it than by requests of their own.
+// A short load test from this browser. It uses the API as any client does, so the app's queue, limits and
+// keys apply, and nobody can send more with it than with requests of their own.
 import { classify } from "./api.js";
 import { byId, say, settings, t } from "./ui.js";
 
@@ -14,7 +14,7 @@ async function measure() {
   let failure = null;
   let started = 0;
   const ask = (photo) => classify(photo, "sample", "", mine.signal);
-  const show = () => { byId("load-figures").textContent = told(times, performance.now() - started); };
+  const show = () => { byId("load-figures").textContent = summary(times, performance.now() - started); };
   const client = async (photo) => {
     while (!mine.signal.aborted) {
       const at = performance.now();
@@ -29,7 +29,7 @@ async function measure() {
   let ends = 0;
   try {
     const photo = await (await fetch(settings.urls.sample, { signal: mine.signal })).blob();
-    await ask(photo); // what is connected and loaded only once is not measured
+    await ask(photo); // a warm-up, which is not measured
     started = performance.now();
     ticking = setInterval(show, SHOWN_EACH_MS);
     ends = setTimeout(() => mine.abort(), LASTS_MS);
@@ -37,7 +37,7 @@ async function measure() {
   } catch (error) {
     if (!mine.signal.aborted) failure = error;
   }
-  mine.abort(); // one refusal ends it for all
+  mine.abort(); // one refusal ends the measurement
   clearInterval(ticking);
   clearTimeout(ends);
   running = null;
@@ -49,7 +49,7 @@ async function measure() {
   say(failure?.message ?? byId("load-figures").textContent);
 }
 
-function told(times, ms) {
+function summary(times, ms) {
   const ordered = times.toSorted((a, b) => a - b);
   const at = (share) => (ordered.length ? ordered[Math.ceil(share * ordered.length) - 1].toFixed(0) : "–");
   return t("load_figures", {

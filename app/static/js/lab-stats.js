@@ -1,9 +1,9 @@
 // Differences between two readings of Triton's counters, per second, per request and per batch.
 const COUNTS = ["requests", "failures", "rows", "executions", "queue_ms", "compute_ms"];
-// Within a longer gap it is unknown when something happened.
+// In a longer gap, the time of an event is unknown.
 const LONGEST_STEP_S = 30;
 
-/** The last minutes, step by step; a step holds what each model did in it. */
+/** The last minutes as steps; a step holds the counts of each model. */
 export class History {
   #keepS;
   #last = null;
@@ -14,7 +14,7 @@ export class History {
     this.#keepS = keepS;
   }
 
-  /** `look`: the models' counters and the time, in seconds, at which they were read. */
+  /** Add a reading: `look` has the models' counters and the time of the reading in seconds. */
   add(look) {
     const before = this.#last;
     // Another server process may answer with an earlier reading, and a reading may arrive twice.
@@ -33,7 +33,7 @@ export class History {
     return this.#last;
   }
 
-  /** The sums of what a model did in the last seconds. */
+  /** Return the sums of a model's counts in the last seconds. */
   sum(key, seconds = Infinity) {
     const total = { ...Object.fromEntries(COUNTS.map((count) => [count, 0])), seconds: 0, batches: new Map() };
     for (const step of this.steps) {
@@ -51,7 +51,7 @@ export class History {
 
 export const keyOf = ({ name, version }) => `${name} ${version}`;
 
-/** Rates and means of those sums; null where nothing happened. */
+/** Return rates and means of such sums; null without requests. */
 export const figures = (counted, seconds = counted.seconds) => ({
   rows_per_s: seconds ? counted.rows / seconds : null,
   requests_per_s: seconds ? counted.requests / seconds : null,
@@ -61,7 +61,7 @@ export const figures = (counted, seconds = counted.seconds) => ({
 });
 
 function difference(now, before) {
-  // A model that was reloaded counts from zero again.
+  // A reloaded model counts from zero again.
   const from = before && COUNTS.every((count) => now[count] >= before[count]) ? before : null;
   const were = new Map(from?.batches.map(({ rows, executions }) => [rows, executions]));
   return {

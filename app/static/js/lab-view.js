@@ -3,7 +3,7 @@ import { byId, h, percent, svg, t } from "./ui.js";
 import { figures, keyOf } from "./lab-stats.js";
 
 export const SHOWN_S = 120;
-// The numbers cover the last few steps: those of a single step change too fast to be read.
+// The numbers cover the last few steps: numbers of a single step change too fast to read.
 const FIGURES_S = 3.5;
 const HEIGHT = 30;
 const LINES = [["rows_per_s", ""], ["queue_ms", " ms"], ["compute_ms", " ms"], ["batch", ""]];
@@ -13,7 +13,7 @@ const number = (value) => value === null ? "–"
 
 const cards = new Map();
 
-/** Show the whole history as it is now. */
+/** Show the current history. */
 export function show(history) {
   const { at, models } = history.now;
   const worked = (model) => { const { requests, failures } = history.sum(keyOf(model)); return requests + failures > 0; };
@@ -26,11 +26,11 @@ export function show(history) {
     card.element.remove();
     cards.delete(key);
   }
-  active.forEach((model, place) => {
+  active.forEach((model, index) => {
     const key = keyOf(model);
     if (!cards.has(key)) {
       cards.set(key, new Card(model));
-      byId("models").insertBefore(cards.get(key).element, byId("models").children[place] ?? null);
+      byId("models").insertBefore(cards.get(key).element, byId("models").children[index] ?? null);
     }
     cards.get(key).show(history, key, at, when);
   });
@@ -42,10 +42,10 @@ export function show(history) {
   totals(models);
 }
 
-/** What does not come from the counts: how busy the machine is, and the configs. */
+/** Show the load of the machine and the configs, which are not in the counts. */
 export function showMore({ machine, configs }) {
-  replace(byId("machine"), machine.map((said) => h("span", {}, said)), " ");
-  replace(byId("configs"), Object.entries(configs).map(([name, said]) => h("div", {}, h("dt", {}, name), h("dd", {}, said))));
+  replace(byId("machine"), machine.map((use) => h("span", {}, use)), " ");
+  replace(byId("configs"), Object.entries(configs).map(([name, config]) => h("div", {}, h("dt", {}, name), h("dd", {}, config))));
 }
 
 function replace(shown, children, between = "") {
@@ -63,11 +63,11 @@ class Card {
     const title = `model-${name}-${version}`;
     const rows = LINES.map(([figure]) => {
       this.#values[figure] = h("dd", {}, "–");
-      this.#lines[figure] = { path: svg("path", {}), most: h("small", { class: "most" }) };
+      this.#lines[figure] = { path: svg("path", {}), scale: h("small", { class: "most" }) };
       const line = svg("svg", { viewBox: `0 0 ${SHOWN_S} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
         this.#lines[figure].path);
       return h("div", { class: figure }, h("dt", {}, ...term(figure, title)), this.#values[figure],
-        h("dd", { class: "line", "aria-hidden": "true" }, line, this.#lines[figure].most));
+        h("dd", { class: "line", "aria-hidden": "true" }, line, this.#lines[figure].scale));
     });
     this.element = h("li", { class: "model", "aria-labelledby": title },
       h("h3", { id: title }, name, " ", h("span", { class: "tag" }, t("version", { version }))),
@@ -87,9 +87,9 @@ class Card {
         const counted = step.models.get(key);
         return { x: step.at - at + SHOWN_S, from: step.seconds, y: counted ? figures(counted, step.seconds)[figure] : null };
       });
-      const most = Math.max(...points.map(({ y }) => y ?? 0));
-      this.#lines[figure].path.setAttribute("d", drawn(points, most));
-      put(this.#lines[figure].most, number(most));
+      const maximum = Math.max(...points.map(({ y }) => y ?? 0));
+      this.#lines[figure].path.setAttribute("d", drawn(points, maximum));
+      put(this.#lines[figure].scale, number(maximum));
     }
     put(this.#facts, t("requests", { rate: number(shown.requests_per_s), count: all.requests, when })
       + (all.failures ? ` ${t("failed", { count: all.failures })}` : ""));
@@ -97,7 +97,7 @@ class Card {
     this.#sizes(all);
   }
 
-  /** The share of the rows that went through the network in batches of each size. */
+  /** Show the share of the rows in batches of each size. */
   #sizes({ batches, rows: total }) {
     const sizes = [...batches].filter(([, executions]) => executions > 0).sort(([a], [b]) => a - b);
     while (this.#batches.children.length > sizes.length) this.#batches.lastChild.remove();
@@ -106,8 +106,8 @@ class Card {
         svg("svg", { class: "bar", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { height: 1 })),
         h("span", { class: "share" })));
     }
-    sizes.forEach(([rows, executions], place) => {
-      const [name, bar, share] = this.#batches.children[place].children;
+    sizes.forEach(([rows, executions], index) => {
+      const [name, bar, share] = this.#batches.children[index].children;
       const part = total ? Math.min(1, (rows * executions) / total) : 0;
       put(name, t(rows === 1 ? "alone" : "together", { rows }));
       bar.firstChild.setAttribute("width", (100 * part).toFixed(2));
@@ -116,15 +116,15 @@ class Card {
   }
 }
 
-/** The name of a figure, whose meaning is shown where one hovers over it or focuses it. */
+/** Return the name of a figure, with a tooltip of its meaning. */
 function term(figure, card) {
   const id = `${card}-${figure}`;
   return [h("button", { class: "term", type: "button", "aria-describedby": id }, t(figure)),
     h("span", { class: "meaning", role: "tooltip", id }, t(`means_${figure.replace("_per_s", "")}`))];
 }
 
-/** A path through the points, with a gap where there is no figure. */
-function drawn(points, most) {
+/** Return a path through the points, with a gap for each missing figure. */
+function drawn(points, maximum) {
   let path = "";
   let open = false;
   for (const { x, from, y } of points) {
@@ -132,7 +132,7 @@ function drawn(points, most) {
       open = false;
       continue;
     }
-    const height = (HEIGHT - 1.5 - (HEIGHT - 3) * (most ? y / most : 0)).toFixed(2);
+    const height = (HEIGHT - 1.5 - (HEIGHT - 3) * (maximum ? y / maximum : 0)).toFixed(2);
     if (!open) path += `M${(x - from).toFixed(2)} ${height}`;
     path += `L${x.toFixed(2)} ${height}`;
     open = true;
@@ -150,14 +150,14 @@ function totals(models) {
   });
   const names = models.map(({ name, version }) => `${name} ${t("version", { version })}`);
   if (names.join() !== [...table.rows].map((row) => row.cells[0].textContent.trim()).join()) {
-    table.replaceChildren(...models.map(({ name, version }, place) => h("tr", {},
+    table.replaceChildren(...models.map(({ name, version }, index) => h("tr", {},
       h("th", { scope: "row" }, name, " ", h("span", { class: "tag" }, t("version", { version }))),
-      ...cells[place].map(() => h("td")))));
+      ...cells[index].map(() => h("td")))));
   }
-  cells.forEach((row, place) => row.forEach((text, column) => put(table.rows[place].cells[column + 1], text)));
+  cells.forEach((row, index) => row.forEach((text, column) => put(table.rows[index].cells[column + 1], text)));
 }
 
-/** Change the text only if it differs, so that a selection by the reader stays. */
+/** Set the text only if it differs, so that the reader's selection stays. */
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,5 +1,5 @@
-// The lab: Triton's statistics are polled every second while the page is visible, with backoff while it
-// does not answer.
+// The lab page: it polls Triton's statistics every second while the page is visible, with backoff while
+// Triton does not answer.
 import { figures } from "./api.js";
 import { History } from "./lab-stats.js";
 import { show, showMore, SHOWN_S } from "./lab-view.js";
@@ -38,7 +38,7 @@ async function look() {
   }
 }
 
-/** Announced once for each reason, however many polls fail. */
+/** Announce each reason once, however many polls fail. */
 function trouble(error) {
   byId("live").dataset.old = "";
   if (wrong === error.message) return;

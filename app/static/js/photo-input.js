@@ -1,16 +1,16 @@
-// The ways in which photos arrive: chosen, taken, dropped or pasted.
+// The inputs for photos: chosen, taken, dropped or pasted.
 import { byId, t } from "./ui.js";
 
-/** Call `take` with the files, whichever way they arrive; a page may offer to choose a folder of them. */
+/** Call `take` with the files of any input; a page may also offer to choose a folder. */
 export function photoInput(take) {
   const chooser = byId("file");
   const folder = byId("folder");
   const dropZone = document.querySelector(".drop-zone");
-  chooser.multiple = true; // without JavaScript the form takes one at a time
+  chooser.multiple = true; // without JavaScript the form takes one photo at a time
 
   for (const input of [chooser, byId("camera"), folder].filter(Boolean)) {
     input.addEventListener("change", () => {
-      // In a folder there may be anything.
+      // A folder may also have other files.
       take([...input.files].filter(({ type }) => input !== folder || type.startsWith("image/")));
       input.value = ""; // so that the same photo can be chosen again
     });
@@ -44,5 +44,5 @@ export function photoInput(take) {
   });
 }
 
-/** Browsers name everything that is pasted image.png. */
+/** Name a pasted photo: browsers call every one image.png. */
 const named = (file) => file.name === "image.png" ? new File([file], t("pasted"), { type: file.type }) : file;

@@ -13,7 +13,7 @@ import { MIDDLE } from "./square.js";
 import { byId, percent, say, settings, t, withScript } from "./ui.js";
 
 const AT_A_TIME = 2;
-// A restart may be over before anybody notices: then a photo is simply sent again, this often.
+// A server restart may be short, so a photo is sent up to this often.
 const TRIES = 3;
 const PAUSE_MS = 700;
 
@@ -31,9 +31,9 @@ class Job {
   #sent = null;
   #square = MIDDLE;
   #onAnswered;
-  shown = ""; // by which the history finds the card of an answer
+  shown = ""; // identifies the card of an answer for the history
 
-  /** `onAnswered` is called once, after the first answer. */
+  /** Make a job with its card; `onAnswered` is called once, after the first answer. */
   constructor(file, { id = unique(), sent = null, onAnswered = null, added = null } = {}) {
     this.id = id;
     this.file = file;
@@ -48,7 +48,7 @@ class Job {
     }, added ?? (Job.#count += 1));
   }
 
-  /** A job of before the refresh, with the answer that it had. */
+  /** Restore a job from before the refresh, with its answer. */
   static restored({ id, name, blob, answer, comparison, caption, ms, original, shown = "", square = MIDDLE }, added = null) {
     const job = new Job(new File([blob], name, { type: blob.type }), { id, sent: { blob, ms, original }, added });
     job.shown = shown;
@@ -61,12 +61,12 @@ class Job {
     return job;
   }
 
-  /** The file, or what the server shows in place of a format that this browser does not know. */
+  /** The file, or the server's JPEG of it if this browser does not know the format. */
   get #whole() {
     return this.#sent.shown ? this.#sent.blob : this.file;
   }
 
-  /** What the model is to see: another square of the photo than the middle one is cut out of it. */
+  /** Return the picture for the model; a square other than the middle one is cropped here. */
   async #seen() {
     return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.#whole, this.#square);
   }
@@ -86,7 +86,7 @@ class Job {
     this.card.failed(t("cancelled"), t("cancelled_hint"));
   }
 
-  /** The focus goes on to the card that takes this one's place, or back to where photos are chosen. */
+  /** Remove the card, and focus the next card or the input for photos. */
   remove() {
     const { nextElementSibling: next, previousElementSibling: before } = this.card.element;
     this.close();
@@ -101,7 +101,7 @@ class Job {
     this.card.close();
   }
 
-  /** Run `work`, after ending whatever this job was doing. */
+  /** Run `work` after aborting the job's current work. */
   async #alone(work) {
     this.#abort.abort();
     this.#abort = new AbortController();
@@ -164,7 +164,7 @@ class Job {
     remember(this.file, photo, answer, this.#sent, this.shown);
   }
 
-  /** On the page of captions: the sentence grows on the card, and is edited there. */
+  /** Ask for a caption, which grows on the card and can be edited there. */
   async #caption(signal) {
     const caption = await this.#captioned();
     await caption.ask(signal, this.#sent.ms);
@@ -182,7 +182,7 @@ class Job {
     return caption;
   }
 
-  /** On the page that compares: the comparison is the answer. */
+  /** Compare the models; on the compare page, the comparison is the answer. */
   async #compare(signal) {
     this.card.busy(t("comparing"));
     const comparison = await api.compare(this.#sent.blob, this.file.name, signal);
@@ -191,7 +191,7 @@ class Job {
     this.#keep({ comparison });
   }
 
-  /** On a card that has its answer already: the comparison is shown under it. */
+  /** Compare the models on an answered card, and show the comparison under the answer. */
   async #compareHere(signal) {
     this.card.comparing(t("comparing"));
     try {
@@ -213,21 +213,21 @@ class Job {
   }
 }
 
-/** Show what belongs to a page with answers, or to one without. */
+/** Show the parts of a page with answers, or of a page without them. */
 function tidy() {
   byId("empty").hidden = jobs.size > 0;
-  for (const each of document.querySelectorAll(".with-cards")) each.hidden = jobs.size === 0;
+  for (const part of document.querySelectorAll(".with-cards")) part.hidden = jobs.size === 0;
   byId("answers-title").classList.toggle("spoken", jobs.size === 0);
 }
 
-/** Scroll to `element` unless it is in view; where it does not fit, its beginning is what is shown. */
+/** Scroll to `element` unless it is in view; show its beginning if it does not fit. */
 function bringIntoView(element) {
   const { top, bottom } = element.getBoundingClientRect();
   if (top >= 0 && bottom <= innerHeight) return;
   element.scrollIntoView({ block: "start", behavior: still.matches ? "auto" : "smooth" });
 }
 
-/** A function that brings a card into view, unless the reader has scrolled or typed since now. */
+/** Return a function that brings a card into view, unless the reader scrolls or types before. */
 function following() {
   const moved = new AbortController();
   for (const kind of ["wheel", "touchmove", "keydown"]) {
@@ -251,15 +251,15 @@ function take(files) {
 }
 
 function restore() {
-  cardStore.kept().forEach((entry, place) => {
-    const job = Job.restored(entry, -place);
+  cardStore.kept().forEach((entry, index) => {
+    const job = Job.restored(entry, -index);
     jobs.add(job);
     byId("cards").append(job.card.element);
   });
   tidy();
 }
 
-/** An answer of the history is a card again, as the newest, unless its card is still there. */
+/** Show an answer of the history as the newest card, unless its card is still on the page. */
 function reopen(entry) {
   let job = [...jobs].find(({ shown }) => shown && shown === entry.shown);
   if (!job) {
@@ -284,6 +284,6 @@ byId("clear").addEventListener("click", () => {
 });
 byId("model")?.addEventListener("focus", refresh);
 document.addEventListener("gourmet:back", refresh);
-// Modules that add to cards listen from their first line on, and they are loaded in the same turn.
+// Wait until the modules that add to cards are loaded and listen.
 addEventListener("DOMContentLoaded", restore);
 health.watch();

@@ -1,7 +1,7 @@
-// Photos to click; they are fetched when the browser has nothing else to do.
+// Sample photos to click, fetched while the browser is idle.
 const idle = globalThis.requestIdleCallback ?? ((task) => setTimeout(task, 200));
 
-/** Call `take` with the file of the photo that was clicked. */
+/** Call `take` with the file of the clicked photo. */
 export function samples(take) {
   for (const button of document.querySelectorAll("button.sample")) {
     const picture = button.querySelector("img");
@@ -11,7 +11,7 @@ export function samples(take) {
         const blob = await (await fetch(button.dataset.picture)).blob();
         take([new File([blob], button.dataset.name, { type: blob.type })]);
       } catch {
-        // The server cannot be reached: an empty photo of that name makes the card say so.
+        // The server is not reachable: the card of an empty photo shows the error.
         take([new File([], button.dataset.name, { type: "image/jpeg" })]);
       }
     });

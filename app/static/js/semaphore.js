@@ -1,4 +1,4 @@
-// At most `count` tasks at a time; the others wait in the order in which they came.
+// A semaphore: at most `count` tasks run at a time, the others wait in order.
 export class Semaphore {
   #free;
   #waiting = [];
@@ -7,7 +7,7 @@ export class Semaphore {
     this.#free = count;
   }
 
-  /** Run `task` when it is its turn; a task aborted before that never starts. */
+  /** Run `task` when it has a place; a task that is aborted before never starts. */
   async run(task, signal) {
     await this.#turn(signal);
     try {
@@ -28,9 +28,9 @@ export class Semaphore {
     return new Promise((start, refuse) => {
       this.#waiting.push(start);
       signal.addEventListener("abort", () => {
-        const place = this.#waiting.indexOf(start);
-        if (place < 0) return;
-        this.#waiting.splice(place, 1);
+        const index = this.#waiting.indexOf(start);
+        if (index < 0) return;
+        this.#waiting.splice(index, 1);
         refuse(signal.reason);
       }, { once: true });
     });

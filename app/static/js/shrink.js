@@ -1,9 +1,9 @@
-// Makes a large photo small before it is sent, so that a phone on a slow line waits seconds less.
+// Shrinks a large photo before it is sent, so that a phone with a slow connection waits seconds less.
 //
-// The server takes the central square and brings it to 224 pixels. Only the scale changes here, to
-// three times that for the shorter side, so that the server takes the same square and still has more
-// detail than it needs. Colours are not converted, as the server reads the numbers as they are; a
-// photo is turned upright here, since a canvas saves no EXIF.
+// The server crops the central square and scales it to 224 pixels. This module changes only the scale, to
+// three times that for the shorter side. So the server crops the same square and has more detail than it
+// needs. Colours are not converted, because the server does not convert them either. The photo is turned
+// upright, since a canvas does not save EXIF.
 import { thumbnail as shownByServer } from "./api.js";
 import { placed } from "./square.js";
 import { settings } from "./ui.js";
@@ -14,10 +14,10 @@ const SMALL_BYTES = 150_000;
 const QUALITY = 0.92;
 // Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
 const KINDS = /^image\/(jpeg|png|avif|bmp)$/;
-// Many browsers show none of these.
+// Many browsers cannot show these.
 const RARE = /^image\/(heic|heif|tiff)$|\.(heic|heif|tiff?)$/i;
 
-/** {blob, ms, width, height}: the photo to send, which is the file itself where that is best. */
+/** Return the photo to send as {blob, ms, width, height}; `blob` is the file itself if shrinking does not help. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
@@ -27,7 +27,7 @@ export async function shrink(file, signal) {
   try {
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   } catch {
-    if (!isRare || file.size > settings.max_bytes) return asItIs; // the server says what is wrong with it
+    if (!isRare || file.size > settings.max_bytes) return asItIs; // the server reports what is wrong with it
     return { blob: await shownByServer(file, file.name, signal), ms: performance.now() - started, shown: true };
   }
   try {
@@ -44,7 +44,7 @@ export async function shrink(file, signal) {
   }
 }
 
-/** A square of a photo as a photo. */
+/** Crop a square of a photo. */
 export async function cropped(photo, square) {
   const bitmap = await createImageBitmap(photo, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   const { left, top, length } = placed(square, bitmap.width, bitmap.height);
@@ -54,7 +54,7 @@ export async function cropped(photo, square) {
   return blob;
 }
 
-/** A thumbnail of a photo; null for a format that the browser cannot show. */
+/** Return a thumbnail of a photo; null if the browser cannot show its format. */
 export async function thumbnail(blob, side = 128) {
   try {
     const bitmap = await createImageBitmap(blob);

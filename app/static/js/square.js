@@ -1,17 +1,17 @@
-// The square of a photo that the model looks at, drawn over the photo: it is moved and resized by dragging, by
-// the arrow keys and by plus and minus, and cut out of the photo before that is sent.
+// The square of a photo that the model sees, drawn over the photo. The reader moves and resizes it by dragging,
+// with the arrow keys, plus and minus. The square is cropped before the photo is sent.
 import { h, percent, say, t } from "./ui.js";
 
-export const MIDDLE = { x: 0.5, y: 0.5, side: 1 }; // its middle as shares of the sides, its side of the shorter one
+export const MIDDLE = { x: 0.5, y: 0.5, side: 1 }; // x, y: the square's centre as shares of the sides; side: its share of the shorter side
 const SMALLEST = 0.15;
 const STEP = 0.05;
 const SCALE = 1.15;
 const QUIET_MS = 600;
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-const clamp = (value, least, most) => Math.min(Math.max(value, least), Math.max(least, most));
+const clamp = (value, min, max) => Math.min(Math.max(value, min), Math.max(min, max));
 
-/** Its left, top and side in a picture of this size. */
+/** Return the square's left, top and length in a picture of this size. */
 export function placed({ x, y, side }, width, height) {
   const length = side * Math.min(width, height);
   return { left: x * width - length / 2, top: y * height - length / 2, length };
@@ -23,7 +23,7 @@ export class Square {
   #picture;
   #changed;
 
-  /** Over `picture`, an img; `changed` is called with where it is once it has been left alone. */
+  /** Draw a square over the img `picture`; `changed` gets its position once it has rested. */
   constructor(picture, name, changed) {
     this.#picture = picture;
     this.#changed = changed;
@@ -47,7 +47,7 @@ export class Square {
     this.#show();
   }
 
-  /** Where the photo itself is in its element, whose other parts are empty. */
+  /** The position of the photo within its element, whose other parts are empty. */
   get #photo() {
     const { naturalWidth, naturalHeight, clientWidth, clientHeight, offsetLeft, offsetTop } = this.#picture;
     const scale = Math.min(clientWidth / naturalWidth, clientHeight / naturalHeight);
@@ -63,7 +63,7 @@ export class Square {
     Object.assign(this.element.style, { left: `${photo.left + left}px`, top: `${photo.top + top}px`, width: `${length}px`, height: `${length}px` });
   }
 
-  /** Put it where it fits nearest to this. */
+  /** Move the square to the nearest position that fits. */
   #put(x, y, side) {
     const { width, height } = this.#photo;
     side = clamp(side, SMALLEST, 1);
@@ -92,7 +92,7 @@ export class Square {
     this.#settled();
   }
 
-  /** Follow the pointer: `follow` gets how far it is from where it went down. */
+  /** Follow the pointer: `follow` gets its distance from the start. */
   #follow(event, follow) {
     if (event.button !== 0) return;
     const { target, pointerId, clientX, clientY } = event;
@@ -115,7 +115,7 @@ export class Square {
     });
   }
 
-  /** A new one, from where the pointer goes down beside the old one. */
+  /** Draw a new square from the point where the pointer goes down outside the old one. */
   #draw(event) {
     if (this.element.hidden || event.pointerType === "touch") return; // a finger scrolls
     event.preventDefault();

@@ -1,12 +1,12 @@
-// The slider "strict ↔ generous": from which probability on a card says "sure". The server does not change.
+// The slider "strict ↔ generous": the threshold at which this page calls an answer sure. The server's own stays.
 import { models } from "./api.js";
 import { modelToAsk } from "./model-select.js";
 import { byId, percent, settings, t } from "./ui.js";
 
 const slider = byId("strict");
-let threshold = null; // null: each answer's own
+let threshold = null; // null: the threshold of each answer
 
-/** The answer as it is at the chosen threshold. */
+/** Return the answer at the chosen threshold. */
 export function judged(answer) {
   if (threshold === null || answer.calibrated === false || answer.labels) return answer;
   const sure = answer.relevant !== false && !answer.doubtful && answer.probability >= threshold;
@@ -22,11 +22,11 @@ function show(point, own) {
   document.dispatchEvent(new CustomEvent("gourmet:strictness"));
 }
 
-/** Offer the thresholds that were measured for the model that is asked; its own is where the slider begins. */
+/** Offer the measured thresholds of the chosen model; the slider begins at the model's own. */
 async function offer() {
   const { models: served } = await models().catch(() => ({ models: [] }));
   const [name, version] = (modelToAsk() || settings.model).split("/");
-  const model = served.find((each) => each.name === name && (!version || each.version === version));
+  const model = served.find((candidate) => candidate.name === name && (!version || candidate.version === version));
   const points = model?.coverage ?? [];
   const own = points.findIndex((point) => point.threshold === model.threshold);
   byId("strictness").hidden = own < 0;

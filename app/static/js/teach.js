@@ -1,16 +1,16 @@
-// The panel "Teach it": its forms are sent from here, and it shows again and again how far a job is.
+// The panel "Teach it": sends its forms, and polls the progress of a job.
 import { byId } from "./ui.js";
 
 const LOOK_MS = 500;
 const OFF = "gourmet.offers-no-corrections";
 let latest = 0;
 
-/** Send a form, or only look, and show the panel that is answered. */
+/** Send a form, or ask for the state, and show the panel of the answer. */
 async function show(form) {
-  const asked = (latest += 1);
+  const version = (latest += 1);
   const headers = { Accept: "text/html", "X-Requested-With": "fetch" };
   const response = await fetch(byId("teach").dataset.url, { method: form ? "POST" : "GET", body: form, headers }).catch(() => null);
-  if (asked !== latest) return;
+  if (version !== latest) return;
   if (!response?.ok) {
     setTimeout(show, 4 * LOOK_MS);
     return;

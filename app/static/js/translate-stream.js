@@ -1,7 +1,7 @@
-// Words as they are made, as server-sent events, which EventSource cannot ask for: it knows GET alone.
+// Server-sent events with words as they are made; EventSource cannot be used, as it supports only GET.
 import { failed, reaching } from "./api.js";
 
-/** The whole answer to what is posted; `onPiece` gets each piece of it as soon as it is there. Throws a Failure. */
+/** Post `body` and return the whole answer; `onPiece` gets each piece as it arrives. Throws a Failure. */
 export async function streamed(address, body, signal, onPiece, headers = {}) {
   const response = await reaching(() => fetch(address, {
     method: "POST", signal, body, headers: { ...headers, Accept: "text/event-stream, application/json" },

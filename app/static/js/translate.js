@@ -1,4 +1,4 @@
-// Two panes: what is written on one side appears in another language on the other, word by word as it is made.
+// Two panes: a text on one side is translated on the other, word by word as it is made.
 import { streamed } from "./translate-stream.js";
 import { byId, h, ms, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
@@ -22,8 +22,8 @@ async function translate() {
   let first = 0;
   begin();
   try {
-    const asked = JSON.stringify({ text: source, stream: true, system: settings.system });
-    const whole = await streamed(settings.urls.translate, asked, mine.signal, (piece) => {
+    const body = JSON.stringify({ text: source, stream: true, system: settings.system });
+    const whole = await streamed(settings.urls.translate, body, mine.signal, (piece) => {
       first ||= performance.now() - started;
       shown.append(piece);
     }, { "Content-Type": "application/json" });
@@ -66,7 +66,7 @@ function tell(whole, first, total) {
 
 const isUnsure = (sentence) => sentence.sure === false;
 
-/** Show it, the sentences marked that the model is not sure of, unless these are all. */
+/** Show the translation; mark the unsure sentences, unless all of them are unsure. */
 function mark(translation, sure, sentences = [{ text: translation, sure }]) {
   if (sentences.every(isUnsure)) return shown.replaceChildren(translation);
   let rest = translation;
@@ -79,18 +79,18 @@ function mark(translation, sure, sentences = [{ text: translation, sure }]) {
   shown.replaceChildren(...parts, rest);
 }
 
-/** What is doubtful about the translation that is shown. */
+/** Show why the translation is doubtful, if it is. */
 function warn(warning = "", sure = true, sentences = [{ sure: sure || Boolean(warning) }]) {
   const doubt = byId("doubt");
   const isRough = sure === false;
   const unsure = !isRough || !sentences.some(isUnsure) ? "" : t(sentences.every(isUnsure) ? "unsure_of_all" : "unsure_of");
-  const [label, said] = doubt.children;
+  const [label, reason] = doubt.children;
   label.textContent = t(isRough ? "rough" : "careful");
-  said.textContent = [warning, unsure].filter(Boolean).join("; ");
+  reason.textContent = [warning, unsure].filter(Boolean).join("; ");
   doubt.hidden = !isRough && !warning;
 }
 
-/** Before anything is sent: whether it is too long, and whether it looks Russian, as the server judges it too. */
+/** Warn before the text is sent if it is too long or does not look Russian; the server checks both too. */
 function warnEarly() {
   const count = [...text.value].length;
   const isTooLong = count > settings.limit;
@@ -128,12 +128,12 @@ function fail(error) {
 const kept = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
 
 function keep(entry) {
-  const others = kept().filter((each) => each.text !== entry.text);
+  const others = kept().filter((other) => other.text !== entry.text);
   sessionStorage.setItem(KEPT, JSON.stringify([entry, ...others].slice(0, MOST_KEPT)));
   list();
 }
 
-/** What this tab translated before; a click shows it again. */
+/** List the translations of this tab; a click shows one again. */
 function list() {
   const entries = kept();
   byId("history").hidden = entries.length === 0;
@@ -159,7 +159,7 @@ form.addEventListener("submit", (event) => {
 text.addEventListener("input", warnEarly);
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    if (isForeign) byId("go").focus(); // which asks
+    if (isForeign) byId("go").focus(); // this button asks for confirmation
     else byId("go").click();
   }
 });
@@ -185,5 +185,5 @@ for (const heading of document.querySelectorAll("[data-language]")) {
 }
 withScript();
 list();
-warnEarly(); // of what the browser kept
+warnEarly(); // the browser may have restored a text
 health.watch();

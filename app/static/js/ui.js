@@ -1,19 +1,19 @@
-// What every module needs: the page's settings and texts, and a short way to build elements.
+// Helpers of all modules: the page's settings and texts, and functions that build elements.
 export const byId = (id) => document.getElementById(id);
 
 export const settings = JSON.parse(byId("settings").textContent);
 
-/** The text with that id and its {values}. */
+/** Return the text of this id with its {values}. */
 export const t = (id, values = {}) =>
   settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
-/** Show what needs a script and what is for touch screens or for a mouse and keys. */
+/** Show the parts that need scripts, and those for touch screens or for a mouse and keys. */
 export function withScript() {
   document.documentElement.classList.add("with-script");
   document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
 }
 
-/** A menu of buttons; what is chosen closes it. */
+/** Make a menu of buttons; a click on a button closes it. */
 export function menu(label, ...buttons) {
   const summary = h("summary", { class: "button small quiet", "aria-label": label }, t("more"));
   const details = h("details", { class: "menu", name: "menu" }, summary, h("div", { class: "choices" }, ...buttons));
@@ -26,7 +26,7 @@ export function menu(label, ...buttons) {
   return details;
 }
 
-/** An element with properties or attributes and children; null children are left out. */
+/** Make an element with properties or attributes and children; null children are left out. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -44,16 +44,16 @@ export function svg(tag, attributes, ...children) {
   return element;
 }
 
-/** The picture of a label, or null for a label that has none. */
+/** Return the picture of a label, or null for a label without one. */
 export function icon(label) {
   const id = label.toLowerCase().replace(/[^a-z]+/g, "-");
   return settings.icons.includes(id)
     ? svg("svg", { class: "icon", "aria-hidden": "true" }, svg("use", { href: `${settings.sprite}#${id}` })) : null;
 }
 
-/** A name as nodes that may break after `_`, `-`, `/` and `.`, so that no line breaks inside a word. */
+/** Return a name as nodes that may break after `_`, `-`, `/` and `.`, so that lines do not break inside a word. */
 export const soft = (text) => text.split(/(?<=[_/.-])(?=.)/)
-  .flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
+  .flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 
 export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\u00a0%`;
 
@@ -66,7 +66,7 @@ export function say(text) {
   byId("spoken").textContent = text;
 }
 
-/** Offer a file for saving. */
+/** Offer a file for download. */
 export function save(blob, name) {
   const address = URL.createObjectURL(blob);
   h("a", { href: address, download: name }).click();
