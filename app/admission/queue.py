@@ -131,8 +131,8 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 def admission() -> Admission:
     """Return the admission of the app that answers this request."""
-    of_app: Admission = current_app.extensions["admission"]
-    return of_app
+    shared: Admission = current_app.extensions["admission"]
+    return shared
 
 
 class Decoding:

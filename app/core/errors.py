@@ -132,12 +132,10 @@ class RefusedByModel(InferenceFailed):
 
 def refused_picture(error: RefusedByModel) -> BadPicture | None:
     """Return the error that a decoding model reported about a picture, if it did."""
-    reported = _DECODING_FAILED.search(str(error))
-    return (
-        BadPicture(reported["code"], reported["reason"])
-        if reported and reported["code"] in BadPicture.STATUSES
-        else None
-    )
+    match = _DECODING_FAILED.search(str(error))
+    if match and match["code"] in BadPicture.STATUSES:
+        return BadPicture(match["code"], match["reason"])
+    return None
 
 
 @contextmanager

@@ -50,11 +50,8 @@ def gunicorn_config() -> dict[str, Any]:
         "root": {"level": "INFO", "handlers": ["out"]},
         "loggers": {
             "gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False},
-            "gunicorn.access": {
-                "level": "CRITICAL",
-                "handlers": [],
-                "propagate": False,
-            },  # the app's own line has more
+            # The app's own line has more.
+            "gunicorn.access": {"level": "CRITICAL", "handlers": [], "propagate": False},
         },
     }
 

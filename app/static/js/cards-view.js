@@ -34,9 +34,9 @@ const ORDERS = {
 
 /** Write the counts: "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
 function counts(rows) {
-  const counts = new Map();
-  for (const { group } of rows) counts.set(group, (counts.get(group) ?? 0) + 1);
-  const parts = [...counts].sort(([, a], [, b]) => b - a).map(([group, count]) => `${group} ${count}`);
+  const byGroup = new Map();
+  for (const { group } of rows) byGroup.set(group, (byGroup.get(group) ?? 0) + 1);
+  const parts = [...byGroup].sort(([, a], [, b]) => b - a).map(([group, count]) => `${group} ${count}`);
   return t("many_counts", { count: rows.filter(({ row }) => !row.error).length, parts: parts.join(", ") });
 }
 

@@ -1,8 +1,9 @@
-// The square of a photo that the model sees, drawn over the photo. The reader moves and resizes it by dragging,
-// with the arrow keys, plus and minus. The square is cropped before the photo is sent.
+// The square of a photo that the model sees, drawn over the photo. The reader moves and resizes it by
+// dragging, with the arrow keys, plus and minus. The square is cropped before the photo is sent.
 import { h, percent, say, t } from "./ui.js";
 
-export const MIDDLE = { x: 0.5, y: 0.5, side: 1 }; // x, y: the square's centre as shares of the sides; side: its share of the shorter side
+// x, y: the centre as shares of the sides; side: a share of the shorter side.
+export const MIDDLE = { x: 0.5, y: 0.5, side: 1 };
 const SMALLEST = 0.15;
 const STEP = 0.05;
 const SCALE = 1.15;
