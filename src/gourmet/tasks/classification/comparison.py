@@ -33,14 +33,14 @@ CLASS_MARGIN: Final = 5.0
 _FEW: Final = 2
 _OF_EACH: Final = 120
 _MADE_UP: Final = 120
-AS_SURE: Final = "as sure as right"
+CALIBRATION: Final = "calibration"
 # The same network beside a file of another format.
 ONNX: Final = "model.onnx"
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pictures that teach no network, and their classes: as many as there are labels for none of them."""
+    """Held-out pictures and their classes; a class equal to the number of labels means none of them."""
 
     images: Pixels
     classes: Classes
@@ -162,7 +162,7 @@ def measures(
         if math.isnan(before) or math.isnan(now) or what == "sure":
             continue
         margin = class_margin if what in system.labels else MARGIN
-        chance = 1 / math.sqrt(count) if what == AS_SURE else _FEW / count
+        chance = 1 / math.sqrt(count) if what == CALIBRATION else _FEW / count
         yield Measure(
             f"{what}, {of}" if of else what, count, 100 * before, 100 * now, max(margin, 100 * chance)
         )

@@ -1,4 +1,4 @@
-"""A network asked about every picture of a data set, as it is when served, and its answers measured."""
+"""Ask a network about every picture of a data set, as when it is served, and measure its answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _MIN_THRESHOLD: Final = 1e-4  # as configs write it; 0 means that nobody measure
 
 @dataclass(frozen=True)
 class Answered:
-    """A part of a data set and what the network said about it."""
+    """A part of a data set and the network's answers to it."""
 
     logits: Scores
     classes: Classes  # as many as there are labels: none of them
@@ -169,7 +169,7 @@ class EvaluatedClassifier:
         ]
 
     def write(self, weights: Path, title: str) -> Path:
-        """Leave what deploying needs beside the weights, and a report, whose path is returned."""
+        """Write the files for deployment and a report beside the weights; return the path of the report."""
         from gourmet.tasks.classification import pages
 
         report = weights.with_suffix(".report.html")
@@ -294,7 +294,7 @@ def calibrated(
     answers: Callable[[npt.NDArray[Any]], Scores],
     tick: Tick,
 ) -> EvaluatedClassifier:
-    """Temperature and threshold of a network from elsewhere, by its answers to labelled pictures.
+    """Calibrate a network from elsewhere: temperature and threshold from its answers to labelled pictures.
 
     What gives probabilities has no temperature.
     """
@@ -345,7 +345,7 @@ def calibrate(
 
 
 def _with_coverage(calibration: Calibration, parts: Sequence[Answered]) -> Calibration:
-    """Add what other thresholds would do to the pictures of all `parts`."""
+    """Add coverage and accuracy at other thresholds, over the pictures of all `parts`."""
     rows = np.concatenate([part.probabilities(calibration) for part in parts])
     classes = np.concatenate([part.classes for part in parts])
     return replace(calibration, coverage=coverage_text(calibration.threshold, rows, classes))
@@ -375,9 +375,9 @@ def declined(part: Answered, calibration: Calibration) -> Declined:
 def shares(
     answered: Answered, calibration: Calibration, system: PictureClassifier
 ) -> dict[str, tuple[float, int]]:
-    """Return shares by name, with the number of pictures; a larger share is better.
+    """Return shares by name, each with its number of pictures; a larger share is better.
 
-    They are accuracy by class and of all classes alike, calibration, and refusals of other pictures.
+    The shares are accuracy of each class, their mean, calibration, and refusals of other pictures.
     """
     shown = np.flatnonzero(answered.classes < len(system.labels))
     none = np.flatnonzero(answered.classes >= len(system.labels))
@@ -394,7 +394,7 @@ def shares(
         **by_class,
         "sure": (sure.coverage, len(shown)),
         "right of the sure": (sure.accuracy, round(sure.coverage * len(shown))),
-        "as sure as right": (
+        "calibration": (
             1 - calibration_error(reliability(probabilities[shown], classes)),
             len(shown),
         ),
