@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 class TimedServer:
-    """The server as questions reach it: at most so many requests at a time, those of each question timed."""
+    """A server that limits the requests in flight, and measures the time of each question's requests."""
 
     def __init__(self, triton: Triton, in_flight: int, timeout_s: float) -> None:
         self.triton, self.in_flight, self.timeout_s = triton, in_flight, timeout_s
@@ -169,7 +169,7 @@ class CheckReport(Protocol):
         """Describe how many examples a stopped check has answers to."""
 
     def faults(self) -> list[str]:
-        """Why the check fails, a sentence each; empty if it passes."""
+        """Return the reasons why the check fails; empty if it passes."""
 
     def summary(self) -> str: ...
 
@@ -179,7 +179,7 @@ class CheckReport(Protocol):
 
 
 class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
-    """A served model, the questions to it, and what its answers are worth."""
+    """A served model, the questions to it, and the score of its answers."""
 
     def __len__(self) -> int:
         """Return the number of examples in all questions."""
@@ -211,7 +211,7 @@ def run_check(
     stage: Stage,
     store: ResultStore[AnyAnswer] | None = None,
 ) -> CheckReport:
-    """Ask everything and score what came back; Ctrl-C ends it early, with what was found by then."""
+    """Ask all questions and score the answers. Ctrl-C ends the check early and keeps the answers so far."""
     replies = Replies[AnyAnswer]()
     before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
@@ -235,8 +235,8 @@ def ask_all(
     A request that fails is noted and the others go on, unless the server is gone.
     """
 
-    def one(placed: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
-        number, question = placed
+    def reply_to(entry: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
+        number, question = entry
         mine = copy.copy(server)
         try:
             kept = store.get(number) if store else None
@@ -250,7 +250,7 @@ def ask_all(
     # More threads than requests in flight, so that encoding goes on meanwhile.
     threads = server.in_flight + available_cpus()
     try:
-        for number, question, answer, taken_ms in in_threads(one, enumerate(questions), threads):
+        for number, question, answer, taken_ms in in_threads(reply_to, enumerate(questions), threads):
             replies.sent += len(question.names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)

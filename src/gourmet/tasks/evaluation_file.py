@@ -15,7 +15,7 @@ _NAME: Final = "evaluation.json"
 
 
 class NotEvaluated(GourmetError):
-    """Weights of which nothing was measured."""
+    """Weights without an evaluation."""
 
 
 def write(weights: Path, **measured: Any) -> None:

@@ -41,7 +41,7 @@ def take_pixels(first: nn.Module, mean: Sequence[float], std: Sequence[float]) -
 
 
 class _CalibrationPhotos(CalibrationDataReader):  # type: ignore[misc]
-    """Photos one at a time, as onnxruntime's calibrator asks for them.
+    """Yields photos one at a time, as onnxruntime's calibrator reads them.
 
     Black and white corners make the pixels' range whole: their scale is then 1 and their zero the grey,
     as the pixels that take their place need it.

@@ -28,11 +28,11 @@ Stage = Callable[[str], AbstractContextManager[Tick]]
 
 
 class BadData(GourmetError):
-    """Data that cannot be learned from, and why."""
+    """Data that cannot be used for training; the message is the reason."""
 
 
 class EmptyPart(BadData):
-    """Data without an example in one of their parts."""
+    """Data that have no example in some part."""
 
 
 class Labelled(Protocol):
@@ -48,7 +48,7 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """A text and its right answer; `source` says where they are from."""
+    """A text and its right answer; `source` names their origin."""
 
     source: str
     text: str
@@ -57,7 +57,7 @@ class Reference:
 
 @runtime_checkable
 class TextData(Protocol):
-    """Texts with their right answers, wherever they lie."""
+    """Texts with their right answers, from files or folders."""
 
     def references(self, data: Path, part: str, limit: int | None = None) -> Sequence[Reference]:
         """Return the texts of one part of `data`; with a `limit`, evenly from all of it."""
@@ -69,7 +69,7 @@ Part = TypeVar("Part")
 
 @runtime_checkable
 class Data(Protocol):
-    """Labelled examples, wherever they lie."""
+    """Labelled examples, from files or folders."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> Sequence[Labelled]:
         """Return the examples of one part of `data`; with a `limit`, evenly from its classes."""
@@ -99,7 +99,7 @@ class EvaluationReport(Protocol):
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """A network asked about the examples of its system."""
+    """Evaluates a network on the examples of its system."""
 
     @property
     def load(self) -> Load: ...
@@ -180,7 +180,7 @@ def check_classes(source: Path, classes: Iterable[int], labels: Sequence[str]) -
 
 
 def spread(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
-    """`limit` examples, evenly from all of them."""
+    """Return `limit` examples, sampled evenly."""
     count = min(limit or len(examples), len(examples))
     return tuple(examples[number * len(examples) // count] for number in range(count))
 

@@ -1,4 +1,4 @@
-"""Train any system: begin a run or go on with it, and keep its result."""
+"""Train any system: start or resume a run, and keep its result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TrainOptions:
 def train(
     system: str, parts: SystemParts, options: TrainOptions, stage: Stage, say: Callable[[str], None]
 ) -> str:
-    """Train a system's network, and say in a sentence what came of it."""
+    """Train a system's network, and return the result in a sentence."""
     if options.init and (options.resume or options.pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
     if options.threads:

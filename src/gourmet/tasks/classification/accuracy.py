@@ -94,7 +94,7 @@ def accuracy(scores: Scores, classes: Classes, labels: Sequence[str]) -> Accurac
 
 
 def balanced_accuracy(answers: Classes, classes: Classes) -> float:
-    """The mean over the classes that occur of the share answered rightly."""
+    """Return the mean recall of the classes that occur."""
     return float(np.mean([(answers[classes == c] == c).mean() for c in np.unique(classes)]))
 
 
@@ -113,7 +113,7 @@ _TELLING: Final = 5
 
 
 def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> list[OfOrigin]:
-    """Accuracy by source, those with most pictures first; empty where names do not tell sources."""
+    """Return accuracy by source, the largest source first; empty if names do not tell sources."""
     named = np.array(origins)
     rows = [
         OfOrigin(
@@ -164,7 +164,7 @@ class Operating:
 
 
 def fit_temperature(*parts: tuple[Scores, Classes]) -> float:
-    """The temperature under which the true classes are likeliest, to within 1.4 %.
+    """Return the temperature under which the true classes are likeliest, to within 1.4 %.
 
     Every part counts alike, and every class of it, whatever its share of the photos: which shares a user
     will send is not known.
@@ -179,7 +179,7 @@ def fit_temperature(*parts: tuple[Scores, Classes]) -> float:
 
 
 def reliability(probabilities: Scores, classes: Classes) -> list[Bin]:
-    """Answers sorted into bins of equal width by their confidence; empty bins are left out."""
+    """Sort answers into bins of equal width by their confidence, and leave out empty bins."""
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == classes
     where = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
     return [
@@ -190,13 +190,13 @@ def reliability(probabilities: Scores, classes: Classes) -> list[Bin]:
 
 
 def calibration_error(bins: list[Bin]) -> float:
-    """The expected calibration error: how far confidence and accuracy are apart, on average."""
+    """Return the expected calibration error: the mean gap between confidence and accuracy."""
     total = sum(one_bin.photos for one_bin in bins)
     return sum(one_bin.photos * abs(one_bin.confidence - one_bin.accuracy) for one_bin in bins) / total
 
 
 def operating_at(threshold: float, probabilities: Scores, classes: Classes) -> Operating:
-    """Coverage and accuracy at a threshold; the accuracy is nan where no answer reaches it."""
+    """Return coverage and accuracy at a threshold; the accuracy is nan if no answer reaches it."""
     answered = probabilities.max(axis=1) >= threshold
     right = probabilities.argmax(axis=1) == classes
     accuracy = float(right[answered].mean()) if answered.any() else math.nan
@@ -204,20 +204,20 @@ def operating_at(threshold: float, probabilities: Scores, classes: Classes) -> O
 
 
 def coverage_curve(probabilities: Scores, classes: Classes) -> list[Operating]:
-    """Coverage and accuracy at every hundredth of a threshold that leaves an answer to give."""
+    """Return coverage and accuracy at each threshold in hundredths that some answer reaches."""
     points = [operating_at(hundredth / 100, probabilities, classes) for hundredth in range(100)]
     return [point for point in points if point.coverage]
 
 
 def coverage_text(threshold: float, probabilities: Scores, classes: Classes) -> str:
-    """Coverage and accuracy at some thresholds, the chosen one among them, as JSON for a model's config."""
-    points = [operating_at(each, probabilities, classes) for each in sorted({*_SHOWN, threshold})]
+    """Return coverage and accuracy at some thresholds and the chosen one, as JSON for a model's config."""
+    points = [operating_at(level, probabilities, classes) for level in sorted({*_SHOWN, threshold})]
     return json.dumps(
         [[round(number, 4) for number in vars(point).values()] for point in points if point.coverage]
     )
 
 
 def choose_threshold(curve: list[Operating], accuracy_goal: float) -> Operating:
-    """The lowest threshold whose given answers reach the goal, or the most accurate threshold."""
+    """Return the lowest threshold at which the accuracy reaches the goal, else the most accurate one."""
     enough = [point for point in curve if point.accuracy >= accuracy_goal]
     return enough[0] if enough else max(curve, key=lambda point: point.accuracy)

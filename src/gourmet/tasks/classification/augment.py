@@ -1,4 +1,4 @@
-"""Batches of small photos as the network sees them: cropped, turned over, recoloured, blurred or sharpened.
+"""Augment batches of small photos: crop, flip, recolour, blur, sharpen.
 
 All of it runs on whole batches, on the device of the photos, so that feeding the network costs
 little beside training it. The photos trained on may be much smaller than what is served (64 pixels
@@ -17,7 +17,7 @@ from gourmet.pictures.classifier import PictureClassifier
 
 
 def served(photos: torch.Tensor, system: PictureClassifier) -> torch.Tensor:
-    """uint8 [N, H, W, 3] as the served network sees them: brought to its size, normalised."""
+    """Resize uint8 [N, H, W, 3] to the size of the served network, and normalise."""
     images, size = photos.permute(0, 3, 1, 2).float().div_(255.0), system.input_size
     if images.shape[-1] != size:
         images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
@@ -27,7 +27,7 @@ def served(photos: torch.Tensor, system: PictureClassifier) -> torch.Tensor:
 def varied(
     photos: torch.Tensor, size: int, generator: torch.Generator, system: PictureClassifier
 ) -> torch.Tensor:
-    """uint8 [N, H, W, 3] as `size` pixels wide training images, normalised."""
+    """Make normalised training images, `size` pixels wide, of uint8 [N, H, W, 3]."""
     images = photos.permute(0, 3, 1, 2).float().div_(255.0)
     images = _cropped(images, size, generator)
     images = _sharpness(images, generator)
@@ -36,7 +36,7 @@ def varied(
 
 
 def _normalised(images: torch.Tensor, system: PictureClassifier) -> torch.Tensor:
-    """float [N, 3, H, W] from 0 to 1, as the network takes it."""
+    """Normalise float [N, 3, H, W] from 0 to 1 as the network takes it."""
     mean, std = (
         torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (system.mean, system.std)
     )
@@ -46,13 +46,13 @@ def _normalised(images: torch.Tensor, system: PictureClassifier) -> torch.Tensor
 def _uniform(
     count: int, low: float, high: float, like: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """Random numbers [count, 1, 1, 1], drawn on the CPU so that a GPU run sees the same ones."""
+    """Return random numbers [count, 1, 1, 1], drawn on the CPU so that a GPU run sees the same ones."""
     drawn = torch.rand(count, 1, 1, 1, generator=generator)
     return (low + (high - low) * drawn).to(like.device)
 
 
 def _cropped(images: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
-    """A random rectangle of each photo, a third of its area or more, turned over half of the time."""
+    """Crop a random rectangle of at least a third of each photo, and flip half of the photos."""
     count, side = len(images), images.shape[-1]
     if side >= 2 * size:  # sampling points far apart would skip pixels: shrink first
         images = F.interpolate(images, (size * 3 // 2, size * 3 // 2), mode="bilinear", antialias=True)
@@ -87,7 +87,7 @@ def _sharpness(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 
 def _colours(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Other light: brightness, contrast, saturation, and a little of each channel."""
+    """Vary brightness, contrast and saturation, and each channel a little."""
     count = len(images)
     grey = images.mean(dim=1, keepdim=True)
     images = grey + (images - grey) * _uniform(count, 0.7, 1.3, images, generator)

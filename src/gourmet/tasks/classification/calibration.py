@@ -38,6 +38,6 @@ def calibration_of(values: Any, path: Path) -> Calibration:
 
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
+    """Return the calibration and accuracy of `weights`; raise NotEvaluated if they were not measured."""
     measured = evaluation_file.read(weights)
     return calibration_of(measured.get("calibration"), weights.parent), measured.get("accuracy", {})

@@ -1,4 +1,4 @@
-"""Ask a served classifier about pictures: how right is it, and is each answer its picture's own?"""
+"""Ask a served classifier about pictures: measure its accuracy, and find mixed-up answers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def find(
     *,
     missing_classes: bool,
 ) -> CheckedPictures:
-    """The pictures of one part of `data`, which `source` reads; the test part unless another is named.
+    """Find the pictures of one part of `data`, which `source` reads: the test part by default.
 
     A folder that holds nothing but pictures is not divided: all of it is asked about.
     """
@@ -134,7 +134,7 @@ def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequ
 
 
 def _loose(data: Path) -> list[Path] | None:
-    """The pictures of a folder in which nothing but files lies, and of no other kind of data."""
+    """Return the pictures of a folder without subfolders that is no other kind of data."""
     if not data.is_dir():
         return None
     visible = [entry for entry in sorted(data.iterdir()) if not entry.name.startswith(".")]
@@ -412,7 +412,7 @@ class PictureReport:
         return problems
 
     def faults(self) -> list[str]:
-        """Why the check fails, a sentence each; empty if it passes."""
+        """Return the reasons why the check fails; empty if it passes."""
         goal, faults = self.options.min_top1, self.problems()
         if goal is not None and self.quality is None:
             faults.append(f"--min-top1 {goal} cannot be judged: there are no labels, or no answers")
@@ -641,7 +641,7 @@ class PictureCheck:
         )
 
     def _ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
-        """Ask about pictures from all over, each alone: is the answer in a batch the picture's own?
+        """Ask about some pictures alone: their answers in a batch must be the same.
 
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
         which accuracy alone would show as a bad network.
@@ -722,7 +722,7 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
 
 
 def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
-    """The labelled pictures that the model's system brings along."""
+    """Return the labelled pictures that the model's system contains."""
     with suppress(UnknownSystem):  # its folder may have nothing that trains it
         if bundled := parts.training.bundled_data():
             return bundled[0]

@@ -66,7 +66,7 @@ class Source:
         return self.with_pixels(eager(self.network))
 
     def with_pixels(self, model: Answers) -> Answers:
-        """A model that takes the network's own input, asked with pixels."""
+        """Return a function that normalises pixels and asks `model` about them."""
         return lambda pixels: model(self.system.normalise(pixels))
 
     def example(self, rows: int) -> torch.Tensor:
@@ -112,7 +112,7 @@ class Exported:
 
 
 def filled_in(name: str, **values: Any) -> str:
-    """The file `name` of a new system."""
+    """Return the file `name` of a new system, filled in."""
     return _FILES.get_template(f"{name}.jinja").render(values)
 
 
@@ -126,7 +126,7 @@ def onnx_config(
     batched: bool,
     types: tuple[str, str] = ("FP32", "FP32"),
 ) -> Config:
-    """The config of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
+    """Return the config of a new ONNX model; `row` is the shape of one row of its input."""
     leading = () if batched else (1,)
     return model_config(
         model,
@@ -224,7 +224,7 @@ class ClassifierExport:
         raise UsageError(f"{self.system.name} knows no published checkpoints: give --weights, a file")
 
     def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
-        """Pictures to calibrate with, others to verify with, and the classes of these."""
+        """Return pictures to calibrate with, other pictures to verify with, and the classes of the latter."""
         if data is None:
             made_up = np.stack(self._made_up(_MADE_UP, 0))
             return made_up, made_up, None

@@ -108,14 +108,14 @@ def eager(network: nn.Module) -> Answers:
 
 
 def open_torchscript(path: Path) -> Answers:
-    """`path` opened as it is served: frozen, and fused for this machine."""
+    """Open `path` as it is served: frozen, and fused for this machine."""
     with no_advice():
         network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
         return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)))
 
 
 def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> Answers:
-    """`path` opened by ONNX Runtime; one that is not `batched` is asked about one row at a time."""
+    """Open `path` with ONNX Runtime; if it is not `batched`, run one row at a time."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def answers(rows: npt.NDArray[Any]) -> Scores:

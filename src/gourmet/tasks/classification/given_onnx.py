@@ -1,4 +1,4 @@
-"""Somebody's ONNX file as a classifier of pictures: what it takes and gives, and its answers.
+"""Use any ONNX file as a classifier of pictures: its inputs, its outputs, and its answers.
 
 No code is in such a file. Operators that ONNX Runtime does not have, and weights outside of the file's own
 folder, are refused.
@@ -38,10 +38,10 @@ _KINDS: Final = {
 
 
 class GivenOnnx:
-    """The file, opened, with all of its weights, and made to take any number of pictures if it can be."""
+    """An open ONNX file with all its weights; it takes any number of pictures if that is possible."""
 
     def __init__(self, path: Path, layout: str = "") -> None:
-        """Raise GourmetError unless it is pixels in and a score a label out."""
+        """Raise GourmetError unless the file takes pixels and gives a score for each label."""
         self._path = path
         try:
             content = path.read_bytes()
@@ -51,9 +51,9 @@ class GivenOnnx:
             _take_in(outside, _places(outside, path.parent))
             if self.found["rows"] > 1:
                 _free_batch(model)
-            # Of one that was changed: the whole of it.
+            # The whole content, if it was changed.
             self.made = model.SerializeToString() if outside or self.found["rows"] > 1 else None
-            # From its bytes, so that nothing beside the file can be meant.
+            # Opened from bytes, so that no other file can be read.
             self._session = _session(self.made or content)
         except Exception as exc:  # protobuf and ONNX Runtime have their own
             raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
@@ -63,12 +63,12 @@ class GivenOnnx:
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Return a function that answers pixels, prepared by `system`, in one batch or one by one."""
 
-        def asked(pixels: Pixels) -> Scores:
+        def answer(pixels: Pixels) -> Scores:
             tensor = system.tensor(pixels, system.datatypes[0])
             rows = [tensor] if batched else np.split(tensor, len(tensor))
             return np.concatenate([self._scores(row) for row in rows])
 
-        return asked
+        return answer
 
     def _scores(self, rows: npt.NDArray[Any]) -> Scores:
         try:
@@ -130,7 +130,7 @@ def _layout(picture: Sequence[int], chosen: str) -> str:
 
 
 def _statistics(model: onnx.ModelProto) -> dict[str, list[float]]:
-    """The mean and standard deviation of pictures from 0 to 1, where the file's metadata say them."""
+    """Return mean and standard deviation of pictures from 0 to 1, if the file's metadata have them."""
     properties = {entry.key: entry.value for entry in model.metadata_props}
     if properties.get("author") == "Ultralytics" and properties.get("task") == "classify":
         return {"mean": [0.0], "std": [1.0]}
@@ -143,7 +143,7 @@ def _statistics(model: onnx.ModelProto) -> dict[str, list[float]]:
 
 
 def opened_alone(content: bytes) -> onnxruntime.InferenceSession:
-    """A session of an ONNX file's bytes on the CPU; ValueError where its weights lie in other files."""
+    """Open an ONNX file's bytes on the CPU; raise ValueError if its weights are in other files."""
     if _outside(onnx.load_model_from_string(content)):
         raise ValueError("its weights lie in other files: save it as one, with onnx.save(onnx.load(path), …)")
     return _session(content)
@@ -156,7 +156,7 @@ def _session(content: bytes) -> onnxruntime.InferenceSession:
 
 
 def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
-    """The file that each of `tensors` lies in; ValueError unless it is one in `folder`, links followed."""
+    """Return the file of each of `tensors`; raise ValueError unless it is in `folder`, links followed."""
     files, root = [], folder.resolve()
     for tensor in tensors:
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -171,7 +171,7 @@ def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
 
 
 def _take_in(tensors: Sequence[onnx.TensorProto], paths: Sequence[Path]) -> None:
-    """Put the weights that lie in other files into the tensors themselves."""
+    """Copy the weights in other files into the tensors."""
     files = {path: memoryview(path.read_bytes()) for path in {*paths}}
     for tensor, path in zip(tensors, paths, strict=True):
         about = {entry.key: entry.value for entry in tensor.external_data}
@@ -187,19 +187,19 @@ def _take_in(tensors: Sequence[onnx.TensorProto], paths: Sequence[Path]) -> None
 
 
 def _free_batch(model: onnx.ModelProto) -> None:
-    """Let a network that was exported for so many pictures take any number, if it can."""
+    """Let a network that was exported for a fixed batch size take any number of pictures, if it can."""
     for tensor in (*model.graph.input, *model.graph.output):
         tensor.type.tensor_type.shape.dim[0].dim_param = "batch"
     del model.graph.value_info[:]
 
 
 def _outside(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """The tensors whose numbers lie in other files."""
+    """Return the tensors whose values are in other files."""
     return [tensor for tensor in _tensors(model) if tensor.external_data or tensor.data_location]
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """All tensors of a model, in whatever graph, function or attribute of it."""
+    """Yield all tensors of a model: of its graphs, functions and attributes."""
     waiting = [message]
     while waiting:
         part = waiting.pop()

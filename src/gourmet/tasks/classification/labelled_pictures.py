@@ -1,4 +1,4 @@
-"""Labelled pictures, wherever they lie, as a list and as pixels.
+"""List labelled pictures in folders and archives, and read them as pixels.
 
 A data folder is one of
     train.zip, test.zip, …                 members <class>/<id>.jpg
@@ -55,7 +55,7 @@ class LabelledPhoto:
 
 
 def origin_of(name: str) -> str:
-    """The source of a picture by its file's name: `recipes` for recipes_0012.webp; "" where it tells none."""
+    """Return a picture's source by its file's name: `recipes` for recipes_0012.webp; "" if it has none."""
     match = _NUMBERED.fullmatch(Path(name).stem)
     return match[1] if match else ""
 
@@ -76,7 +76,7 @@ class LabelledPictures:
     labels: tuple[str, ...]
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledPhoto, ...]:
-        """The pictures of one part of `data`; with a `limit`, evenly from its classes."""
+        """Return the pictures of one part of `data`; with a `limit`, evenly from its classes."""
         if part == ALL:
             return tuple(self.listing(data, "train") if _is_divided(data) else self._photos(data))
         if part == OTHER_TRAIN:
@@ -107,7 +107,7 @@ class LabelledPictures:
 
     @staticmethod
     def read(photos: Sequence[LabelledPhoto]) -> Iterator[bytes]:
-        """The bytes of each photo, in order; every zip is opened once."""
+        """Yield the bytes of each photo, in order; open each zip once."""
         with contextlib.ExitStack() as opened:
             archives: dict[Path, zipfile.ZipFile] = {}
             for photo in photos:
@@ -154,7 +154,7 @@ def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:
 def decode(
     parts: Sequence[Sequence[LabelledPhoto]], side: int, tick: Callable[[float], None] = lambda share: None
 ) -> list[Pixels]:
-    """All photos of each part as squares of `side` pixels; calls `tick` with the share that is done."""
+    """Decode all photos of each part as squares of `side` pixels; call `tick` with the share done."""
     try:
         decoded = [
             Pixels(
@@ -191,7 +191,7 @@ def _each(photos: Sequence[LabelledPhoto], use: Callable[[bytes], Used]) -> Iter
 
 
 def _sources(data: Path) -> dict[str, Path]:
-    """The parts that `data` is divided into; none if it is one zip or one folder of class folders."""
+    """Return the parts of `data`; none if it is one zip or one folder of class folders."""
     if not data.exists():
         raise BadData(f"{data} does not exist: --data names a folder of photos or a zip")
     if not data.is_dir():

@@ -29,7 +29,7 @@ _AT_ONCE: Final = 64
 
 
 class LastLayer:
-    """The last layer of a network: activations [N, …] -> what it says of each class."""
+    """The last layer of a network: activations [N, …] -> a score for each class."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -59,7 +59,7 @@ class LastLayer:
 
     @property
     def before_it(self) -> str:
-        """A digest of all weights but its own."""
+        """Return a digest of all weights before the last layer."""
         digest, own = hashlib.sha256(), {id(parameter) for parameter in self.last.parameters()}
         for name, tensor in self._network.named_parameters():
             if id(tensor) not in own:
@@ -70,7 +70,7 @@ class LastLayer:
 def make(
     system: PictureClassifier, data: LabelledPictures, network: nn.Module, photos: Path, tick: Tick
 ) -> Rehearsal:
-    """The set of a network that was trained on these photos."""
+    """Make the set of a network that was trained on these photos."""
     last, labels = LastLayer(network.cpu().eval()), len(system.labels)
     apart = list(data.listing(photos, "validation"))
     with contextlib.suppress(BadData):  # photos for training alone
@@ -101,7 +101,7 @@ def make(
 
 
 def write(kept: Rehearsal, weights: Path) -> Path:
-    """Keep a set beside the weights that it is of."""
+    """Write the set beside the weights that it belongs to."""
     arrays = {
         "activations": (kept.activations / kept.scale).round().astype(np.uint8),
         "scale": kept.scale,

@@ -1,4 +1,4 @@
-"""Learn people's own labelled pictures on top of what is served, in seconds and with numpy alone.
+"""Teach a served model more labelled pictures, in seconds and with numpy alone.
 
 Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
 for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
@@ -183,7 +183,7 @@ class _Lesson:
         return Learned(layer, self.begun, kept, own)
 
     def _folds(self) -> Classes:
-        """The fold of each photo; those of a class are spread over all."""
+        """Return the fold of each photo; each class is spread over all folds."""
         folds = np.zeros(len(self.classes), int)
         for class_id in set(self.classes.tolist()):
             mine = np.flatnonzero(self.classes == class_id)
@@ -191,7 +191,7 @@ class _Lesson:
         return folds
 
     def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
-        """The layer for these photos, and for what is answered of those that are rehearsed."""
+        """Solve the layer for these photos and for the rehearsed ones with their present answers."""
         kinds = len(self.system.labels) + bool(self.system.subject)
         old = self.known.activations[~self.known.held]
         logits = self.begun(old)
@@ -216,7 +216,7 @@ class _Lesson:
 
 
 def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Each photo as it is served, turned over, and two parts of it."""
+    """Yield four views of the photos: as served, flipped, and two crops."""
     side = images.shape[1]
     part = side * 3 // 4
     yield images
@@ -237,7 +237,7 @@ def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
-    """The models in `repository` of the network that `path` was learned on, each with the new layer."""
+    """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
     learned, targets = read(path), dict[str, Target]()
     gated = _Gated(system, learned, repository)
     if learned.lost:
@@ -287,7 +287,7 @@ def _holds(file: Path, layer: Layer) -> bool:
 
 
 class _Gated:
-    """Served files with the new layer, each compared with what the layer says of the same photos."""
+    """Served files with the new layer, each compared with the layer's answers to the same photos."""
 
     def __init__(self, system: PictureClassifier, learned: Learned, repository: Path) -> None:
         self._system, self._learned = system, learned
@@ -303,7 +303,7 @@ class _Gated:
         return self._learned.layer(network.activations(self._system.normalise(self._photos)))
 
     def target(self, version: Path, about: dict[str, Any]) -> Target:
-        """A version with the new layer in each of its files."""
+        """Return the target of a version with the new layer in each of its files."""
         also = [self._file(version, file, form) for file, form in about.get("also", {}).items()]
         return replace(self._file(version, about["file"], about), also=also)
 

@@ -1,4 +1,4 @@
-"""The last layer of a network, solved for what reaches it: training and `gourmet learn-more` both do this.
+"""Solve the last layer of a network for its activations, for training and `gourmet learn-more`.
 
 Softmax regression on activations is convex: there is one best layer, and no rate, epoch or order of the
 examples decides which one is found. numpy alone, since a machine that only serves has no torch.
@@ -33,7 +33,7 @@ class Layer:
         return np.asarray(activations @ self.weight.T + self.bias, np.float32)
 
     def towards(self, other: Layer, share: float) -> Layer:
-        """The layer that lies between both; with a share of 1 the other."""
+        """Interpolate between both layers; a share of 1 gives the other one."""
         return Layer(
             self.weight + np.float32(share) * (other.weight - self.weight),
             self.bias + np.float32(share) * (other.bias - self.bias),
@@ -50,7 +50,7 @@ def solve(
     strengths: Floats | None = None,
     start: Layer | None = None,
 ) -> Layer:
-    """The layer that fits `activations` [rows, inputs] best, beginning with the weights of `begun`.
+    """Return the layer that fits `activations` [rows, inputs] best, starting from the weights of `begun`.
 
     `targets` [rows, outputs or one more] are the probabilities wanted of each row; a last column beside the
     layer's outputs is for none of the labels, whose logit is zero. `counts` says how much each row counts.
@@ -67,7 +67,7 @@ def solve(
     share = (counts / counts.sum())[:, np.newaxis]
 
     def loss(unknown: Floats) -> tuple[float, Floats]:
-        """The loss and its gradient, of the change of the weights with that of the bias as last column."""
+        """Return the loss and its gradient for a change of the weights; the bias is the last column."""
         change, shift = unknown[:, :-1], unknown[:, -1]
         logits = first + rows @ change.T.astype(np.float32) + shift
         logits -= logits.max(axis=1, keepdims=True)
@@ -136,10 +136,10 @@ def _least(loss: Callable[[Floats], tuple[float, Floats]], unknown: Floats) -> F
 
 
 def evenly_counted(classes: Classes, kinds: int) -> Floats:
-    """Return a weight for each row by which every class counts alike."""
+    """Return a weight for each row, so that all classes count equally."""
     return 1.0 / np.maximum(np.bincount(classes, minlength=kinds), 1)[classes]
 
 
 def one_hot(classes: Classes, kinds: int) -> Floats:
-    """The probabilities wanted of rows of these classes."""
+    """Return the target probabilities of rows of these classes."""
     return np.eye(kinds)[classes]

@@ -1,4 +1,4 @@
-"""Make a new picture classifier of a file: its description, the preparation of pictures, and its model."""
+"""Make a new picture classifier from a file: its description, its preprocessing, and its model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AskedFor:
     outputs: str = ""
 
     def statistics(self) -> dict[str, Any]:
-        """The mean and the standard deviation of pictures from 0 to 1."""
+        """Return mean and standard deviation of pictures from 0 to 1; empty if no option sets them."""
         if not (self.mean or self.std or self.scale):
             return {}
         unit = 255.0 * (self.scale or 1 / 255.0)
@@ -57,9 +57,9 @@ _NOTHING: Final = AskedFor()
 def prepared(
     system: PictureClassifier, options: AskedFor, known: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[PictureClassifier, str]:
-    """`system` with the size and the statistics of pictures, and a table of where each is from.
+    """Return `system` with the pictures' size and statistics, and a table of their sources.
 
-    The first of the sources that are `known` counts; what none says is taken to be as usual.
+    Options come first, then the `known` sources in their order, then the usual values.
     """
     channels, takes = len(system.mean), system.datatypes[0]
     usual = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if channels == 3 else {"mean": [0.0], "std": [1.0]}
@@ -96,7 +96,7 @@ def deployment_of(
     system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, network: GivenOnnx | None = None
 ) -> Deployment:
     """Return the system's weights, ready to be deployed as `onnx`."""
-    # What a label has to reach where several may apply; yours to change, in the model's config.
+    # The probability at which a label applies if several may; the model's config can change it.
     threshold: dict[str, Any] = {"threshold": 0.5} if system.multi_label else {}
     if not network:
         trained = described_parts.export(system).open(weights, data, tick)
@@ -132,7 +132,7 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
     differ = []
     for name in (field.name for field in fields(system)):
         value, described_value = getattr(made, name), getattr(system, name)
-        # Beside the outputs of this model it may name those of others.
+        # The description may also name the outputs of other models.
         if value != described_value and not (name in _OUTPUTS and set(value) <= set(described_value)):
             differ.append(f"{name} {value!r}, not {described_value!r}")
     if differ:
@@ -150,7 +150,7 @@ def as_given(
     known: Sequence[tuple[str, Mapping[str, Any]]] = (),
     show: Callable[[str], None] = lambda _shown: None,
 ) -> tuple[PictureClassifier, GivenOnnx]:
-    """`system` with the pictures and tensors of the file, which it shows before it asks; and the file."""
+    """Return `system` adapted to the file's pictures and tensors, and the open file. `show` the settings."""
     network = GivenOnnx(path, options.layout)
     check_outputs(path, network.labels, len(system.labels))
     side, tensors = int(network.found["side"]), dict(network.found)
@@ -196,7 +196,7 @@ def as_given(
 
 
 def doubt(system: PictureClassifier, served: Path) -> str:
-    """Return a reason to doubt that a served file is a trained network, or an empty text."""
+    """Return why a served file seems not to be a trained network; empty if it seems to be one."""
     network = GivenOnnx(served, system.layout)
     pictures = _pictures(system, 16)
     scores = network.answers(system, batched=network.rows != 1)(pictures)
@@ -234,7 +234,7 @@ def given_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Tar
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     def compare(answers: Answers) -> Sequence[Check]:
-        """A row of a batch has the answer that it has alone, and there is a score for each label."""
+        """Check the number of scores, and that each row has the same answer in a batch and alone."""
         labels = len(system.labels)
         count = Check("labels", str(network.labels), str(labels), network.labels == labels)
         alone = network.answers(system, batched=False)

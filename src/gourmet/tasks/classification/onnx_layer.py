@@ -24,7 +24,7 @@ from gourmet.tasks.classification.linear_layer import Floats, Layer
 
 @dataclass(frozen=True)
 class OnnxLayer:
-    """A file's last `Gemm`: what reaches it, its numbers, and where these lie."""
+    """A file's last `Gemm`: its input, its weights, and their offsets in the file."""
 
     content: bytes
     layer: Layer
@@ -57,7 +57,7 @@ class OnnxLayer:
         return cls(content, layer, input_name, tensors[weight][0], tensors[bias][0], digest.hexdigest())
 
     def with_layer(self, layer: Layer) -> bytes:
-        """The file with another layer."""
+        """Return the file with another layer."""
         content = bytearray(self.content)
         for at, numbers in ((self.weight_at, layer.weight), (self.bias_at, layer.bias)):
             content[at : at + numbers.nbytes] = np.ascontiguousarray(numbers, "<f4").tobytes()
@@ -76,7 +76,7 @@ class OnnxLayer:
 
 
 def in_torchscript(content: bytes, old: Layer, new: Layer) -> bytes:
-    """A TorchScript file with `new` in the place of `old`; raise GourmetError unless that is in it once."""
+    """Replace `old` by `new` in a TorchScript file; raise GourmetError unless `old` occurs exactly once."""
     numbers = {_bytes(old.weight): _bytes(new.weight), _bytes(old.bias): _bytes(new.bias)}
     made, replaced = io.BytesIO(), 0
     with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(made, "w") as target:
@@ -94,7 +94,7 @@ def _bytes(numbers: npt.NDArray[np.float32]) -> bytes:
 
 
 def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a protobuf message that have a length: number, start and end."""
+    """Yield number, start and end of each field with a length in a protobuf message."""
     while at < end:
         key, at = _varint(content, at)
         if key & 7 == 2:
@@ -117,13 +117,13 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _field(number: int, value: bytes) -> bytes:
-    """A field of a message, shorter than 16 KB."""
+    """Encode a field of a message, shorter than 16 KB."""
     size = len(value)
     return bytes([number << 3 | 2, size & 127 | 128, size >> 7]) + value
 
 
 def _strings(content: bytes, start: int, end: int) -> dict[int, list[str]]:
-    """A node's inputs (1), outputs (2), name (3) and operator (4)."""
+    """Return a node's inputs (1), outputs (2), name (3) and operator (4)."""
     texts: dict[int, list[str]] = {number: [] for number in (1, 2, 3, 4)}
     for number, first, last in _fields(content, start, end):
         if number in texts:
@@ -132,7 +132,7 @@ def _strings(content: bytes, start: int, end: int) -> dict[int, list[str]]:
 
 
 def _tensor(content: bytes, start: int, end: int) -> tuple[str, tuple[int, int]]:
-    """An initializer's name, and where its numbers lie."""
+    """Return an initializer's name, and where its values are."""
     fields = {number: (first, last) for number, first, last in _fields(content, start, end)}
     first, last = fields[8]
     return content[first:last].decode(), fields.get(9, (0, 0))

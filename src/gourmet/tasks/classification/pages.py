@@ -1,4 +1,4 @@
-"""The HTML pages of an evaluation and of a check, each with everything in it, pictures too."""
+"""Write the HTML pages of an evaluation and of a check; each page contains its pictures."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def mistakes(
     labels: Sequence[str],
     count: int = 36,
 ) -> list[dict[str, Any]]:
-    """The pictures that got a wrong answer with the most certainty, the surest first."""
+    """Return the pictures with the most confident wrong answers, the most confident first."""
     answers = probabilities.argmax(axis=1)
     sure = np.where(answers == classes, -1.0, probabilities.max(axis=1))
     return [
@@ -137,7 +137,7 @@ def mistakes(
 
 
 def _recall(measured: Accuracy) -> Drawing:
-    """A bar a class, from 0 to 1."""
+    """Draw the recall of each class as a bar from 0 to 1."""
     shown = []
     for row in measured.classes:
         right = binomtest(round(row.recall * row.photos), row.photos)

@@ -1,4 +1,4 @@
-"""Teach a network to classify pictures: what it is shown, how it is measured on the way."""
+"""Train a network to classify pictures: its phases, its augmentation, its measures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMOOTHING: Final = 0.05
 
 
 def phase(start: float, width: int, batch: int) -> Phase:
-    """Pictures of so many pixels across; the work for one grows with their area."""
+    """Return a phase with pictures `width` pixels wide; their cost grows with the area."""
     return Phase(start, batch, work=float(width**2), size=width, name=f"{width} px")
 
 
@@ -141,7 +141,7 @@ class PictureTask:
             return network(images).float()
 
     def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
-        """Photos as the network learns from them."""
+        """Return augmented photos, as the network learns from them."""
         return augment.varied(photos, size, generator, self.system)
 
     def as_served(self, photos: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ class PictureTask:
 
     @torch.no_grad()
     def measure(self, network: nn.Module) -> dict[str, float]:
-        """The mean loss and, as `score`, balanced top-1 on photos held out, as served."""
+        """Return the mean loss and, as `score`, balanced accuracy on held-out photos, as served."""
         self.adapt(network)
         logits, classes = self.served(network), self.held_classes
         score = balanced_accuracy(logits.argmax(dim=1).numpy(), classes.numpy())

@@ -40,7 +40,7 @@ def take_over(weights: Path, exported: Path) -> None:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Rows of activations, each with its class: as many as there are labels for none of them."""
+    """Rows of activations and their classes; a class equal to the number of labels means none of them."""
 
     activations: Floats  # [rows, width]
     classes: Classes
@@ -59,7 +59,7 @@ class Rehearsal:
 
 
 def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
-    """The set beside `weights`; None where there is none, or one of a network with other layers.
+    """Return the set beside `weights`; None if there is none, or if it belongs to another network.
 
     `of` is the digest of the layers before `layer`, the last one.
     """

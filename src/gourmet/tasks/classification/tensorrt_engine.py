@@ -21,7 +21,7 @@ from gourmet.tasks.classification.gate import Answers
 
 
 def engine_format(rows: int, usual_rows: int, workspace: int, *, half: bool) -> Format:
-    """Engines of this GPU, for requests of up to so many rows and tuned for `usual_rows`.
+    """Return the format of engines for this GPU, tuned for requests of `usual_rows` rows.
 
     Raise GourmetError where none can be built; `workspace` is how many bytes the builder may take.
     """
@@ -46,7 +46,7 @@ def engine_format(rows: int, usual_rows: int, workspace: int, *, half: bool) -> 
     capability = ".".join(map(str, torch.cuda.get_device_capability()))  # as Triton's configs have it
 
     def write(network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
-        """Build the engine of a network whose rows are as `example`'s, and say what it is."""
+        """Build the engine of a network whose rows are like those of `example`, and return its facts."""
         builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
         definition = builder.create_network(0)
         parser = trt.OnnxParser(definition, trt.Logger(trt.Logger.ERROR))
@@ -85,7 +85,7 @@ def engine_format(rows: int, usual_rows: int, workspace: int, *, half: bool) -> 
 
 
 def open_engine(path: Path) -> Answers:
-    """Answers of an engine, on the GPU that it was built on."""
+    """Open an engine on the GPU that it was built on."""
     import tensorrt as trt
 
     runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))

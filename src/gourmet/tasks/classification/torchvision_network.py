@@ -21,7 +21,7 @@ _OTHERS: Final = ("segmentation", "detection", "video", "optical_flow", "quantiz
 
 
 def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
-    """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
+    """Build a network such as `torchvision:resnet18`; `pretrained` downloads weights trained on ImageNet."""
     network: nn.Module
     if architecture.startswith(TIMM):
         if pretrained:
@@ -61,7 +61,7 @@ def _name(architecture: str) -> str:
 
 
 def _timm(architecture: str) -> Any:
-    """The package, which is optional; UsageError unless it has the network."""
+    """Import the optional package timm; raise UsageError unless it has the network."""
     torchvision()  # which it asks for, and which may have to be helped
     models = optional("timm.models", architecture, "timm", ", or name a network of torchvision")
     # Another name could mean a folder, or code to download.
@@ -72,7 +72,7 @@ def _timm(architecture: str) -> Any:
 
 
 def without_auxiliary(tensors: Tensors) -> Tensors:
-    """Without the classifiers that help some networks of torchvision learn, and are not served."""
+    """Drop the auxiliary classifiers of some torchvision networks: only training needs them."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(_AUXILIARY)}
 
 

@@ -1,4 +1,4 @@
-"""Choose the score from which a generated text counts as sure: on held-out texts, measured on others.
+"""Choose the score from which a generated text is sure, on held-out texts; measure it on others.
 
 The score is the mean logarithm of the probability of a text's pieces, of its least likely sentence. Tried on
 the translator's validation part, by the share that is sure at the same precision: the least likely piece, the
@@ -31,7 +31,7 @@ ERRORS: Final = 1.96
 
 @dataclass(frozen=True)
 class Judged:
-    """An answer, and whether it is near to what people said."""
+    """An answer, and whether it is close to a reference by people."""
 
     answer: GeneratedText
     is_near: bool
@@ -103,7 +103,7 @@ def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certaint
 
 
 def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: float = ERRORS) -> float:
-    """Return the lowest score from which on the share of near answers reaches `goal`.
+    """Return the lowest score above which the share of near answers reaches `goal`.
 
     The share has to exceed the goal by so many standard errors.
     """
@@ -132,7 +132,7 @@ def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
 
 
 def _least(shares: npt.NDArray[Any], counts: npt.NDArray[Any], errors: float) -> npt.NDArray[Any]:
-    """The lower end of Wilson's interval around each share of so many."""
+    """Return the lower end of Wilson's interval around each share."""
     spread = errors * np.sqrt(shares * (1 - shares) / counts + (errors / counts) ** 2 / 4)
     lower_end: npt.NDArray[Any] = (shares + errors**2 / counts / 2 - spread) / (1 + errors**2 / counts)
     return lower_end

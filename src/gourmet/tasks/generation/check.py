@@ -1,4 +1,4 @@
-"""A served model that generates text, asked whole and, if it streams, in pieces; and its answers scored."""
+"""Check a served model that generates text, whole and, if it streams, in pieces; score its answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class TextQuestion:
-    """An example to ask about, and what is known of it: its right answer is empty where nobody gave one."""
+    """An example to ask about, and its right answer; empty if there is none."""
 
     example: bytes  # as a client would send it
     reference: Reference
@@ -38,7 +38,7 @@ class TextQuestion:
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """One text and its answer, and whole where another model answers so."""
+    """One text and its answer; `whole` is the answer of the model that does not stream."""
 
     reference: Reference
     joined: str
@@ -96,13 +96,13 @@ class TextReport:
 
     @property
     def sure(self) -> float | None:
-        """The share of the answers that are sure, if the model says so."""
+        """The share of sure answers, if the model reports it."""
         known = [answer.sure for answer in self.replies.answers if answer.sure is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def same(self) -> float:
-        """The share of the answers that are the other model's too."""
+        """The share of answers that equal the other model's."""
         answers = self.replies.answers
         return sum(answer.other == answer.joined for answer in answers) / max(1, len(answers))
 
@@ -202,7 +202,7 @@ class TextCheck:
     def _pieces(
         self, model: ModelInfo, question: TextQuestion, server: TimedServer
     ) -> Iterator[GeneratedText]:
-        """The answer of a model: its only one, or piece by piece."""
+        """Yield the answer of a model: whole, or piece by piece."""
         system = self.parts.generator
         try:
             inputs = system.request_inputs(question.example, model)
@@ -232,7 +232,7 @@ class TextCheck:
         )
 
     def _agreement(self, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
-        """The share of answers that the network of these weights gives too."""
+        """Return the share of answers that equal those of the network with these weights."""
         eager = self.parts.evaluation
         if not isinstance(eager, TextEvaluation):
             raise UsageError(
@@ -247,7 +247,7 @@ ANSWER: Final = TextAnswer
 
 
 def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> TextCheck:
-    """`options.data` may be a file of texts, a line each."""
+    """Prepare the check; `options.data` may be a file of texts, one per line."""
     whole = None
     if model.decoupled:
         with suppress(ModelUnavailable):
@@ -295,7 +295,7 @@ def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
 
 
 def _shown(example: bytes, number: int) -> str:
-    """A text itself, and the number of anything else, such as a picture."""
+    """Return a text itself, or the number of any other example, such as a picture."""
     try:
         return example.decode()
     except UnicodeDecodeError:

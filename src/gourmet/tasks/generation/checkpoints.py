@@ -1,4 +1,4 @@
-"""Checkpoints that others publish: where they lie, and what of their config.json is used."""
+"""Find published checkpoints, and read the used part of their config.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALWAYS: Final = ("tie_word_embeddings", "decoder_start_token_id")
 
 
 def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -> Path:
-    """The weights of a checkpoint: a file, a folder, or a public name, which is downloaded with `files`.
+    """Find the weights of a checkpoint: a file, a folder, or a public name to download with `files`.
 
     `check` raises GourmetError for a folder whose checkpoint is not of an architecture that is served.
     """

@@ -81,7 +81,7 @@ class TextCandidate:
         return self._points[weights]
 
     def _package(self, version: Path) -> Mapping[str, bytes]:
-        """The package with the network of `version`, which may be a graph or a reference."""
+        """Return the package with the network of `version`, which may be a graph or a reference."""
         model = version.parents[1] / self.model
         same = [model / str(number) for number in reversed(versions(model))]
         same = [path for path in same if path == version or weights_of(path) == weights_of(version) != ""]

@@ -1,4 +1,4 @@
-"""A network asked for every text of a data set, and how near its answers are to those that people gave."""
+"""Ask a network about every text of a data set, and compare its answers with references by people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Section:
-    """Some scores as a table, and answers to read; the first row of each is its head."""
+    """A table of scores and a table of answers to read; the first row of each is its head."""
 
     heading: str
     scores: Rows
@@ -48,7 +48,7 @@ class GenerationReport:
         return [line for part in self.sections for line in (columns(part.scores), *part.notes)]
 
     def write(self, weights: Path, title: str) -> Path:
-        """The report and what was measured, beside the weights."""
+        """Write the report and the measurements beside the weights."""
         evaluation_file.write(weights, **self.kept)
         report = weights.parent / "evaluation.html"
         write_whole(report, render("tasks/generation/evaluation.html", title=title, sections=self.sections))
@@ -56,7 +56,7 @@ class GenerationReport:
 
 
 def to_read(rows: Rows) -> list[Sequence[str]]:
-    """Some answers, evenly from all of them."""
+    """Return some answers, sampled evenly."""
     return list(rows[:: max(1, len(rows) // _READ)][:_READ])
 
 

@@ -39,7 +39,7 @@ class TrainedGenerator(ABC):
     @property
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """All that a Python model needs."""
+        """The files that a Python model needs."""
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class TrainedGenerator(ABC):
 
     @abstractmethod
     def eager(self, network: Any) -> Sequence[Sequence[int]]:
-        """The tokens of the network's answers to the examples, by the loop of transformers."""
+        """Return the tokens of the network's answers to the examples, by the loop of transformers."""
 
     @property
     def right(self) -> Sequence[Sequence[int]]:
@@ -57,7 +57,7 @@ class TrainedGenerator(ABC):
 
     @cached_property
     def network(self) -> Any:
-        """The network that is served."""
+        """The network as it is served."""
         return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network, self.eager)
 
     @property
@@ -65,7 +65,7 @@ class TrainedGenerator(ABC):
         return "fp32" if self.fp32 else "int8"
 
     def package(self) -> Target:
-        """The model whose package has the whole network; its loop is compared with that of transformers."""
+        """Return the target with the whole network; its loop is compared with that of transformers."""
 
         def build(path: Path) -> dict[str, Any]:
             package.write(path, self.files, self.elsewhere)
@@ -86,7 +86,7 @@ class TrainedGenerator(ABC):
         return Target(self.system.default_model, package.FILE, build, verify)
 
     def reference(self, model: str) -> Target:
-        """A model that refers to the package of the default model."""
+        """Return the target of a model that refers to the package of the default model."""
 
         def build(path: Path) -> dict[str, Any]:
             with TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ class TrainedGenerator(ABC):
     def compared(
         self, targets: Mapping[str, Target], weights: Path, held_out: HeldOut | None, lack: str
     ) -> dict[str, Target]:
-        """The targets, each with a comparison of the candidate with what is served."""
+        """Return the targets, each with a comparison of the candidate with the served version."""
         candidate = TextCandidate(
             self.system.default_model, self.serving, lambda: self.files, sha256(weights), held_out, lack
         )

@@ -1,4 +1,4 @@
-"""A step of a decoder: what may follow the newest token of each row, given what it attends to.
+"""A step of a decoder: the scores of the next token of each row.
 
     StepNetwork  token [B, 1], length [B, 1], mask [B, S],
                  cache [B, L, 2, H, T, D],
@@ -39,7 +39,7 @@ NEVER: Final = -1e9
 
 
 class Attention(nn.Module):
-    """A layer's attention: its keys and values are made apart from what is done with them."""
+    """A layer's attention; its keys and values are computed separately."""
 
     def __init__(self, query: nn.Module, key: nn.Module, value: nn.Module, heads: int, size: int) -> None:
         super().__init__()
@@ -129,13 +129,13 @@ class Memory(nn.Module):
 
 
 def in_layers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Keys and values of each layer, one after another, as one: [B, L, 2, H, S, D]."""
+    """Join keys and values of the layers, in their order: [B, L, 2, H, S, D]."""
     together = torch.cat([part.unsqueeze(1).unsqueeze(1) for part in parts], dim=2)
     return _reshaped(together, 0, len(parts) // 2, 2, int(parts[0].shape[1]), 0, -1)
 
 
 def by_layer(of_all: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Return the keys and values of each layer, one after another, of what `in_layers` joined."""
+    """Split the tensor that `in_layers` joined into the keys and values of each layer."""
     return [_Layer.apply(of_all, layer, part) for layer in range(int(of_all.shape[1])) for part in (0, 1)]  # type: ignore[no-untyped-call]
 
 

@@ -82,19 +82,19 @@ class _SmoothedLoss(torch.autograd.Function):
 def smoothed_loss(
     hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, smoothing: float
 ) -> torch.Tensor:
-    """Mean cross entropy of the words `target` under softmax(hidden · weightᵀ), with smoothed labels."""
+    """Return the mean cross entropy of words under softmax(hidden · weightᵀ), with smoothed labels."""
     loss: torch.Tensor = _SmoothedLoss.apply(hidden, weight, target, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor."""
+    """Pad rows of different lengths to one tensor."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
 
 
 def until(end: int, tokens: list[int]) -> list[int]:
-    """The tokens before the first `end`."""
+    """Return the tokens before the first `end`."""
     return tokens[: tokens.index(end)] if end in tokens else tokens
 
 
@@ -105,7 +105,7 @@ Config = TypeVar("Config", bound="DataclassInstance")
 
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
-    """`config` with some of it as `name=value`; raises UsageError."""
+    """Return `config` changed by `name=value`; raise UsageError for an invalid one."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

@@ -1,4 +1,4 @@
-"""Answers of served files without a server, compared with those of the network that they were made of."""
+"""Answer with served files, without a server, and compare with the network that they were made from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS: Final = 16
 def served_answers(
     engine: Engine, vocabulary: Vocabulary, rows: Sequence[Row], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
-    """The tokens of the loop's answers."""
+    """Return the tokens of the loop's answers."""
     loop = Loop(engine, start=vocabulary.start, end=vocabulary.end, max_rows=rows_at_once)
     loop.complete(rows)
     return [row.tokens for row in rows]
