@@ -30,7 +30,7 @@ _HEADING: Final = "# A system that is data; docs/models.md says what each line m
 
 
 def classifier(name: str, described: Mapping[str, Any], folder: Path) -> PictureClassifier:
-    """The system `name` of a folder, from what is `described`; KeyError, TypeError or ValueError."""
+    """Make the system `name` from what is `described`; raise KeyError, TypeError or ValueError."""
     pictures, outputs = described["pictures"], described["outputs"]
     mean, std = (_numbers(pictures[key]) for key in ("mean", "std"))
     if described["task"] != "classification":
@@ -59,7 +59,7 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
 
 
 def like(folder: Path) -> str:
-    """The system that is code whose parts it has; empty for a classifier of pictures."""
+    """Return the code system whose parts this one uses; empty for a classifier of pictures."""
     return read(folder, lambda _name, described: _text(described.get("like", "")))
 
 

@@ -37,7 +37,7 @@ def folder_of(system: str) -> Path:
 
 
 def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
-    """A part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
+    """Import a part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
     folder = folder_of(system)
     path = folder / f"{module}.py"
     part: Any
@@ -56,7 +56,7 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
 
 
 def _described(folder: Path, module: str) -> Any:
-    """A part of a system that is only data."""
+    """Return a part of a system that is only data."""
     parts, like = _OF_CLASSIFIERS, described.like(folder)
     contract: Any = partial(described.classifier, folder=folder)
     if like:
@@ -76,7 +76,7 @@ def _described(folder: Path, module: str) -> Any:
 
 
 def patterns() -> tuple[str, ...]:
-    """The systems that are code and that one which is data may be like."""
+    """Return the systems with code that a system of data may be modelled on."""
     code = [name for name in names() if not is_data(name)]
     return tuple(name for name in code if (folder_of(name) / f"{_DESCRIBED}.py").exists())
 
@@ -132,10 +132,10 @@ def usual_title(name: str) -> str:
 
 
 def classification(system: str) -> PictureClassifier:
-    """A system that must be a classifier of pictures."""
+    """Load a system that must be a classifier of pictures."""
     return piece(system, "contract", "SYSTEM", PictureClassifier)
 
 
 def generation(system: str) -> Generation:
-    """A system that must generate text."""
+    """Load a system that must generate text."""
     return piece(system, "contract", "SYSTEM", Generation)  # type: ignore[type-abstract]

@@ -32,7 +32,7 @@ _VIEW: Final = (400, 300)
 
 
 def prompt_of(value: object) -> str:
-    """A row of PROMPT; raises ValueError, with what is wrong with it."""
+    """Return a row of PROMPT; raise ValueError with its fault."""
     try:
         prompt = value.decode() if isinstance(value, bytes) else str(value)
         prompt.encode()
@@ -47,7 +47,7 @@ def prompt_of(value: object) -> str:
 
 @dataclass(frozen=True)
 class Captioner(TextGenerator):
-    """Whoever takes a picture from people checks it, and so does the served model."""
+    """Captions pictures. The web app checks a picture, and the served model checks it again."""
 
     name: str = "captioner"
     title: str = "Caption"

@@ -1,4 +1,4 @@
-"""Photos and what people said of them, and the score of captions against that.
+"""Photos with captions by people, and the score of other captions against these.
 
 Data are a folder with
     photos.zip     the photos
@@ -50,7 +50,7 @@ def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPh
 
 
 def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
-    """The file of each photo."""
+    """Yield the file of each photo."""
     with contextlib.ExitStack() as opened:
         try:
             archive = opened.enter_context(zipfile.ZipFile(data / PHOTOS))
@@ -65,7 +65,7 @@ def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
 
 
 def decoded(data: Path, chosen: Sequence[CaptionedPhoto], side: int) -> Iterator[Pixels]:
-    """Each photo as served models decode it, squashed to squares of `side` pixels; raises BadData."""
+    """Decode each photo as served models do, squashed to squares of `side` pixels; raise BadData."""
     for photo, file in zip(chosen, read(data, chosen), strict=True):
         try:
             square = squashed_pixels(file, side)
@@ -128,7 +128,7 @@ def _counted(words: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 
 class Cider:
-    """CIDEr-D (Vedantam, Zitnick, Parikh: CVPR 2015): how much of what people said of a photo a caption says.
+    """CIDEr-D (Vedantam, Zitnick, Parikh: CVPR 2015): how close a caption is to those by people.
 
     Each run of one to four words counts by how few photos it is said of. Texts are lower case without
     punctuation, as COCO's evaluation has them; its tokenizer is a Java program, and reports name this one.

@@ -48,7 +48,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Scores of a part's captions."""
+    """The scores of a part's captions."""
 
     photos: int
     cider: float
@@ -67,14 +67,14 @@ class CaptionScores:
 
 
 class _Remembered(Engine):
-    """An engine whose sources are memories, so that each photo is seen once for both searches."""
+    """An engine whose sources are memories: each photo is encoded once for both searches."""
 
     def encode(self, sources: Sequence[Floats]) -> Sequence[Floats]:
         return sources
 
 
 class CaptionEvaluation:
-    """Fulfils `gourmet.tasks.system_parts.Evaluation`, by what is served: graphs and the loop."""
+    """Evaluate the served graphs and loop. Fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
     def load(self, weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
         checkpoint = load(weights)
@@ -124,7 +124,7 @@ class CaptionEvaluation:
 def _answers(
     files: Mapping[str, bytes], data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
 ) -> dict[str, list[Caption]]:
-    """The captions of each search, by the name of the part and the search."""
+    """Return the captions of each search, by the names of the part and the search."""
     served = CaptionerNetwork.open(files, available_cpus())
     memories: list[Floats] = []
     for square in decoded(data, shown, served.side):

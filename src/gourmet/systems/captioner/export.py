@@ -118,7 +118,7 @@ class BlipStep(StepNetwork):
 
 
 class _Grid(nn.Module):
-    """The rest of it, of the grid that ResNet50 sees."""
+    """The rest of the vision network, behind the grid of ResNet50."""
 
     def __init__(self, network: CaptionNetwork) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Body(nn.Module):
 
 
 def body(vision: GridVision, photos: npt.NDArray[np.uint8]) -> bytes:
-    """The graph of what is frozen: pixels uint8 [N, side, side, 3] -> grid float [N, 2048, 7, 7]."""
+    """Return the graph of the frozen part: pixels uint8 [N, side, side, 3] -> grid float [N, 2048, 7, 7]."""
     side = photos.shape[1]
     rows = {0: "rows"}
     graph = Graph(
@@ -182,7 +182,7 @@ def body(vision: GridVision, photos: npt.NDArray[np.uint8]) -> bytes:
 
 @dataclass(frozen=True)
 class TrainedCaptioner(TrainedGenerator):
-    """A checkpoint, and photos to compare with."""
+    """A checkpoint, and photos for the comparison."""
 
     checkpoint: CaptionerCheckpoint
     pictures: Sequence[Pixels]
@@ -201,7 +201,7 @@ class TrainedCaptioner(TrainedGenerator):
 
     @cached_property
     def body(self) -> bytes | None:
-        """The graph that sees in eight bits, where it is ResNet50 that does."""
+        """The vision graph in eight bits, if the vision network is ResNet50."""
         if self.fp32 or not self.checkpoint.network.is_grid:
             return None
         path = self.checkpoint.folder / BODY
@@ -232,7 +232,7 @@ class TrainedCaptioner(TrainedGenerator):
 
 
 def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[list[int]]:
-    """The tokens of transformers' captions, of photos as the network sees them."""
+    """Return the tokens of transformers' captions of photos as the network sees them."""
     answers = list[list[int]]()
     for first in range(0, len(pictures), _ROWS):
         pixels = torch.from_numpy(np.stack(pictures[first : first + _ROWS]))
@@ -286,7 +286,7 @@ class CaptionerExport:
 
 
 def _held_out(data: Path) -> HeldOut:
-    """Photos that the network did not learn from; their captions by people judge those of a network."""
+    """Return photos that the network did not learn from, with captions by people to score with."""
     shown: Sequence[CaptionedPhoto] = ()
     for part in ("test", "validation"):
         with suppress(EmptyPart):

@@ -80,7 +80,7 @@ class GridVision(nn.Module):
         return self.states(self.seen(pictures))
 
     def seen(self, pictures: torch.Tensor) -> torch.Tensor:
-        """The last grid: [N, channels, rows, columns]."""
+        """Return the last grid: [N, channels, rows, columns]."""
         large = F.interpolate(pictures, (_SEEN_SIDE, _SEEN_SIDE), mode="bilinear", align_corners=False)
         grid = F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1)
         for stage in self.stages():
@@ -88,7 +88,7 @@ class GridVision(nn.Module):
         return grid
 
     def states(self, seen: torch.Tensor) -> torch.Tensor:
-        """The hidden states of what `seen` saw."""
+        """Return the hidden states of the grid that `seen` returned."""
         grid = self.dropout(seen.flatten(2)).transpose(1, 2)
         return self.norm(self.project(grid) + self.places)  # type: ignore[no-any-return]
 
@@ -170,7 +170,7 @@ class CaptionNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class CaptionerCheckpoint:
-    """A network with the tokenizer that goes with it, and where both are from."""
+    """A network with its tokenizer, and the origin of both."""
 
     network: CaptionNetwork
     tokenizer: WordPieces
@@ -181,7 +181,7 @@ class CaptionerCheckpoint:
 
 
 def load(weights: Path) -> CaptionerCheckpoint:
-    """A file of weights beside its config.json and vocab.txt, as runs and public checkpoints have them."""
+    """Load the weights of a run or public checkpoint, with the config.json and vocab.txt beside them."""
     folder = weights.parent
     check_architecture(folder)
     if lacking := [name for name in (CONFIG, VOCABULARY) if not (folder / name).is_file()]:
@@ -204,7 +204,7 @@ def load(weights: Path) -> CaptionerCheckpoint:
 
 
 def check_architecture(folder: Path) -> None:
-    """Raise GourmetError where the config.json of `folder` is of a network that is not served here."""
+    """Raise GourmetError if the config.json in `folder` describes a network that is not served here."""
     try:
         config = read_table(folder / CONFIG)
     except (OSError, ValueError):
@@ -226,7 +226,7 @@ def find(checkpoint: str) -> Path:
 
 
 def folded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """torchvision's tensors of a ResNet50 for `GridVision`: each norm goes into its convolution."""
+    """Convert torchvision's tensors of a ResNet50 for `GridVision`: fold each norm into its convolution."""
     folded_tensors = {}
     for name in [name for name in tensors if _norm_of(name)]:
         conv, norm = name.removesuffix(".weight"), _norm_of(name)
@@ -238,7 +238,7 @@ def folded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _norm_of(name: str) -> str:
-    """The norm behind the convolution that has this tensor; empty for other tensors."""
+    """Return the name of the norm after the convolution with this tensor; empty for other tensors."""
     *path, part, _ = ("", *name.split(".")) if name.endswith(".weight") else ("", "")
     if part.startswith("conv"):
         return ".".join([*path, part.replace("conv", "bn")]).lstrip(".")

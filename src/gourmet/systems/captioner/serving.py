@@ -1,4 +1,4 @@
-"""The captioner as its served models open it: pictures as rows, each encoded once.
+"""Open the captioner in its served models. Pictures are rows; each is encoded once.
 
 A picture that is known to be harmless is decoded where its request is read; any other by a process that can
 be ended (gourmet.pictures.decoders), for which a thread of the room waits.
@@ -30,7 +30,7 @@ DECODER: Final = "decoder.onnx"
 
 
 class CaptionerEngine(Engine):
-    """Sources are the pixels of a picture; each is encoded by itself, whatever others come."""
+    """Encodes the pixels of one picture at a time, so that a caption does not depend on other requests."""
 
     max_sources = 1
 
@@ -97,7 +97,7 @@ class CaptionerNetwork:
 
 @contextlib.contextmanager
 def _refused(where: str) -> Iterator[None]:
-    """Say which row of a request has this picture."""
+    """Name the row of a request that has this picture."""
     try:
         yield
     except PictureError as exc:

@@ -1,4 +1,4 @@
-"""WordPiece, as BERT's and BLIP's vocabularies have it: whole words, and ## before what continues one."""
+"""WordPiece, as in the vocabularies of BERT and BLIP: whole words, and ## before continuations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WordPieces:
         self.size, self.pad, self.unknown = len(self._pieces), self._ids[PAD], self._ids[UNKNOWN]
 
     def encode(self, text: str) -> list[int]:
-        """The pieces of `text`, without start and end; ValueError for what cannot be spelled."""
+        """Return the pieces of `text`, without start and end; raise ValueError if it cannot be spelled."""
         tokens: list[int] = []
         for word in words(text):
             if not (pieces := self._cut(word)):
@@ -48,7 +48,7 @@ class WordPieces:
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Signs say nothing. What is said of some tokens is how what is said of more of them begins."""
+        """Return the text of tokens; special tokens have none. The text of more tokens begins with it."""
         text, before = "", ""
         for piece in (self._pieces[token] for token in tokens if 0 <= token < self.size):
             if piece.startswith("[") and piece.endswith("]"):
@@ -64,7 +64,7 @@ class WordPieces:
         return text
 
     def settled(self, tokens: Sequence[int]) -> int:
-        """A word is whole when the next begins."""
+        """Return the number of settled tokens: a word is complete when the next one begins."""
         indices = range(len(tokens) - 1, -1, -1)
         return next((index for index in indices if not self._goes_on(tokens[index])), 0)
 
@@ -72,7 +72,7 @@ class WordPieces:
         return 0 <= token < self.size and self._pieces[token].startswith(_MORE)
 
     def _cut(self, word: str) -> list[int]:
-        """The longest known piece, again and again; nothing where some of the word is not known."""
+        """Cut a word into the longest known pieces; return none if a part of the word is unknown."""
         ids, first = [], 0
         while first < len(word) <= _LONGEST:
             sign = _MORE if first else ""
@@ -86,13 +86,13 @@ class WordPieces:
 
 
 def settings_of(size: int, places: int, start: int, end: int, prompt: str = "") -> dict[str, bytes]:
-    """The settings beside a vocabulary: pictures of size × size pixels, seen as so many places."""
+    """Return the file of settings beside a vocabulary: size of pictures, number of places, prompt."""
     settings = {"size": size, "places": places, "start": start, "end": end, "prompt": prompt}
     return {SETTINGS: (json.dumps({**settings, "max_tokens": MAX_TOKENS}, indent=2) + "\n").encode()}
 
 
 def words(text: str) -> list[str]:
-    """Lower case, without accents, every sign by itself."""
+    """Split a text into words in lower case without accents; each sign is a word."""
     plain = "".join(
         letter
         for letter in unicodedata.normalize("NFD", text.lower())
@@ -102,7 +102,7 @@ def words(text: str) -> list[str]:
 
 
 def learn(texts: Iterable[str], min_count: int) -> bytes:
-    """A vocabulary of the words that `texts` have so often, and of all letters for the others."""
+    """Learn a vocabulary: the frequent words of `texts`, and all letters for other words."""
     counted = Counter(word for text in texts for word in words(text))
     letters = sorted({letter for word in counted for letter in word})
     often = sorted(

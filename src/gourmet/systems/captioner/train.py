@@ -1,4 +1,4 @@
-"""Teach the captioner to say what its frozen vision encoder sees: by what people said, then by reward.
+"""Train the captioner behind its frozen vision encoder: on captions by people, then by reward.
 
 What ResNet50 sees of a photo is computed once and kept in a file, which is read in place.
 """
@@ -54,7 +54,7 @@ class CaptionerConfig:
 
     # torchvision's tensors of a ResNet50, as scripts/keras_resnet50.py writes them.
     vision: str = ""
-    # Where what it sees of each photo is kept, 200 KB each.
+    # Folder of the grids of all photos, 200 KB each.
     seen: str = "runs/captioner-seen"
     least: int = 4  # times that a word is said to be one piece
     width: int = 256
@@ -149,12 +149,12 @@ def shape_of(config: CaptionerConfig, words: int, channels: int) -> dict[str, An
 
 
 def spoken(caption: str) -> str:
-    """A caption without what is not said."""
+    """Return a caption as it is spoken, without signs."""
     return "".join(letter if letter.isalnum() or letter in "'-" else " " for letter in caption)
 
 
 def seen(body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path, tick: Tick) -> Seen:
-    """[photos, channels, rows, columns] of the graph `body`, from a file in `folder` if it was kept."""
+    """Return the grids [photos, channels, rows, columns] of the graph `body`, from `folder` if kept there."""
     key = f"{hashlib.sha256(body).hexdigest()} {SIDE} {[photo.name for photo in shown]}"
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
     if not path.is_file():
@@ -175,7 +175,7 @@ def seen(body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path,
 
 
 class CaptionerTask:
-    """The network and its photos, as the training engine wants them."""
+    """The network and its photos; fulfils `gourmet.training.task.TrainingTask`."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class CaptionerTask:
     def _scores(
         self, network: CaptionNetwork, grid: torch.Tensor, captions: Sequence[Sequence[Sequence[int]]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logits of every place of every caption, and which word is right.
+        """Return the logits at every position of every caption, and the right words.
 
         Those of a photo are one row, where they attend to the same memory, and not to each other.
         """
@@ -299,7 +299,7 @@ class CaptionerTask:
         return rounded(network)
 
     def measure(self, network: nn.Module) -> dict[str, float]:
-        """CIDEr-D of photos held out, said without a search, and the share of captions that are distinct."""
+        """Return CIDEr-D of held-out photos, without beam search, and the share of distinct captions."""
         assert isinstance(network, CaptionNetwork)
         answers: list[str] = []
         for first in range(0, len(self.held), _MEASURED_TOGETHER):

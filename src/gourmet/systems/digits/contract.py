@@ -50,7 +50,7 @@ class DigitClassifier(PictureClassifier):
     """A classifier of ink on paper, whose pixels are grey and laid out as MNIST's."""
 
     def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
-        """The ten digits in turn, turned and stretched by chance; as large as they are, whatever `size`."""
+        """Return the ten digits in turn, randomly rotated and stretched. `size` has no effect."""
         random = np.random.default_rng(seed)
         with Image.open(_DRAWN) as picture:
             digits = np.hsplit(np.asarray(picture), len(self.labels))
@@ -59,7 +59,7 @@ class DigitClassifier(PictureClassifier):
         return [png(digit.resize(tuple(random.integers(140, 281, 2)))) for digit in turned]
 
     def pixels(self, data: bytes | Header) -> Pixels:
-        """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
+        """Decode a picture of one digit as uint8 [28, 28], laid out; raise PictureError."""
         grey = whole_pixels(data, _DECODED_SIZE) @ _GREY
         ink = _ink(grey)
         if ink.max() < _FAINTEST_INK:
@@ -69,7 +69,7 @@ class DigitClassifier(PictureClassifier):
         return layout(ink)
 
     def nothing(self, count: int, seed: int) -> Sequence[bytes]:
-        """Made-up pictures, without those that are refused."""
+        """Return made-up pictures, without those that are refused."""
         return [picture for picture in super().nothing(2 * count, seed) if self.is_read(picture)][:count]
 
     def is_read(self, picture: bytes) -> bool:
@@ -81,12 +81,12 @@ class DigitClassifier(PictureClassifier):
         return True
 
     def normalise(self, image: Pixels) -> Floats:
-        """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
+        """Convert uint8 [..., 28, 28] to the network's float32 [..., 1, 28, 28] from 0 to 1."""
         return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
 
 
 def png(picture: Image.Image) -> bytes:
-    """A picture as a client could send it."""
+    """Encode a picture as a client could send it."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
@@ -108,7 +108,7 @@ def shows_several(ink: npt.NDArray[Any]) -> bool:
 
 
 def layout(ink: npt.NDArray[Any]) -> Pixels:
-    """`ink`, of any size and strength on a background of zero, as uint8 [28, 28]."""
+    """Lay out `ink`, of any size and strength on a background of zero, as uint8 [28, 28]."""
     ink = ink.astype(np.float32)
     strong = _strong(ink)
     across, down = strong.sum(axis=0), strong.sum(axis=1)
@@ -126,7 +126,7 @@ def layout(ink: npt.NDArray[Any]) -> Pixels:
 
 
 def _strong(ink: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`ink` without what is noise."""
+    """Return `ink` without noise."""
     return np.where(ink > _NOISE * ink.max(), ink, 0.0)
 
 

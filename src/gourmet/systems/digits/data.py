@@ -1,4 +1,4 @@
-"""Labelled digits, wherever they lie, laid out as the contract says.
+"""Read labelled digits from files and folders, and lay them out as the contract says.
 
 Data are one of
     digits.csv.gz              scikit-learn's own: 64 values from 0 to 16 and the digit a line, no head
@@ -56,7 +56,7 @@ class LabelledDigit:
 
 
 def bundled() -> tuple[Path, str]:
-    """Digits that need no download, and what they are."""
+    """Return digits that need no download, and their description."""
     return _scikit_learns("data/digits.csv.gz"), "scikit-learn's 1,797 digits of 8×8"
 
 
@@ -68,7 +68,7 @@ class DigitData:
     """Fulfils `gourmet.tasks.system_parts.Data`."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledDigit, ...]:
-        """The digits of one part of `data`; with a `limit`, evenly from its classes."""
+        """Return the digits of one part of `data`; with a `limit`, evenly from its classes."""
         check_part(part, (*PARTS, DRAWN, OTHER))
         if part == DRAWN:
             digits: Sequence[LabelledDigit] = drawn(_DRAWN_EACH, _SEED, strokes.UNSTEADY)
@@ -85,7 +85,7 @@ class DigitData:
         return (*measured, DRAWN, OTHER) if measured else ()
 
     def read(self, digits: Sequence[LabelledDigit]) -> Iterator[bytes]:
-        """Each digit as a picture that a client could send."""
+        """Yield each digit as a picture that a client could send."""
         return (contract.png(Image.fromarray(digit.image)) for digit in digits)
 
 
@@ -93,7 +93,7 @@ DATA: Final = DigitData()
 
 
 def drawn(count: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
-    """Digits drawn by strokes, `count` of every kind."""
+    """Draw `count` digits of each class by strokes."""
     return [
         LabelledDigit(f"{DRAWN}:{row}", class_id, image)
         for row, (class_id, image) in enumerate(strokes.drawn(count, seed, trembling), 1)
@@ -123,7 +123,7 @@ def _photo_pieces(count: int, seed: int) -> Iterator[bytes]:
 
 @functools.lru_cache(maxsize=2)
 def _divided(data: Path) -> dict[str, Sequence[LabelledDigit]]:
-    """`data` by part. Kept, since verbs ask for part after part, and large files take long to read."""
+    """Return `data` by part. Cached, since verbs read part after part, and large files take long."""
     parts = _read(data)
     lots = np.random.default_rng(_SEED)
     if "test" not in parts:
@@ -135,7 +135,7 @@ def _divided(data: Path) -> dict[str, Sequence[LabelledDigit]]:
 def _hold_out(
     digits: Sequence[LabelledDigit], one_in: int, lots: np.random.Generator
 ) -> tuple[Sequence[LabelledDigit], Sequence[LabelledDigit]]:
-    """One in so many of every class, by lot, and the rest; both in the order in which they lay."""
+    """Split off a random share of every class; keep the order of both parts."""
     held: set[int] = set()
     for class_id in range(len(contract.SYSTEM.labels)):
         mine = [index for index, digit in enumerate(digits) if digit.class_id == class_id]
@@ -147,7 +147,7 @@ def _hold_out(
 
 
 def _read(data: Path) -> dict[str, Sequence[LabelledDigit]]:
-    """The digits in `data` by part; all under "train" where it is not divided."""
+    """Return the digits in `data` by part; all are in "train" if it is not divided."""
     if not data.is_dir():
         return {"train": _csv(data)}
     parts = {part: _idx(data, prefix) for part, prefix in _IDX_PREFIXES.items() if _there(data, prefix)}
@@ -183,7 +183,7 @@ def _there(folder: Path, prefix: str) -> list[Path]:
 
 
 def _idx(folder: Path, prefix: str) -> Sequence[LabelledDigit]:
-    """The digits of a part."""
+    """Read the digits of a part."""
     images = _there(folder, prefix)[0]
     labels = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
     ink, classes = _array(images, 3), _array(labels, 1)
@@ -205,7 +205,7 @@ def _array(path: Path, axes: int) -> npt.NDArray[np.uint8]:
 def _digits(
     path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], max_ink: int
 ) -> Sequence[LabelledDigit]:
-    """A digit for every row of `ink`, which is from 0 to `max_ink`, laid out unless it has 28×28 pixels."""
+    """Make a digit of each row of `ink` (0 to `max_ink`); lay it out unless it has 28×28 pixels."""
     low, high = ink.min(axis=1), ink.max(axis=1)
     bad = (
         (classes < 0) | (classes >= len(contract.SYSTEM.labels)) | (low < 0) | (high > max_ink) | (high == 0)
@@ -227,7 +227,7 @@ def _digits(
 
 
 def _content(path: Path) -> bytes:
-    """The file, unpacked if it is gzip whatever its name says."""
+    """Return the file's content, unpacked if it is gzip; its name does not matter."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if data.startswith(_GZIP) else data

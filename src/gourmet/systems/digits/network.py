@@ -53,7 +53,7 @@ def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
 
 
 def load(path: Path, architecture: str = "", /) -> tuple[DigitsNetwork, dict[str, Any]]:
-    """The network in `path`, ready to answer, and what the file says about it."""
+    """Load the network in `path`, ready to answer, and the facts in its file."""
     tensors, about = load_tensors(path)
     check_about(path, about, describe(contract.SYSTEM, architecture or ARCHITECTURE))
     network = DigitsNetwork()

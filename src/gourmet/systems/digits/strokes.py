@@ -1,4 +1,4 @@
-"""Digits drawn by strokes, as people of several countries write them, and drawings that show no digit.
+"""Draw digits by strokes, as people of several countries write them, and drawings of no digit.
 
 The bundled writers have no long flags, no feet, no crossed sevens and one kind of pen. Hand and pen are
 random: proportions, slant, trembling, and strokes from a hair to a brush. The drawings for measuring,
@@ -126,7 +126,7 @@ _WAYS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def drawn(count: int, seed: int, trembling: float = STEADY) -> Iterator[tuple[int, Pixels]]:
-    """`count` of every digit, laid out as the contract says; the same ones for the same seed."""
+    """Draw `count` of each digit, laid out as the contract says; the same ones for the same seed."""
     random = np.random.default_rng(seed)
     for digit, ways in enumerate(_WAYS):
         for number in range(count):
@@ -178,7 +178,7 @@ def _letter(sign: str, random: np.random.Generator) -> npt.NDArray[np.uint8]:
 
 
 def _curve(stroke: str, trembling: float, random: np.random.Generator) -> Points:
-    """The points of a stroke, each where a hand that trembles puts it, joined by curves and corners."""
+    """Return the points of a stroke by a trembling hand, joined by curves and corners."""
     pieces = [np.array(piece.split(), dtype=float).reshape(-1, 2) for piece in stroke.split("|")]
     pieces = [piece + random.normal(0.0, trembling, piece.shape) for piece in pieces]
     # A corner ends one curve and begins the next.
@@ -190,7 +190,7 @@ def _curve(stroke: str, trembling: float, random: np.random.Generator) -> Points
 
 
 def _smooth(points: Points) -> Points:
-    """Catmull and Rom's curve through `points`."""
+    """Return Catmull and Rom's curve through `points`."""
     if len(points) < 3:
         return points
     padded = np.concatenate([2 * points[:1] - points[1:2], points, 2 * points[-1:] - points[-2:-1]])

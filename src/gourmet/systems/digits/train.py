@@ -1,4 +1,4 @@
-"""Teach the digits network: what it is shown, how it is measured on the way.
+"""Train the digits network: its recipe, its augmentation, its measures.
 
 The digits trained on may be few, of few writers, and blurred (8×8 cells enlarged), and what is sent
 is drawn with anything from a mouse to a felt pen: slant, proportions and above all the width and the
@@ -44,7 +44,7 @@ class DigitsTraining:
     def recipe(
         self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
     ) -> Recipe:
-        """One phase. The epochs are for the bundled digits; of MNIST's 60,000, fewer will do."""
+        """Return a recipe of one phase. Its epochs suit the bundled digits; MNIST's 60,000 need fewer."""
         if pretrained:
             raise UsageError("there are no pretrained weights for digits: train without --pretrained")
         return Recipe(epochs or _EPOCHS, (Phase(0.0, _BATCH),), rate or _RATE, seed=seed)
@@ -75,7 +75,7 @@ class DigitsTask(PictureTask):
         super().__init__(contract.SYSTEM, network, network.about, _pixels(train), _pixels(held), device)
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """Every digit once."""
+        """Return every digit once, in random order."""
         return torch.randperm(len(self.images), generator=generator)
 
     def answers(
@@ -104,7 +104,7 @@ def _pixels(digits: Sequence[LabelledDigit]) -> Pixels:
 
 
 def varied(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """float [N, 1, 28, 28] from 0 to 1, each turned, slanted, bent and written with another pen."""
+    """Augment float [N, 1, 28, 28] from 0 to 1: turn, slant, bend, and write with another pen."""
     return _pen(_hand(images, generator), generator)
 
 
@@ -133,7 +133,7 @@ def _hand(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _pen(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Thinner or thicker, sharper or softer strokes, for three digits of four."""
+    """Make strokes thinner or thicker, sharper or softer, for three digits of four."""
     count = len(images)
     thinner = -F.max_pool2d(-images, 3, stride=1, padding=1)
     thicker = F.max_pool2d(images, 3, stride=1, padding=1)

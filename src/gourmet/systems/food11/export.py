@@ -16,7 +16,7 @@ _ONNX: Final = Exported("food_classifier_onnx")
 
 
 def from_photos(source: Source) -> Target:
-    """The model that decodes photos itself. Torch runs it on a GPU, and on a CPU what its config names."""
+    """Return the target that decodes photos. Torch runs it on a GPU; on a CPU its config names the engine."""
     also = [_ONNX(source)]
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))

@@ -39,7 +39,7 @@ class PixelNetwork(nn.Module):
 
 
 def target(source: Source) -> Target:
-    """The int8 model of these weights; opened by ONNX Runtime, asked with pixels."""
+    """Return the target of the int8 model of these weights; ONNX Runtime runs it on pixels."""
     opened = partial(open_onnx, name="image", output="probabilities")
     compare = partial(
         gate.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
@@ -93,7 +93,7 @@ def _quantized(source: Source) -> bytes:
 
 
 def _correct(network: Food11Network, source: Source, path: Path) -> None:
-    """Have the layers behind the features take back how far the eight bits of `path` move their means.
+    """Correct the layers after the features for the shift of their means by the eight bits of `path`.
 
     Measured: 0.5 points of balanced accuracy lost, 0.75 without it.
     """
@@ -114,7 +114,7 @@ def _correct(network: Food11Network, source: Source, path: Path) -> None:
 
 
 def _in_float(model: onnx.ModelProto) -> list[str]:
-    """The nodes that do not survive eight bits.
+    """Return the nodes that are too inaccurate in eight bits.
 
     Channels of the first depthwise convolution differ most in range: with the first three convolutions in
     eight bits, 64-pixel photos lose eight points, and no time is won. Behind the last feature map, the

@@ -51,7 +51,7 @@ _FEATURE_STRENGTH: Final = 0.5
 
 @lru_cache(maxsize=1)
 def dishes() -> tuple[tuple[int, str, str], ...]:
-    """The dishes that are looked for: food_V1's number of each, its name, its class's label or ""."""
+    """Return the recognised dishes: food_V1's number, the name, and the class's label or ""."""
     with DISHES.open(encoding="utf-8", newline="") as file:
         return tuple((int(row["output"]), row["dish"], row["class"]) for row in csv.DictReader(file))
 
@@ -87,7 +87,7 @@ class _PaddedInOnnx(torch.autograd.Function):
 
 
 def body() -> nn.Sequential:
-    """MobileNetV1 up to its last feature map, without batch normalisation."""
+    """Build MobileNetV1 up to its last feature map, without batch normalisation."""
     layers: list[nn.Module] = [_SamePadding(3, 32, 3, stride=2), nn.ReLU6()]
     inputs = 32
     for stride, outputs in _LAYERS:
@@ -157,7 +157,7 @@ def start(network: Food11Network) -> None:
 
 
 def load(path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, Any]]:
-    """The network in `path`, ready to answer, and what is known of it.
+    """Load the network in `path`, ready to answer, and the facts about it.
 
     With an `architecture`, it is a network of torchvision that answers in the classes itself.
     """

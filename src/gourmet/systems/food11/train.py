@@ -1,4 +1,4 @@
-"""Teach the food network: activations of all photos once, and one linear layer solved for them.
+"""Train the food network: compute activations of all photos once, and solve one linear layer.
 
 Photos of one source are alike, and a network that saw some of them knows the rest. So accuracy, temperature
 and thresholds come from layers that were each solved without some sources, and asked about those. The layer
@@ -173,7 +173,7 @@ def _solve(network: Food11Network, activations: Floats, classes: Classes) -> Lay
 
 
 def _folds(listed: Sequence[LabelledPhoto]) -> list[int]:
-    """The fold of each photo: sources whole, the largest first and each into the smallest fold.
+    """Return the fold of each photo. A source stays whole; the largest ones are placed first.
 
     Photos whose names tell no source are divided by their names.
     """
@@ -186,7 +186,7 @@ def _folds(listed: Sequence[LabelledPhoto]) -> list[int]:
 
 
 def _drawn(held_out: EvaluatedClassifier) -> str:
-    """The accuracy on each source by a layer that was solved without it."""
+    """Draw the accuracy on each source, by a layer that was solved without it."""
     measured = held_out.parts[HELD_OUT]
     shown = [Bar("all", measured.accuracy.balanced, says=f"{measured.accuracy.balanced:.3f}")]
     shown += [

@@ -1,4 +1,4 @@
-"""The translator's loop as a client turns it over a model of whole steps, with nothing kept between two.
+"""The translator's loop in a client, over a model that computes whole steps and keeps no state.
 
 Every request carries all words so far and is answered with numbers for every word of the vocabulary at every
 place, of which the client looks at one row.

@@ -45,7 +45,7 @@ _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 
 
 def problem(text: str) -> str:
-    """Why a text cannot be translated; empty if it can."""
+    """Return why a text cannot be translated; empty if it can."""
     if len(text) > MOST_CHARACTERS:
         return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
     # As the tokenizer reads it: some characters stand for up to eighteen.
@@ -60,7 +60,7 @@ def problem(text: str) -> str:
 
 
 def text_of(value: object) -> str:
-    """A row of TEXT as a served model gets it; raises ValueError, with what is wrong with it."""
+    """Return a row of TEXT as a served model gets it; raise ValueError with its fault."""
     try:
         text = value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as exc:
@@ -77,7 +77,7 @@ def sentences_of(text: str) -> int:
 
 
 def check_sentences(text: str) -> None:
-    """Raise TooMuch where there are more than may be."""
+    """Raise TooMuch if there are too many sentences."""
     if (count := sentences_of(text)) > MOST_SENTENCES:
         raise TooMuch(
             f"the text has {count:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
@@ -102,14 +102,14 @@ class Translator(TextGenerator):
 
     @cached_property
     def meanings(self) -> Mapping[str, str]:
-        """The sentences to ask, with what people say that each means; empty where nobody said it."""
+        """Return the sentences to ask with their translations by people; empty if there is none."""
         return dict.fromkeys(self.sentences, "")
 
     def sample(self) -> bytes:
         return self.sentences[0].encode()
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
-        """Everyday sentences; more than there are begin again in another order."""
+        """Return everyday sentences; if too few, repeat them in another order."""
         known = list(self.meanings)
         random = np.random.default_rng(seed)
         order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
@@ -122,7 +122,7 @@ class Translator(TextGenerator):
         return self.tensors(self.written(text_of(example)).encode(), model, options)
 
     def written(self, text: str) -> str:
-        """A text as the network knows texts."""
+        """Normalise a text to the form that the network knows."""
         return text
 
     def beside(self, outputs: Tensors) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Translator(TextGenerator):
         return replace(answer, warning=self.doubt(text_of(example), answer.text))
 
     def foreign(self, text: str) -> str:
-        """Why `text` is probably not of this language; empty where nothing is known of that."""
+        """Return why `text` is probably not of this language; empty if it may be."""
         return ""
 
     def doubt(self, text: str, translation: str) -> str:
@@ -152,7 +152,7 @@ class Translator(TextGenerator):
 
 
 class RussianTranslator(Translator):
-    """Ours, of which more is known than the languages."""
+    """Our translator, with warnings about Russian texts."""
 
     early_warnings = texts.FOR_SCRIPTS
 

@@ -1,4 +1,4 @@
-"""Sentences and their translations, wherever they lie: Russian and English ones, or of another pair.
+"""Read sentences and their translations: Russian and English, or another pair of languages.
 
 Data are one of
     pairs.tsv      a line each: split (train, dev, test), source, English, Russian; with tabs between
@@ -43,7 +43,7 @@ class SentenceData:
     is_russian: bool = True
 
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
-        """One part of `data`; with a `limit`, evenly from the whole of it."""
+        """Return one part of `data`; with a `limit`, sampled evenly."""
         check_part(part, PARTS)
         if not (pairs := _read(data, self.is_russian).get(part, ())):
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
@@ -54,7 +54,7 @@ DATA: Final[TextData] = SentenceData()
 
 
 def beside(data: Path, name: str) -> tuple[Reference, ...]:
-    """The pairs of SOFTWARE or SYNTHETIC beside `data`, if there are any."""
+    """Return the pairs of SOFTWARE or SYNTHETIC beside `data`, if there are any."""
     path = (data if data.is_dir() else data.parent) / name
     if not path.is_file():
         return ()
@@ -88,7 +88,7 @@ def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
 
 
 def _rows(path: Path, *columns: int) -> list[list[str]]:
-    """Lines of as many texts as the first, which are as many as one of `columns`."""
+    """Yield lines with as many texts as the first line; their number must be one of `columns`."""
     try:
         text = read_text(path).removeprefix("\ufeff")
     except (OSError, ValueError) as exc:

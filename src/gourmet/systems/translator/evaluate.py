@@ -30,7 +30,7 @@ def translate(
     texts: Sequence[str],
     tick: Tick = lambda share, words="": None,
 ) -> list[str]:
-    """The translation of each, cut into sentences and put together as it is when it is served."""
+    """Translate each text, cut into sentences and joined as when it is served."""
     cut = [split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS) for text in texts]
     sources = [tokenizer.encode(part.text) for text in cut for part in text if part.is_sentence]
     answers = iter(answered(network, tokenizer, sources, tick))

@@ -122,7 +122,7 @@ class TranslatorStep(StepNetwork):
 
 
 class Whole(nn.Module):
-    """Every place of a target at once, and nothing kept: for loops in the client."""
+    """A decoder of all positions at once, without a cache: for loops in the client."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Whole(nn.Module):
 
 
 def graphs(network: Any) -> dict[str, Graph]:
-    """The encoder and the step, by the names of their files."""
+    """Return the encoder and the step, by the names of their files."""
     words = {0: "rows", 1: "words"}
     ids, mask = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
     encoder = Graph(
@@ -159,7 +159,7 @@ def whole(network: nn.Module) -> Graph:
 
 @dataclass(frozen=True)
 class TrainedTranslator(TrainedGenerator):
-    """A checkpoint, and what its network answers in 32 bits to sentences held out; both as numbers."""
+    """A checkpoint, held-out sentences, and its network's answers to them in 32 bits."""
 
     checkpoint: Checkpoint
     system: Translator
@@ -205,7 +205,7 @@ class TranslatorExport:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The others are for study, and ours alone."""
+        """Return the names of the formats. Those other than the default are for study, of our model only."""
         others = ("encoder", "decoder", "bls", "whole") if self.system == SYSTEM else ()
         return ("python", "stream", *others)
 
@@ -233,7 +233,7 @@ class TranslatorExport:
         return Deployment(targets, {**facts, **sure.facts}, sure.calibration)
 
     def _held_out(self, data: Path | None) -> HeldOut | None:
-        """Sentences of the data, or those that are shipped; None if there are none with a translation."""
+        """Return sentences of the data, or the shipped ones; None if none has a translation."""
         known = self.system.meanings.items()
         references: Sequence[Reference] = [Reference("", *pair) for pair in known if all(pair)]
         for part in ("test", _VALIDATION):
@@ -253,7 +253,7 @@ class TranslatorExport:
         return self._calibrated(package.open_version(version, config), data, tick)
 
     def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: Tick) -> Calibrated:
-        """Chosen on validation, and measured there and on test, where there is one."""
+        """Calibrate on the validation part; measure there and on the test part, if there is one."""
         network = TranslatorNetwork.open(files, available_cpus())
         parts = {}
         for part in (_VALIDATION, "test"):
@@ -309,7 +309,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
 
 def _like(ours: str, target: Target, system: Translator) -> Target:
-    """One that a repository need not have: its config and its code are then those of our model."""
+    """Return a target that needs no model in the repository: it takes the config and code of our model."""
     folder = repository.DEFAULT / ours
     config = as_json(repository.read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}

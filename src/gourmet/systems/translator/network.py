@@ -29,7 +29,7 @@ _ACTIVATIONS: Final = ("relu", "gelu", "gelu_new", "silu", "swish")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A network with the tokenizer that goes with it, and where both are from."""
+    """A network with its tokenizer, and the origin of both."""
 
     network: nn.Module
     tokenizer: Tokenizer
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def build(config: dict[str, Any]) -> nn.Module:
-    """A network with weights drawn by chance; its tensors have the names of public checkpoints."""
+    """Build a network with random weights; its tensors have the names of public checkpoints."""
     torchvision()  # which transformers imports where it is installed
     from transformers import MarianConfig, MarianMTModel
 
@@ -54,7 +54,7 @@ def build(config: dict[str, Any]) -> nn.Module:
 
 
 def load(weights: Path) -> Checkpoint:
-    """A file of weights beside its config.json and tokenizer, as runs and public checkpoints have them."""
+    """Load the weights of a run or public checkpoint, with the config.json and tokenizer beside them."""
     folder = weights.parent
     check_architecture(folder)
     if not (folder / CONFIG).is_file():
@@ -89,7 +89,7 @@ def _vocabulary(folder: Path) -> dict[str, bytes]:
 
 
 def check_architecture(folder: Path) -> None:
-    """Raise GourmetError where the config.json of `folder` is of a network that is not served here."""
+    """Raise GourmetError if the config.json in `folder` describes a network that is not served here."""
     try:
         config = read_table(folder / CONFIG)
     except (OSError, ValueError):

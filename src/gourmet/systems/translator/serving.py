@@ -1,4 +1,4 @@
-"""The translator as its served models open it: its graphs, and texts as the rows of their sentences."""
+"""Open the translator in its served models. Each sentence of a text is a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BRIEF_TOKENS: Final = 32
 
 
 class MarianEngine(Engine):
-    """Sources are the numbers of a sentence."""
+    """Encodes sentences, whose sources are their token numbers."""
 
     def __init__(self, encoder: Run, decoder: Run, pad: int) -> None:
         super().__init__(decoder)
@@ -77,7 +77,7 @@ class TranslatorNetwork:
         return [self.parts(*row) for row in zip(texts, limits, beams, strict=True)]
 
     def parts(self, text: str, max_tokens: int = contract.MAX_NEW_TOKENS, beams: int = 1) -> Parts:
-        """The sentences of a text, each with a limit of its own, and what lies between them."""
+        """Return the sentences of a text, each with its own limit, and the text between them."""
         numbers = functools.cache(self.vocabulary.encode)
         return [
             self._row(numbers(part.text), max_tokens, beams) if part.is_sentence else part.text
@@ -85,7 +85,7 @@ class TranslatorNetwork:
         ]
 
     def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
-        """Twice as many pieces as the sentence has itself and some."""
+        """Return the row of a sentence. Its answer may have twice as many pieces and some."""
         max_new = min(max_tokens, 2 * len(source) + 20)
         return Row(source, max_new, beams=beams)
 

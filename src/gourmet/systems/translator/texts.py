@@ -57,7 +57,7 @@ _FIRST_LETTER: Final = re.compile(r"(?:^|[.!?…]\s|\n)\W{0,3}\w")
 
 
 class TextPart(NamedTuple):
-    """A sentence, or what is between two of them, to be kept as it is."""
+    """A sentence, or the text between two sentences, which stays unchanged."""
 
     text: str
     is_sentence: bool
@@ -69,7 +69,7 @@ def at_most(text: str) -> int:
 
 
 def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart]:
-    """Sentences of at most `max_size` by their `size`: a longer one is cut at a pause, or else at a space.
+    """Split a text into sentences of at most `max_size`; cut a longer one at a pause, or else at a space.
 
     What has no letter in it, such as a number or a pictogram alone, is the same in any language.
     """
@@ -87,7 +87,7 @@ def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart
 
 
 def _without_pictograms(sentence: str) -> str:
-    """Without the space and the pictograms around it, which no network here knows."""
+    """Remove the space and the pictograms around a text: no network here knows them."""
     begin, end = 0, len(sentence)
     while end and _is_around(sentence[end - 1]):
         end -= 1
@@ -137,7 +137,7 @@ def looks_russian(text: str) -> bool:
 
 
 def without_capitals(text: str) -> str:
-    """A text in capitals as one usually writes: the network has seen none, and makes up words."""
+    """Return a text in capitals in usual case: the network has seen no capitals and makes up words."""
     if not _in_capitals(text):
         return text
     return _FIRST_LETTER.sub(lambda begin: begin[0].upper(), text.lower())
@@ -173,7 +173,7 @@ def _in_capitals(text: str) -> bool:
 
 
 def _missing(text: str, translation: str) -> list[str]:
-    """Numbers, pictograms and, among other letters, names in Latin ones that should have been copied."""
+    """Return numbers, pictograms and Latin names that should have been copied."""
     numbers = Counter(_digits(number) for number in _NUMBER.findall(translation))
     missing = []
     for number in _NUMBER.findall(text):

@@ -1,4 +1,4 @@
-"""A text as numbers and back, as Marian's checkpoints have it: source.spm, target.spm and vocab.json.
+"""Convert texts to numbers and back as Marian's checkpoints do: source.spm, target.spm and vocab.json.
 
 SentencePiece only: the served models need this, and no torch.
 """
@@ -32,7 +32,7 @@ class Tokenizer:
     """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """`files`: the content of each of FILES."""
+        """Read the vocabulary; `files` maps each of FILES to its content."""
         if _BEGINNINGS in files:
             raise GourmetError("it is M2M100 or T5: only translators of Marian's architecture are served")
         self._source, self._target = (
@@ -59,22 +59,22 @@ class Tokenizer:
         return len(self._ids)
 
     def encode(self, text: str, *, sampling: float = 0.0) -> list[int]:
-        """The numbers of a Russian text, an end behind them; with `sampling`, cut into pieces by chance."""
+        """Return the numbers of a source text and the end; with `sampling`, the pieces are random."""
         return self._numbers(self._source, text, sampling)
 
     def encode_target(self, text: str, *, sampling: float = 0.0) -> list[int]:
-        """The same for an English one, to learn from."""
+        """Return the numbers of a target text and the end, for training."""
         return self._numbers(self._target, text, sampling)
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The English text that `numbers` say; numbers without a piece of a word say nothing."""
+        """Return the target text of `numbers`; numbers of special tokens have no text."""
         pieces = [
             self._pieces.get(number, UNKNOWN) for number in numbers if number not in (self.end, self.pad)
         ]
         return str(self._target.decode_pieces(pieces))
 
     def settled(self, numbers: Sequence[int]) -> int:
-        """All but the last pieces that are a byte each: others may belong to the same letter."""
+        """Return the number of settled tokens: bytes at the end may be part of an unfinished letter."""
         indices = range(len(numbers) - 1, -1, -1)
         is_byte = (self._pieces.get(numbers[index], "").startswith(_BYTE) for index in indices)
         return len(numbers) - len(list(itertools.takewhile(bool, is_byte)))
@@ -87,7 +87,7 @@ class Tokenizer:
 
 
 def learn(texts: Sequence[str], size: int) -> dict[str, bytes]:
-    """The files of a vocabulary that both languages of `texts` share."""
+    """Learn a vocabulary that both languages of `texts` share, and return its files."""
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(

@@ -1,4 +1,4 @@
-"""Teach the translator: which sentences it sees, cut into which pieces, and how it is measured on the way."""
+"""Train the translator: its sentences, their pieces, and its measures."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 class TranslatorTask:
-    """The network and its sentences, as the training engine wants them."""
+    """The network and its sentences; fulfils `gourmet.training.task.TrainingTask`."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class TranslatorTask:
         }
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """Every everyday sentence once, and some of the others; those of a length after one another."""
+        """Return every everyday sentence once and some of the others, grouped by length."""
         drawn = list(self.everyday)
         for others, count in ((self.more, self.config.software), (self.synthetic, self.config.synthetic)):
             lots = torch.randperm(len(others), generator=generator)[:count]
@@ -201,7 +201,7 @@ class TranslatorTask:
         return rounded(network)
 
     def measure(self, network: nn.Module) -> dict[str, float]:
-        """BLEU of the held-out sentences, translated without a search."""
+        """Return BLEU of the held-out sentences, translated without beam search."""
         import sacrebleu
 
         answers = translate(network, self.tokenizer, [pair.text for pair in self.held])
