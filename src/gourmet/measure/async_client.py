@@ -1,7 +1,7 @@
-"""Our own asynchronous client, which checks every answer: closed loops, and open ones that omit no latency.
+"""Load a server with an asynchronous client that checks every answer, in closed or open loops.
 
-In an open loop requests are due at times drawn beforehand, and a latency counts from when its request
-was due: a server that stalls cannot hide the requests that it kept from being sent.
+In an open loop, requests are due at times drawn beforehand. A latency counts from the time at which its
+request was due: a server that stalls cannot hide the requests that it delayed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _AFTER_FAILURE_S: Final = 0.02
 
 @dataclass
 class Load:
-    """A load on a server and its results; `check` raises where an answer is wrong, which ends the run.
+    """A load on a server and its results. `check` raises for a wrong answer, which ends the run.
 
-    It lasts `measure_s`, or until another thread calls `stop`, and awaits every answer. Meanwhile another
-    thread may replace `load` by one with another rate. `mark` is called in a thread when the measurement
+    The load lasts `measure_s`, or until another thread calls `stop`, and awaits every answer. Meanwhile
+    another thread may replace `load` by one with another rate. A thread calls `mark` when the measurement
     begins and when it ends. Times are seconds of time.perf_counter.
     """
 
@@ -58,13 +58,13 @@ class Load:
     # Without these limits a server that stalls is sent requests all the same.
     max_in_flight: float = 4096
     max_late_s: float = 2.0
-    # When each request was due, sent and answered; failures apart.
+    # The times at which each answered request was due, sent and answered.
     times: list[tuple[float, float, float]] = field(default_factory=list)
     answered: list[Request] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
-    # When the pieces of each streamed answer came.
+    # The times of the pieces of each streamed answer.
     pieces: list[tuple[float, ...]] = field(default_factory=list)
-    # How many requests, and how many bytes both ways, all answers together took.
+    # Requests, and bytes in both directions, of all answers.
     requests_sent: int = 0
     transferred: int = 0
     began: float = 0.0
@@ -173,7 +173,7 @@ def due_times(start: float, load: Callable[[], LoadSpec]) -> Iterator[float]:
 
 
 def measure(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
-    """The point that our client measures; raises Untrusted."""
+    """Measure a point with our client; raise Untrusted."""
     probe = ServerProbe(target, load)
     traffic, checks = checked_traffic(workload, load, target, options, probe.look)
     stretch = traffic.began, traffic.ended
@@ -228,7 +228,7 @@ def checked_traffic(
     options: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
 ) -> tuple[Load, tuple[Evidence, ...]]:
-    """Load from our client, every answer checked and every row accounted for."""
+    """Load the server; check every answer, and account for every row."""
     rows, answers = workload.rows, workload.answers
     shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
     with connect(target.url) as triton:

@@ -1,4 +1,4 @@
-"""One arm against another: ratios, goals by turn, claims of a lab, and a run against one before.
+"""Compare arms: ratios, goals by turn, claims of a lab, and a run with an earlier one.
 
 A claim counts as seen only where the whole 95 % interval of its figure lies on the claim's side, and as not
 seen only where the whole of it lies on the other; in between, these figures do not decide it. A goal is met
@@ -30,7 +30,7 @@ class NotMeasured(Exception):
 
 
 def claim(words: str, look: Callable[[], Found]) -> Statement:
-    """A claim with the figures that support it, contradict it, or leave it undecided."""
+    """Return a claim with the figures that support it, contradict it, or leave it undecided."""
     try:
         seen, figures, *judged = look()
     except NotMeasured:
@@ -41,7 +41,7 @@ def claim(words: str, look: Callable[[], Found]) -> Statement:
 
 
 def _left_open(ratio: Estimate | None = None) -> str:
-    """Why a ratio decides nothing."""
+    """Return why a ratio decides nothing."""
     if ratio is None:
         return "the figures leave it open"
     if ratio.low is None or ratio.high is None:
@@ -63,7 +63,7 @@ def below(figure: Estimate, limit: float) -> Outcome:
 
 
 def all_of(*outcomes: Outcome) -> Outcome:
-    """Seen where each is, not seen where one is not."""
+    """Return True if all are seen, and False if one is not."""
     if False in outcomes:
         return False
     return None if None in outcomes else True
@@ -87,7 +87,7 @@ def times_the_latency(ours: Point, theirs: Point) -> Estimate:
 
 
 def over(points: Sequence[Point], show: Callable[[Point], str], label: Callable[[Point], str]) -> str:
-    """A figure of several points in a row: `0.8 (c=1), 12.1 (c=8)`."""
+    """Format a figure of several points: `0.8 (c=1), 12.1 (c=8)`."""
     return ", ".join(f"{show(point)} ({label(point)})" for point in points)
 
 
@@ -99,10 +99,10 @@ def goals_by_turn(
     at_most: bool = False,
     disturbed: bool = False,
 ) -> list[Requirement]:
-    """The goal for ours ÷ the best of theirs: figures of arms measured in turns, where more is better.
+    """Return the goal for ours ÷ the best of theirs: figures of arms measured in turns; more is better.
 
-    Ratios are taken turn by turn, so that a machine that slows down in between favours neither. No goal
-    where an arm was not measured in every turn: there is nothing to compare it with.
+    Ratios are taken turn by turn, so that a machine that slows down in between favours neither. There is
+    no goal if an arm was not measured in every turn.
     """
     if not ours or not theirs or any(len(figures) != len(ours) for figures in theirs):
         return []
@@ -113,7 +113,7 @@ def goals_by_turn(
 
 @dataclass(frozen=True)
 class Pair:
-    """The same load in both runs; ratios are now ÷ before."""
+    """The same load in both runs. Ratios are now ÷ before."""
 
     name: str
     before: Point
@@ -129,13 +129,13 @@ class Pair:
 
 
 def compare(before: Bench, now: Bench, noise: float = NOISE) -> list[Pair]:
-    """Every point that both runs hold."""
+    """Compare every point that both runs hold."""
     known = {point.name: point for point in before.points}
     pairs = [_pair(known[point.name], point, noise) for point in now.points if point.name in known]
     if not pairs:
-        one, other = (", ".join(point.name for point in bench.points[:4]) for bench in (before, now))
+        earlier, later = (", ".join(point.name for point in bench.points[:4]) for bench in (before, now))
         raise GourmetError(
-            f"the runs have no point in common: one has {one}, the other {other}; "
+            f"the runs have no point in common: one has {earlier}, the other {later}; "
             "compare two runs of the same command"
         )
     return pairs
@@ -150,7 +150,7 @@ def differences(before: Bench, now: Bench) -> list[str]:
 
 
 def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
-    """Raise where a point regressed beyond noise."""
+    """Raise if a point regressed beyond noise."""
     worse = [pair for pair in pairs if pair.verdict == "slower"]
     if worse:
         worst = min(worse, key=lambda pair: pair.speed.value)

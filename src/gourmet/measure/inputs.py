@@ -76,7 +76,7 @@ class InputRows:
 
     @property
     def pictures(self) -> tuple[bytes, ...]:
-        """The examples, where they are pictures."""
+        """The examples, if they are pictures."""
         system = registry.load(self.info.system) if self.info.system else None
         texts = isinstance(system, Generation) and system.example_kind == "text"
         return self.examples if system and not texts else ()
@@ -90,7 +90,7 @@ class InputRows:
 
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
-    """Rows for a model: out of files or arrays, else its system's examples, else noise of the right shape."""
+    """Return rows for a model: from files or arrays, else its system's examples, else noise."""
     data, count, seed = source.folder, source.count, source.seed
     declared = without_rows(info)
     if data is not None and data.suffix == ".npz":
@@ -110,7 +110,7 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
 def rows_of(
     info: ModelInfo, system: System, examples: Sequence[bytes], about: str, options: Options | None = None
 ) -> InputRows:
-    """Rows for a model of a system, as its clients would make them of these examples."""
+    """Return rows for a model of a system, made of the examples as its clients do."""
     try:
         if isinstance(system, Generation):
             requests = [system.request_inputs(example, info, options or {}) for example in examples]
@@ -135,14 +135,14 @@ def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], st
 
 
 def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
-    """A model's inputs, their shapes those of one row."""
+    """Return a model's inputs with the shapes of one row."""
     if not info.max_batch_size:
         return info.inputs
     return tuple(replace(spec, shape=spec.shape[1:]) for spec in info.inputs)
 
 
 def one_row(tensor: Array, spec: TensorSpec) -> Array:
-    """Without the dimension of rows, where a system puts one in front."""
+    """Return a value without the dimension of rows that a system puts in front."""
     known = -1 not in spec.shape
     return tensor.reshape(spec.shape if known else tensor.shape[-len(spec.shape) :])
 
@@ -232,7 +232,7 @@ def _random(spec: TensorSpec, random: np.random.Generator) -> Array:
 
 
 def for_perf_analyzer(rows: InputRows, path: Path) -> Path:
-    """The rows as the file that perf_analyzer takes with --input-data."""
+    """Return the rows as a file for perf_analyzer's --input-data."""
     data = [
         {
             name: {"b64": base64.b64encode(raw(row)).decode(), "shape": list(row.shape)}

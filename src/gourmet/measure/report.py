@@ -1,4 +1,4 @@
-"""A benchmark as a page, tables, charts and CSV, and where it is kept: a folder a run; some in docs/."""
+"""Write a benchmark as a page, tables, charts and CSV, into a folder for each run."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> P
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
-    """Two runs side by side."""
+    """Write a page of two runs side by side."""
     shown = {"before": before, "now": now, "pairs": pairs, "noise": noise}
     title, changed = f"{now.title}: now against before", differences(before, now)
     return render("measure/comparison.html", title=title, changed=changed, **shown)
 
 
 def load(path: Path) -> Bench:
-    """A saved run, given by its folder or its JSON file."""
+    """Load a saved run by its folder or its JSON file."""
     return read(path / _JSON if path.is_dir() else path)
 
 
 def saved(folder: Path = DEFAULT) -> list[tuple[Path, Bench]]:
-    """The runs under a folder, the latest first; what cannot be read is left out."""
+    """Return the readable runs under a folder, the latest first."""
     runs = []
     for path in folder.glob(f"*/{_JSON}"):
         try:
@@ -106,7 +106,7 @@ def _server(usage: Usage) -> str:
 
 
 def streamed(points: Sequence[Point]) -> Table:
-    """The points whose answers came in pieces."""
+    """Return the points whose answers came in pieces."""
     first, between = (f"{which} p50 ms" for which in ("first piece", "between pieces"))
     higher = ("p95 ms", "p99 ms")
     return ("point", first, *higher, between, *higher, "pieces/s", "pieces per answer"), [
@@ -144,7 +144,7 @@ def pairs(compared: Sequence[Pair]) -> Table:
 
 
 def as_csv(bench: Bench) -> str:
-    """perf_analyzer's columns, in its units (microseconds), after ours that tell the points apart.
+    """Return a CSV: columns that identify the points, then perf_analyzer's in its units (microseconds).
 
     What our client cannot tell from the network is counted as network: its send and receive are empty.
     """
@@ -203,7 +203,7 @@ def throughput(points: Sequence[Point]) -> chart.Drawing:
 
 
 def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
-    """One line for each variant: right is faster, down is sooner."""
+    """Draw a line for each variant: further right is faster, lower has less latency."""
     lines, shown = _lines(points), []
     for name, colour in _colours(lines).items():
         mine = [point for point, line in zip(points, lines, strict=True) if line == name]
@@ -237,7 +237,7 @@ def stacked_latency(points: Sequence[Point]) -> chart.Drawing:
 
 
 def split_bar(name: str, split_ms: Split, says: str) -> Bar:
-    """A mean latency by where it went."""
+    """Draw the parts of a mean latency."""
     split = vars(split_ms)
     parts = [(ms, PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
     return Bar(name, sum(split.values()), parts=parts, says=says)
@@ -260,7 +260,7 @@ def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
 
 
 def ratios(pairs: Sequence[Pair]) -> chart.Drawing:
-    """Every pair's ratio with its interval, around the line where nothing changed."""
+    """Draw every pair's ratio with its interval, around the line of no change."""
     colours = {"slower": chart.COLOURS[6], "faster": chart.COLOURS[2], "same": chart.FAINT}
     shown = [
         Bar(

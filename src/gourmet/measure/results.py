@@ -61,7 +61,7 @@ class LoadSpec:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and the interval that holds it with 95 % confidence, where there was more than one sample."""
+    """A figure and its 95 % confidence interval, if there was more than one sample."""
 
     value: float
     low: float | None = None
@@ -140,7 +140,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One reason to believe a point: what was looked at, what was found, what was allowed."""
+    """One reason to believe a point: the check, its result, and the limit."""
 
     name: str
     found: str
@@ -181,7 +181,7 @@ class Point:
 
     @property
     def executed_rows(self) -> float:
-        """The mean batch that really went through the network."""
+        """The mean batch size that the network computed."""
         executions = sum(size.executions for size in self.batches)
         return sum(size.rows * size.executions for size in self.batches) / executions if executions else 0.0
 
@@ -245,7 +245,7 @@ class Requirement:
         return {True: "met", False: "not met", None: "not decided"}[self.met]
 
     def as_row(self) -> tuple[str, ...]:
-        """Under the HEADINGS."""
+        """Return the cells below the HEADINGS."""
         unit = self.unit if self.unit == "×" else f" {self.unit}"
         wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
         return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
@@ -253,7 +253,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Bench:
-    """A whole run, with what is needed to compare it with another."""
+    """A whole run, with the facts for a comparison with another run."""
 
     title: str
     command: str
@@ -273,13 +273,13 @@ def as_json(bench: Bench) -> str:
 
 
 def as_data(value: object) -> dict[str, Any]:
-    """A dataclass as the JSON that is saved of it."""
+    """Return a dataclass as JSON data for a file."""
     data: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True)
     return data
 
 
 def read(path: Path) -> Bench:
-    """A saved benchmark; raises GourmetError."""
+    """Read a saved benchmark; raise GourmetError if it is invalid."""
     try:
         return TypeAdapter(Bench).validate_json(path.read_bytes())
     except (OSError, ValueError) as exc:
@@ -289,7 +289,7 @@ def read(path: Path) -> Bench:
 
 
 def median_and_range(values: Sequence[float], form: str) -> str:
-    """The median, with the least and the most where there are several."""
+    """Format the median, with minimum and maximum if there are several figures."""
     if len(values) == 1:
         return f"{values[0]:{form}}"
     return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"

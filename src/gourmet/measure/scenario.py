@@ -1,4 +1,4 @@
-"""Named scenarios: a row of configs on a running server, each under its loads, and what they show.
+"""Run a scenario: several configs on a running server, each under its loads, and claims about them.
 
 Nothing is rebuilt or restarted: a config goes to the server through the load API, and what served
 before is put back at the end, whatever happens.
@@ -36,7 +36,7 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True)
 class Arm:
-    """A config of a model and what is asked of it.
+    """A config of a model and its loads.
 
     `change` is made to the config without batching; None leaves what serves as it is.
     """
@@ -97,17 +97,18 @@ class Points:
         return [point for name in names for point in self.merged if point.name == name]
 
 
-# What is expected, in words, and how the figures are looked at for it; raises NotMeasured.
+# Each claim in words, and the function that checks the figures for it; it raises NotMeasured.
 Claims = dict[str, Callable[[Points], Found]]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Arms, and how to read them.
+    """Arms to measure, and claims and goals for their figures.
 
-    To add one: a function in a module of `scenarios` that returns it, named in `scenarios._KINDS`, and a
-    table with its arguments in the `scenarios.toml` of a system. Nothing else knows of it: `run` measures
-    the arms in turns, resumes, and puts what served before back; `claims` and `goals` become the report.
+    To add a scenario, write a function in a module of `scenarios` that returns it, name the function in
+    `scenarios._KINDS`, and add a table with its arguments to the `scenarios.toml` of a system. `run`
+    measures the arms in turns, resumes an interrupted run, and restores the configs that served before.
+    `claims` and `goals` become the report.
     """
 
     name: str
@@ -115,14 +116,14 @@ class Scenario:
     about: str
     arms: tuple[Arm, ...]
     claims: Claims = field(default_factory=dict)
-    # Of models that are measured in another form than the served one: what that changes in all their arms.
+    # Changes to all arms of a model that is measured in another form than the served one.
     forms: Mapping[str, Change] = field(default_factory=dict)
-    # What else is to be said of the figures.
+    # Other statements about the figures.
     notes: Callable[[Points], list[Statement]] = field(default=lambda _points: [])
-    # What figures are to reach; where models are compared, whether they answer alike, in a sentence.
+    # Goals for the figures. `check` compares the models' answers and returns a sentence.
     goals: Callable[[Points], list[Requirement]] = field(default=lambda _points: [])
     check: Callable[[Mapping[str, Workload]], str] = field(default=lambda _workloads: "")
-    # A server of its own, where the running one has not all models; what is measured without any, arm by arm.
+    # An own server, if the running one lacks models. `beside` measures an arm without any server.
     server: Callable[[], AbstractContextManager[Addresses]] | None = None
     beside: Callable[[Arm, Mapping[str, Workload]], Sequence[LayoutResult]] | None = None
 
@@ -158,7 +159,7 @@ def run(
     resume: Path | None = None,
     on_step: OnStep = lambda _share, _words: None,
 ) -> Bench:
-    """Measure every arm `turns` times, one after another, and say what was found.
+    """Measure every arm `turns` times, one after another, and return the results.
 
     Each arm's points are kept in the folder `resume`, and those that are there are not measured again.
     """
@@ -206,7 +207,7 @@ def run(
         "; ".join(dict.fromkeys(result.rows for result in results)),
         seen.merged,
         [refused for result in results for refused in result.refused],
-        about=" ".join(dict.fromkeys(filter(None, [scenario.about, *(each.checked for each in results)]))),
+        about=" ".join(dict.fromkeys(filter(None, [scenario.about, *(arm.checked for arm in results)]))),
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),
     )
@@ -225,7 +226,7 @@ def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns
 
 @contextmanager
 def own_server(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Iterator[Addresses]:
-    """A Triton that serves these models, or all, on free ports."""
+    """Run a Triton that serves these models, or all, on free ports."""
     http, grpc, metrics = free_ports(3)
     options = TritonOptions(tuple(repositories), http_port=http, grpc_port=grpc, metrics_port=metrics)
     log: list[str] = []
@@ -240,9 +241,9 @@ def own_server(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Ite
 
 @contextmanager
 def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
-    """The configs that serve now, put back afterwards, after Ctrl-C and SIGTERM too.
+    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too.
 
-    An entry of the dictionary that is replaced is what will be served instead.
+    The caller may replace an entry of the dictionary; that config is restored instead.
     """
     with connect(target.url) as triton:
         running = {model: triton.config(model) for model in models}
@@ -268,7 +269,7 @@ def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> Non
 
 
 def config_of(usual: Config, arm: Arm) -> Config:
-    """The arm's config: the usual one of its model, without batching, with the arm's change."""
+    """Return the arm's config: the usual one of its model, without batching, with the arm's change."""
     if arm.change is None:
         return usual
     config = changed(changed(usual, Change(dynamic_batching=False)), arm.change)

@@ -21,7 +21,7 @@ _CPU_CLOCK: Final = 2
 
 
 class ServerProbe:
-    """Looks at the server when a measurement begins and when it ends."""
+    """Records the server's counts when a measurement begins and when it ends."""
 
     def __init__(self, target: Addresses, load: LoadSpec) -> None:
         self._triton, self._model = connect(target.url), load.model
@@ -71,7 +71,7 @@ def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it, as far as they still live."""
+    """Return a process and all its descendants that still live."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -80,7 +80,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> dict[int, float]:
-    """CPU seconds of each so far; one that has just ended is left out."""
+    """Return the CPU seconds of each process so far, without those that just ended."""
     seconds = {}
     for process in processes:
         with suppress(OSError):
@@ -89,12 +89,12 @@ def cpu_s(processes: Iterable[psutil.Process]) -> dict[int, float]:
 
 
 def spent_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """Between two looks; a process that ended takes its count along, as an instance that is reloaded does."""
+    """Return the CPU seconds between two looks, of the processes that still run."""
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
 def memory_mib(processes: Iterable[psutil.Process]) -> float:
-    """Memory in use; what processes share counts once."""
+    """Return the memory in use; memory that processes share counts once."""
     used = 0
     for process in processes:
         with suppress(psutil.Error):
@@ -103,7 +103,7 @@ def memory_mib(processes: Iterable[psutil.Process]) -> float:
 
 
 def listener(address: str) -> int | None:
-    """The oldest process here that listens at host:port: a server's master, where its workers listen too."""
+    """Return the oldest process that listens at host:port: of a server with workers, the master."""
     host, _, port = address.rpartition(":")
     if host not in LOOPBACK:
         return None

@@ -1,4 +1,4 @@
-"""Inputs in memory that a Triton of this machine reads too, for loads that are to cost the client little."""
+"""Put inputs into memory that a Triton on this machine reads too, to save time in the client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER: Final = Path("/dev/shm")
 
 @contextmanager
 def shared_memory(url: str) -> Iterator[Callable[[Array], SharedTensor]]:
-    """Inputs are put where the Triton at `url` reads them itself, and not sent with every request."""
+    """Yield a function that puts an input into memory that the Triton at `url` reads."""
     placed: list[tuple[str, mmap.mmap]] = []
     with connect(url) as triton:
 
@@ -48,7 +48,7 @@ def shared_memory(url: str) -> Iterator[Callable[[Array], SharedTensor]]:
 
 
 def _filled(triton: Triton, region: str, content: bytes) -> mmap.mmap:
-    """Memory that has `content` and that Triton has opened; its file is gone then."""
+    """Return memory with `content` that Triton has opened; remove its file."""
     path = _FOLDER / region
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Figures out of samples: pure functions, no clock, no server."""
+"""Compute figures from samples: pure functions, no clock, no server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 
 def interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent rates or times with its 95 % interval; of one, the interval is unknown.
+    """Return the mean of independent rates or times with its 95 % interval, unknown for one sample.
 
     Student's, of the logarithms: noise multiplies, and no rate is below zero.
     """
@@ -31,7 +31,7 @@ def interval(values: Sequence[float]) -> Estimate:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """ours ÷ theirs with its 95 % interval (Welch's, of the logarithms).
+    """Return ours ÷ theirs with its 95 % interval (Welch's, of the logarithms).
 
     Where a window had no answer at all, no interval is known.
     """
@@ -86,13 +86,13 @@ def stream(
 
 
 def unsteadiness(rates: Sequence[float]) -> float:
-    """The window farthest from their median, as a share of it."""
+    """Return the largest distance of a window from the median, as a share of the median."""
     middle = statistics.median(rates)
     return max(abs(rate - middle) for rate in rates) / middle if middle else math.inf
 
 
 def windows(due: Array, done: Array, began: float, ended: float, count: int) -> tuple[Window, ...]:
-    """`count` equal stretches of a measurement: answers that arrived in each, and how long they took."""
+    """Divide a measurement into `count` equal windows, each with its answers and their mean latency."""
     edges = np.linspace(began, ended, count + 1)
     stretch = (ended - began) / count
     stretches = []
@@ -112,7 +112,7 @@ def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
 
 
 def merge(turns: Sequence[Point]) -> Point:
-    """The turns of a point as one: means over the turns, whose spread gives the interval.
+    """Merge the turns of a point: means over the turns, whose spread gives the interval.
 
     A percentile of all turns together cannot be had from theirs; theirs are averaged.
     """
@@ -141,7 +141,7 @@ def merge(turns: Sequence[Point]) -> Point:
 
 
 def _mean(turns: Sequence[Any]) -> Any:
-    """The mean of each figure; None where a turn has none."""
+    """Return the mean of each figure; None if a turn lacks it."""
     if None in turns:
         return None
     first = turns[0]

@@ -1,4 +1,4 @@
-"""A run of `gourmet bench run`: a model, the rows it is asked, and one load after another."""
+"""Run `gourmet bench run`: measure a model under one load after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_WAIT_S: Final = 30.0
 def prepare(
     model: str, target: Addresses, data: DataSource, *, through: Through = "triton", stepped: str = ""
 ) -> Workload:
-    """Make the rows for a served model and learn what each is answered by itself.
+    """Make the rows for a served model, and get the answer to each of them alone.
 
     `stepped` is the system whose answers a model computes a step a request.
     """
@@ -74,7 +74,7 @@ def run(
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
 ) -> tuple[list[Point], list[Rejection]]:
-    """Measure one load after another; a point that cannot be believed is refused and named.
+    """Measure one load after another; reject each point that fails a check.
 
     Wrong answers and errors are not a matter of one point: they end the run.
     """
@@ -99,7 +99,7 @@ def run(
 def measure(
     workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
-    """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
+    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement."""
     task.check_possible(load, workload.rows)
     with connect(target.url) as triton:
         config = triton.config(load.model)

@@ -1,4 +1,4 @@
-"""A workload: addresses, options, the rows that are asked, the answers that are expected, and the wire."""
+"""A workload: addresses, options, rows, expected answers, and the wire."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, what it is asked and what it must answer."""
+    """A model, the rows to send, and the expected answers."""
 
     model: str
     rows: InputRows
@@ -109,7 +109,7 @@ class Workload:
 def wire_for(
     target: Addresses, load: LoadSpec, rows: InputRows, place: Place = lambda values: values
 ) -> ModelWire:
-    """The wire of a load."""
+    """Return the wire of a load."""
     if load.protocol == "grpc":
         return TritonGrpc(target.grpc_url, load.model, rows, place)
     kinds: dict[str, type[App | TritonHttp]] = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}
@@ -120,7 +120,7 @@ def wire_for(
 
 
 def check_possible(load: LoadSpec, rows: InputRows) -> None:
-    """Raise UsageError for what cannot be asked."""
+    """Raise UsageError if the load cannot be sent."""
     if load.batch > 1 and not rows.batched:
         raise UsageError(f"{load.model} takes one input a request (max_batch_size 0): drop --batch")
     if load.batch > 1 and not rows.alike:
@@ -150,7 +150,7 @@ def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:
 
 
 def same(got: Answer, expected: Answer) -> bool:
-    """But for how a batch's products round."""
+    """Return True if both answers are equal but for the rounding of a batch."""
     return got.keys() == expected.keys() and all(_close(got[name], expected[name]) for name in got)
 
 
@@ -164,7 +164,7 @@ def _close(got: Array, expected: Array) -> bool:
 
 
 def ask_each(wire: Wire, requests: Iterable[Request]) -> list[RawReply]:
-    """Send one request after the other; raise RequestFailed where one has no answer."""
+    """Send one request after the other; raise RequestFailed if one has no answer."""
 
     async def ask() -> list[RawReply]:
         try:

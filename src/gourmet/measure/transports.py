@@ -1,7 +1,7 @@
-"""Requests made ready to send, and what comes back: Triton by HTTP and gRPC, whole or streamed; the app.
+"""Send prepared requests and read replies: Triton over HTTP and gRPC, whole or streamed, and the web app.
 
-A body for HTTP is put together before the clock runs, so that the client costs the machine little while
-it measures; shared_memory.py writes inputs once where Triton reads them too.
+HTTP bodies are built before the clock runs, so that the client needs little CPU while it measures.
+shared_memory.py writes inputs once into memory that Triton reads.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class RawReply:
 
     head: Mapping[str, str]
     body: Any
-    # When each piece of a streamed answer came, in seconds of time.perf_counter.
+    # The times of the pieces of a streamed answer, in seconds of time.perf_counter.
     pieces: tuple[float, ...] = ()
-    # How many requests Triton was sent for it, and how many bytes went there and came back, less HTTP's own.
+    # Requests sent to Triton for this reply, and bytes in both directions, without HTTP's headers.
     requests: int = 1
     transferred: int = 0
 
@@ -84,7 +84,7 @@ class ModelWire(Wire, Protocol):
 class Http:
     """Requests to one path of the server at `address` (host:port), over kept connections.
 
-    There are as many connections as requests in flight. Of a server that `streams`, the time of each event
+    There are as many connections as requests in flight. If the server `streams`, the time of each event
     is kept.
     """
 
@@ -144,9 +144,9 @@ class Http:
 
 
 class TritonHttp(Http):
-    """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
+    """Triton's HTTP with binary tensors, or generate_stream if the model is decoupled.
 
-    `place` says where an input lies: in itself, or in memory that the server reads.
+    `place` leaves an input as it is, or puts it into memory that the server reads.
     """
 
     def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
@@ -169,7 +169,7 @@ class TritonHttp(Http):
 
 
 class LoopedHttp(TritonHttp):
-    """A loop that the client turns: what is asked is an example, and each of its words a request."""
+    """A loop in the client: an example needs one request for each word of its answer."""
 
     @cached_property
     def _loop(self) -> ClientLoop:
@@ -195,7 +195,7 @@ class LoopedHttp(TritonHttp):
 
 
 def photo_request(which: tuple[int, ...], photo: bytes) -> Request:
-    """Return the form by which browsers send a photo."""
+    """Return the request by which browsers send a photo: a multipart form."""
     head = b'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
     body = b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, photo, _BOUNDARY)
     kind = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
@@ -222,7 +222,7 @@ class App(Http):
 
 
 class TritonGrpc:
-    """Triton's gRPC with raw tensors; streamed, a stream a request whose last response says that it is."""
+    """Triton's gRPC with raw tensors. A decoupled model has a stream for each request."""
 
     def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
         self._address, self._model, self._rows, self._place = address, model, rows, place
@@ -255,7 +255,7 @@ class TritonGrpc:
 
 
 def requests(wire: ModelWire, rows: int, batch: int) -> list[Request]:
-    """Different requests that hold every row: of neighbours, shuffled."""
+    """Return requests of neighbouring rows that together hold every row, in random order."""
     starts = np.arange(0, rows, min(batch, rows))
     np.random.default_rng(1).shuffle(starts)
     return [wire.request(tuple((int(start) + at) % rows for at in range(batch))) for start in starts]

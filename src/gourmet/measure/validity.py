@@ -1,4 +1,4 @@
-"""Why a measurement is not reported: every check that can refuse one, and its sentence."""
+"""Check measurements. A failed check is an error, and its message is the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ITSELF: Final = "so it would measure itself: ask for less, or use `gourmet perf
 
 
 class Untrusted(GourmetError):
-    """A figure that would mislead; nothing is reported."""
+    """A misleading figure, which is not reported."""
 
 
 class WrongAnswers(Untrusted):
@@ -63,7 +63,7 @@ def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evid
 
 
 def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0) -> Evidence:
-    """Triton's count of rows in the whole of the load, against what was sent and answered.
+    """Compare Triton's count of rows during the load with the rows sent and answered.
 
     Rows of a request that failed may have been counted or not, depending on where it failed.
     """
@@ -79,7 +79,7 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
 
 
 def littles_law(in_flight: float, product: float) -> Evidence:
-    """Requests in flight against rate × latency, which must be the same thing."""
+    """Check Little's law: requests in flight = rate × latency."""
     figures = f"rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight"
     off = abs(product / in_flight - 1)
     return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{figures}, {off:.0%} apart: {_LONGER}")
@@ -92,14 +92,14 @@ def steady(
     what: str = "the windows answered {} requests a second",
     mend: str = _LONGER,
 ) -> Evidence:
-    """Several measurements of the same must tell the same story: windows, or rounds of a product."""
+    """Check that repeated measurements agree: windows, or rounds of a product."""
     off = stats.unsteadiness(rates)
     figures = f"{what.format(', '.join(f'{rate:.4g}' for rate in rates))}, {off:.0%} from their median"
     return _undisturbed("windows steady", off, allowed, f"{figures} (allowed {allowed:.0%}): {mend}")
 
 
 def generator_had_time(client_cores: float) -> Evidence:
-    """Our client must have had time to spare."""
+    """Check that our client had spare CPU time."""
     busy = f"the client was busy for {client_cores:.0%} of a core, of which it has one, {_ITSELF}"
     return _undisturbed("client busy", client_cores, _CLIENT_CORES_ALLOWED, busy)
 
@@ -119,7 +119,7 @@ def generator_was_punctual(lag_ms: float, mean_ms: float) -> Evidence:
 
 
 def too_many_in_flight(in_flight: int, lag_s: float) -> Untrusted:
-    """Why so many requests wait: because the client is late itself, or because the server is."""
+    """Return why too many requests wait: the client is late, or the server is."""
     if lag_s > _LATE_ITSELF_S:
         return Disturbed(f"the client cannot keep up (it is {lag_s:.2f} s behind), {_ITSELF}")
     return ServerOverrun(f"{in_flight} requests wait for their answer and more come: ask for a lower rate")

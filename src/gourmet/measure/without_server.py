@@ -25,7 +25,7 @@ Run = Callable[[], Sequence[Array]]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to use the machine: so many sessions, each of so many threads."""
+    """One way to use the machine: a number of sessions, and of threads for each."""
 
     sessions: int
     threads: int
@@ -46,14 +46,14 @@ class LayoutResult:
 
 
 def usual_layouts(cpus: int) -> tuple[Layout, ...]:
-    """One session on one thread, one session on all CPUs, one session per CPU."""
+    """Return three layouts: one session on one thread, one on all CPUs, and one session per CPU."""
     return (Layout(1, 1),) if cpus == 1 else (Layout(1, 1), Layout(1, cpus), Layout(cpus, 1))
 
 
 def measure(
     model: Path, feeds: Tensors, *, seconds: float = 3.0, layouts: Sequence[Layout] = ()
 ) -> list[LayoutResult]:
-    """Run an ONNX file for `seconds` in every layout, by ONNX Runtime; all must give the same answer."""
+    """Run an ONNX file with ONNX Runtime for `seconds` in every layout; all must give the same answer."""
     results: list[LayoutResult] = []
     expected: Sequence[Array] = ()
     for layout in layouts or usual_layouts(available_cpus()):
@@ -74,7 +74,7 @@ def measure(
 
 
 def summarise(layout: Layout, moments: Sequence[Array]) -> LayoutResult:
-    """The result of a layout out of when each session began, and was done with each run, in seconds."""
+    """Summarise a layout by the start of each session and the end of each of its runs, in seconds."""
     took_ms = 1000 * np.concatenate([np.diff(times) for times in moments])
     wall_s = max(times[-1] for times in moments) - min(times[0] for times in moments)
     return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
@@ -97,7 +97,7 @@ def _run_until(run: Run, stop: float) -> tuple[Array, Sequence[Array]]:
 
 
 def _opened(model: Path, feeds: Tensors, threads: int) -> Run:
-    """The runs of an ONNX file on so many threads."""
+    """Open an ONNX file on a number of threads, and return its run."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

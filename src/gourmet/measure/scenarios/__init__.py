@@ -1,4 +1,4 @@
-"""The exercises of the known serving labs: how each is done here, and on which models as systems say.
+"""The exercises of known serving labs, on the models that systems name.
 
 A system's `scenarios.toml` has a table for each of its exercises: its kind, and the arguments of that.
 """
@@ -24,7 +24,7 @@ _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
 
 
 def known() -> dict[str, dict[str, Any]]:
-    """The arguments of every exercise that a system names."""
+    """Return the arguments of every exercise that a system names."""
     arguments: dict[str, dict[str, Any]] = {}
     for system in registry.names():
         if (named := registry.folder_of(system) / "scenarios.toml").exists():
@@ -33,7 +33,7 @@ def known() -> dict[str, dict[str, Any]]:
 
 
 def load(name: str, model: str | None = None) -> Scenario:
-    """An exercise, about another `model` where it is about a single one."""
+    """Load an exercise; `model` replaces the model of an exercise about a single one."""
     arguments = known()[name]
     if model is not None:
         if "model" not in arguments:

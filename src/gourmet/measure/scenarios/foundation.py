@@ -61,10 +61,10 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
         replace(grpc, level=4),
         replace(grpc, level=4, batch=4),
     )
-    one = Change(instances=1, threads=1)
+    one_instance = Change(instances=1, threads=1)
     dynamic = Change(dynamic_batching=True, delay_us=0)
     arms = (
-        Arm(ONE, one, alone),
+        Arm(ONE, one_instance, alone),
         Arm(ONNX, Change(), several),
         Arm(DYNAMIC, dynamic, in_flight(onnx, 2, 8)),
         Arm(OURS, None, in_flight(python, 1, 2, 8)),
@@ -86,7 +86,7 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
 
 
 def _raw_runs(points: Points) -> list[Statement]:
-    """The runs without a server, for the reader to hold the rest against."""
+    """Describe the runs without a server, as a baseline."""
     statements = []
     for same in zip(*points.beside, strict=True):
         rate, p50 = ([getattr(result, name) for result in same] for name in ("runs_per_s", "p50_ms"))
@@ -131,7 +131,7 @@ def _added(served: Point, raw: LayoutResult) -> float:
 
 
 def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
-    """One turn of every layout of ONNX Runtime by itself."""
+    """Measure one turn of every layout of ONNX Runtime without a server."""
     folder = repository.DEFAULT / onnx
     weights = folder / str(repository.versions(folder)[-1]) / "model.onnx"
     return without_server.measure(weights, {spec.name: rows.tensor(spec, (0,)) for spec in rows.inputs})
@@ -139,7 +139,7 @@ def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
 
 @contextmanager
 def _serving(python: str, lab: str) -> Iterator[Addresses]:
-    """A Triton with the product's models and the lab's, which gets the weights of `python`."""
+    """Run a Triton with the product's models and the lab's, which gets the weights of `python`."""
     newest = repository.DEFAULT / python
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as name:
         baselines = Path(name) / "models"

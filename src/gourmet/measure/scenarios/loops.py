@@ -1,4 +1,4 @@
-"""A loop of words turned by the client, by business logic scripting and in process: what each answers.
+"""Compare generation loops in the client, in business logic scripting, and in the served process.
 
 The tables of a known student project, whose client pulls a translation out of the server word by word, under
 its own settings; then the same sentences through models that turn the loop inside Triton.
@@ -122,9 +122,9 @@ def _delays_cost(points: Points) -> Found:
 
 
 def _second_pays_not(points: Points) -> Found:
-    one, two = _best(points, _delayed(2000)), _best(points, TWO)
-    gained = times_the_throughput(two, one)
-    return below(gained, 1 + NOISE), f"at best {_steps([one, two])}", gained
+    single, double = _best(points, _delayed(2000)), _best(points, TWO)
+    gained = times_the_throughput(double, single)
+    return below(gained, 1 + NOISE), f"at best {_steps([single, double])}", gained
 
 
 def _goals(points: Points) -> list[Requirement]:
