@@ -1,4 +1,4 @@
-"""A search in a sentence, on disk and on a page.
+"""Describe a search in a sentence, write it to disk, and show it on a page.
 
 The throughput of a model is the number of executions that run at a time, divided by what one costs a
 row. So of two configs, one is ahead by the first, by the second, or by both; Triton's own statistics
@@ -62,7 +62,7 @@ def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: 
 
 
 def because(ours: Point, theirs: Point, cpus: int) -> str:
-    """Why one point is ahead of the other, as far as the figures tell."""
+    """Explain by the figures why one point is ahead of the other."""
     (parallel, cost), (their_parallel, their_cost) = _parallel_and_cost(ours), _parallel_and_cost(theirs)
     busy, mine, other = "", ours.usage.server_cores, theirs.usage.server_cores
     if mine is not None and other is not None:
@@ -107,7 +107,7 @@ def _out_of_reach(request: TuneRequest, best: Trial) -> str:
 
 
 def save(tuning: Tuning, folder: Path | None = None) -> Path:
-    """Write page, picture, JSON and, where there is one to recommend, the config.pbtxt."""
+    """Write page, picture, JSON and, if a config is recommended, its config.pbtxt."""
     folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.request.model))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(as_json(tuning))
@@ -131,7 +131,7 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
 
 
 def tried(tuning: Tuning) -> list[Point]:
-    """Every config that was measured at the load that it would be run at, the best first."""
+    """Return a point for every measured config, at the load at which it would run, the best first."""
     request = tuning.request
     measured = [trial.points for trial in tuning.trials if trial.points]
     ranked = sorted(measured, key=request.rank, reverse=True)
@@ -139,16 +139,16 @@ def tried(tuning: Tuning) -> list[Point]:
 
 
 def front(points: Iterable[Point]) -> list[Point]:
-    """The points for which no other has both more rows a second and a lower p95, by throughput."""
+    """Return the Pareto front by throughput: no other point has both more rows a second and a lower p95."""
     best: list[Point] = []
-    for point in sorted(points, key=lambda each: (-each.rows_per_s.value, each.latency_ms.p95)):
+    for point in sorted(points, key=lambda point: (-point.rows_per_s.value, point.latency_ms.p95)):
         if not best or point.latency_ms.p95 < best[-1].latency_ms.p95:
             best.append(point)
     return best[::-1]
 
 
 def pareto(tuning: Tuning) -> chart.Drawing:
-    """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
+    """Draw throughput to the right and p95 upwards: the bottom right is best."""
     points = [*(point for trial in tuning.trials for point in trial.points), *tuning.sides]
     best, limit = front(points), tuning.request.p95_ms or 0.0
     # What waits far above the front would press it flat against the bottom of the picture.

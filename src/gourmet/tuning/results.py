@@ -44,7 +44,7 @@ class TuneRequest:
 
     @property
     def loads(self) -> tuple[LoadSpec, ...]:
-        """Few requests in flight, as many as keep the CPUs busy, and so many that they wait in line."""
+        """The loads: few requests in flight, enough to keep the CPUs busy, and enough to queue."""
         busy = 2.0 * self.cpus
         levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
         return tuple(
@@ -68,7 +68,7 @@ class TuneRequest:
         return self.kind == "throughput" or point.load.level == self.heaviest
 
     def value(self, point: Point) -> float:
-        """The more, the better."""
+        """Return the figure to maximise."""
         return point.rows_per_s.value if self.kind == "throughput" else 1 / point.latency_ms.p95
 
     def best(self, points: Iterable[Point]) -> Point | None:
@@ -110,7 +110,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The best of the search against the present config, in turns, measured again.
+    """The best config of the search and the current config, measured again in turns.
 
     `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
     `only_ours` says that the challenger keeps the limit and the present config does not.
@@ -148,18 +148,18 @@ class Tuning:
 
     @property
     def sides(self) -> list[Point]:
-        """The best and the present config, as measured in turns, where they were."""
+        """The best and the current config, as measured in turns, if they were."""
         return [self.confirmation.ours, self.confirmation.theirs] if self.confirmation else []
 
     @property
     def recommended(self) -> Trial | None:
-        """The config to serve: the best if it won, else the present one; none where no config will do."""
+        """The config to serve: the best if it won, else the current one; None if none reaches the goal."""
         if self.verdict == "out of reach":
             return None
         return self.trial(self.best if self.verdict == "better" else PRESENT)
 
     def pbtxt(self) -> str:
-        """The recommended config as a file, with the reason over it; empty where there is none."""
+        """The recommended config as a file with the reason at the top; empty if there is none."""
         if not (chosen := self.recommended):
             return ""
         reason = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
@@ -173,7 +173,7 @@ class Tuning:
 
 
 def as_json(tuning: Tuning) -> str:
-    """The saved form, the points of the search once, under its trials."""
+    """Return the data to save. The points of the search are saved once, under its trials."""
     request, bench = tuning.request, tuning.bench
     goal = {"kind": request.kind, "p95_ms": request.p95_ms, "heaviest": request.heaviest}
     data = {"model": request.model, "goal": goal, **as_data(tuning)}

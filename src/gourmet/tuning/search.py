@@ -1,4 +1,4 @@
-"""The search: a coarse grid in short windows, neighbours of its best, longer windows, then turns to confirm.
+"""Search: a coarse grid in short windows, neighbours of the best, longer windows, then A/B rounds.
 
 The windows of a search are many, and the best of many noisy figures is partly the luckiest. So what it
 finds is measured again against the present config, in turns, and only those turns decide.
@@ -42,7 +42,7 @@ def tune(
     command: str,
     on_step: OnStep,
 ) -> Tuning:
-    """Search the best config of a served model; what served before is put back, unless it is to be applied.
+    """Search the best config of a served model. Restore the config afterwards, unless the best is applied.
 
     Applied is only what beat the present config in turns, by more than their noise.
     """
@@ -83,12 +83,12 @@ def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> lis
 
 
 def _shorter(long: MeasureOptions) -> MeasureOptions:
-    """A third of the time, tried once: what is close is looked at for longer."""
+    """Return options for a third of the time and one attempt: close candidates are measured longer."""
     return replace(long, window_s=long.window_s / 3, warm_up_s=long.warm_up_s / 2, attempts=1)
 
 
 class Search:
-    """One search on one model; within `restored` only."""
+    """One search on one model. Use it only within `restored`."""
 
     def __init__(
         self, workload: Workload, target: Addresses, options: MeasureOptions, space: Space, on_step: OnStep
@@ -101,7 +101,7 @@ class Search:
         self.long = replace(options, steadiness=max(_STEADINESS, options.steadiness))
 
     def run(self) -> tuple[Verdict, Trial, Confirmation | None]:
-        """The best config found, and how it did against the present one in turns, if they could be held."""
+        """Return the best config, and its A/B rounds against the current one, if they were possible."""
         self._try_the_present()
         short = _shorter(self.long)
         self._stage("coarse", self._space.coarse(), short, (0.05, 0.4))
@@ -127,7 +127,7 @@ class Search:
         self._stage("coarse", [self._space.present], retried, (0.0, 0.05))
 
     def _ranked(self) -> list[Trial]:
-        """The best first; what was refused is left out, and not all may be."""
+        """Return the candidates, the best first, without rejected ones; raise if all were rejected."""
         measured = [trial for trial in self.trials.values() if trial.points]
         if not measured:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
@@ -141,7 +141,7 @@ class Search:
     def _stage(
         self, stage: str, candidates: Sequence[Change], options: MeasureOptions, shares: tuple[float, float]
     ) -> None:
-        """Try each of these; `shares` of the whole search are done before and after it."""
+        """Try each candidate; `shares` of the whole search are done before and after."""
         for number, candidate in enumerate(candidates):
             running, is_present = self._space.running, candidate == self._space.present
             config = running if is_present else changed(running, candidate)
@@ -170,7 +170,7 @@ class Search:
             self._serving = trial.name
 
     def _confirm(self, challenger: Trial) -> Confirmation | None:
-        """Both in turns, the first of a turn being the other one each time; None where too few tell."""
+        """Measure both in A/B rounds, in alternating order; return None if too few rounds are valid."""
         request, present = self._request, self.trials[PRESENT]
         best = request.best(challenger.points) or nearest(challenger.points)
         theirs = request.best(present.points) or best

@@ -47,7 +47,7 @@ class Space:
 
     @property
     def present(self) -> Change:
-        """The running config, as far as a candidate says it."""
+        """The running config, in the settings that a candidate has."""
         config = self.running
         threads = cpu_threads(config) if self.on_cpu else None
         layout = Change(instance_count(config), threads, self.largest, dynamic_batching=False)
@@ -69,11 +69,11 @@ class Space:
 
     @property
     def takes_as_many(self) -> bool:
-        """Clients may send as many rows as the present config takes; fewer only with --max-batches."""
+        """True if candidates must accept as many rows as the current config: clients may send them."""
         return self.request.apply and self.request.max_batches is None
 
     def coarse(self) -> list[Change]:
-        """Every layout of instances and threads, with dynamic batching and without."""
+        """Return every layout of instances and threads, with and without dynamic batching."""
         changes = []
         for instances, threads in self._layouts():
             layout = replace(self.present, instances=instances, threads=threads)
@@ -86,7 +86,7 @@ class Space:
         return self._new(changes)
 
     def fine(self, bases: Iterable[Change], tried: Iterable[Change]) -> list[Change]:
-        """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
+        """Return neighbours of the best: longer delays, preferred sizes, smaller maximum batches."""
         request, changes = self.request, []
         delays = _DELAYS_US if request.delays_us is None else request.delays_us
         if request.p95_ms is not None:
