@@ -1,1 +1,1 @@
-"""Operations and bytes of a network by layer, against what a machine can compute and move."""
+"""Compare operations and bytes of a network's layers with the limits of a machine."""

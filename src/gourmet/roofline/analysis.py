@@ -1,4 +1,4 @@
-"""Layers against a machine: which limit each meets, from which batch on it is another, and the picture."""
+"""Compare layers with a machine: the limit of each, the batch size at which it changes, and a chart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Roofline:
-    """All layers of a model on a machine; the seconds are a limit unless values stay in a cache."""
+    """All layers of a model on a machine. The seconds are a lower bound unless values stay in a cache."""
 
     machine: Machine
     batch: int
@@ -70,7 +70,7 @@ class Roofline:
 
 
 def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
-    """Place every layer that does anything."""
+    """Place every layer that computes or moves anything."""
     busy = [layer for layer in counted.layers if layer.operations or layer.moved_bytes or layer.weight_bytes]
     return Roofline(machine, batch, tuple(place(layer, machine, batch) for layer in busy))
 
@@ -93,7 +93,7 @@ def place(layer: LayerCost, machine: Machine, batch: int) -> Placed:
 
 
 def from_batch(layer: LayerCost, machine: Machine) -> int | None:
-    """The smallest batch whose intensity reaches the machine's ridge.
+    """Return the smallest batch size whose intensity reaches the machine's ridge.
 
     A batch of b does b × operations on weights + b × moved bytes, so that weights weigh less and less;
     what each row moves stays, and where that alone is below the ridge no batch helps.
@@ -104,7 +104,7 @@ def from_batch(layer: LayerCost, machine: Machine) -> int | None:
 
 
 def draw(title: str, rooflines: Sequence[Roofline]) -> Drawing:
-    """Each layer by its intensity and the speed that it can reach, under the roof; a panel a machine."""
+    """Draw each layer by its intensity and its possible speed under the roof; a panel for each machine."""
     panels = [
         (
             f"batch {panel.batch}, on {panel.machine.name}: {panel.machine.bandwidth / 1e9:,.3g} GB/s",

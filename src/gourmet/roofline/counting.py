@@ -1,4 +1,4 @@
-"""An ONNX file as a list of layers: what each computes, reads, writes, and what of it are weights.
+"""Count an ONNX file's layers: operations, and bytes read, written and of weights.
 
 A layer is a node together with what runtimes compute on its way out (an activation, the quantization
 of its result): values between those are never stored, and quantized tensors count with their small
@@ -50,7 +50,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Counted:
-    """A model by layers; `batches` says whether it takes more rows than one at a time."""
+    """A model's layers; `batches` is True if it takes several rows at a time."""
 
     layers: tuple[LayerCost, ...]
     unknown: tuple[str, ...]
@@ -104,7 +104,7 @@ def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:
 
 
 def _with_shapes(model: Any, path: Path) -> Any:
-    """The graph with the shapes that follow from those of its inputs."""
+    """Return the graph with the shapes inferred from its inputs."""
     # What was inferred before belongs to the free sizes.
     del model.graph.value_info[:]
     for output in model.graph.output:
@@ -119,7 +119,7 @@ def _with_shapes(model: Any, path: Path) -> Any:
 
 
 class _SizedGraph:
-    """A graph with the shape and the bytes of every tensor that is known."""
+    """A graph with the known shapes and bytes of its tensors."""
 
     def __init__(self, graph: Any) -> None:
         self.nodes = list(graph.node)
@@ -165,7 +165,7 @@ class _SizedGraph:
                 yield self._layer(chain)
 
     def _on_the_way_out(self, node: Any) -> Iterator[Any]:
-        """The nodes that a runtime computes together with `node`, one after another."""
+        """Return the nodes that a runtime fuses with `node`, in their order."""
         while node.op_type != _QUANTIZE and len(node.output) == 1:
             # Whatever is computed is stored quantized where that is all it is used for.
             works = node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS | _ON_THE_WAY_OUT

@@ -1,4 +1,4 @@
-"""Compute and memory rates of a machine: measured here and now, or published for a GPU."""
+"""Compute and memory rates of a machine, measured here or published for a GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Machine:
         return self.int8 if quantized else self.fp32
 
     def ridge(self, quantized: bool = False) -> float:
-        """Operations a byte from which on the computing, not the memory, is the limit."""
+        """The operations per byte above which computing is the limit, not memory."""
         return self.peak(quantized) / self.bandwidth
 
 
@@ -45,7 +45,7 @@ GPUS: Final = {name: Machine(**sheet) for name, sheet in _SHEETS.items()}
 
 
 def measure() -> Machine:
-    """This machine: products of matrices in ONNX Runtime, which serves here, and a copy.
+    """Measure this machine by matrix products in ONNX Runtime, and by a copy.
 
     The best of several runs by one thread's own time, times the CPUs: what else runs takes nothing away.
     """
@@ -61,7 +61,7 @@ def measure() -> Machine:
 
 
 def _product(op: str, types: tuple[str, str, str]) -> Callable[[], Any]:
-    """A run of a product of two matrices on one thread; `types` are ONNX's of both and of the result."""
+    """Return a run of a matrix product on one thread; `types` are ONNX types of factors and result."""
     import onnxruntime as ort
 
     a, b, c = (f"{kind}[{_EDGE}, {_EDGE}]" for kind in types)
