@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class NamedInputs(Protocol):
-    """Inputs as names or texts, in the same order each time."""
+    """Inputs as names or texts, always in the same order."""
 
     @property
     def column(self) -> str:

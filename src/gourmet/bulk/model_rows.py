@@ -29,7 +29,7 @@ _ONLY_ROW: Final = re.compile(r"^\w+ row 0 of 1: ")
 
 @dataclass(frozen=True)
 class Example:
-    """An input as the model's tensors, or the error that it has."""
+    """An input as the model's tensors, or its error."""
 
     name: str
     inputs: Tensors | None = None
@@ -105,7 +105,7 @@ class ModelRows:
 
 
 class PhotoRows(ModelRows):
-    """The classes of photos."""
+    """Classifies photos."""
 
     named = "path"
     within_s = 60.0
@@ -201,14 +201,14 @@ def in_short(row: Row, subject: str) -> tuple[str, float]:
 
 
 class GeneratedRows(ModelRows):
-    """Texts that a model generates from texts or photos: translations, captions."""
+    """Generates texts from texts or photos: translations, captions."""
 
     within_s = 600.0
 
     def __init__(
         self, url: str, model: str, system: str, made: str, options: Mapping[str, int | str]
     ) -> None:
-        """`made` is the column of the answers."""
+        """Connect to the model; `made` is the column of the answers."""
         super().__init__(url, model)
         self.system: Generation = registry.generation(system)
         self.made, self._options = made, options

@@ -58,7 +58,7 @@ class Journal:
     """The rows of an unfinished run."""
 
     def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
-        """`plan` identifies the run; raise UsageError if `path` has rows of another one."""
+        """Open the file; `plan` identifies the run. Raise UsageError if `path` has rows of another one."""
         self.path = path
         self._plan = json.loads(json.dumps(plan))
         try:

@@ -39,7 +39,7 @@ class Child:
         on_line: LineSink,
         keeps: Sequence[int] = (),
     ) -> None:
-        """`keeps` are the file descriptors that the process inherits."""
+        """Start the process; it inherits the file descriptors `keeps`."""
         self._process = subprocess.Popen(
             command,
             env=dict(env),

@@ -44,7 +44,7 @@ class LogPrinter:
     """Print lines of several processes, one whole line at a time, each with its origin."""
 
     def __init__(self, *, verbose: bool = False, as_json: bool = False) -> None:
-        """With `as_json`, lines have the fields of the web app's JSON logs, which are passed on unchanged."""
+        """Prepare to print; with `as_json`, all lines have the fields of the web app's JSON logs."""
         self._verbose, self._as_json = verbose, as_json
         self._lock = threading.Lock()
 

@@ -105,7 +105,7 @@ class Supervisor:
         loaded: Sequence[str] = (),
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_stop` is called before the Triton is stopped, with what still works with it."""
+        """Prepare the processes; `on_stop` is called before Triton is stopped."""
         self._log = log
         self._on_stop = on_stop
         self._models = models

@@ -290,7 +290,9 @@ class RoomFigures:
     """
 
     def __init__(self, pb_utils: Any, room: GenerationRoom, labels: Mapping[str, str]) -> None:
-        """`labels` must be unique: Triton would remove the metrics of two processes when either one ends."""
+        """Register the metrics under unique `labels`: if two processes shared them, Triton would remove the
+        metrics of both when one ends.
+        """
         family = pb_utils.MetricFamily
         kinds = {family.GAUGE: _GAUGES, family.COUNTER: _COUNTERS}
         self._room = room
