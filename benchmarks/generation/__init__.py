@@ -1,1 +1,1 @@
-"""What turns the translator's loop fastest, and what a user would take instead: a program of its own."""
+"""Compare the translator's loop with its alternatives: a program of its own."""

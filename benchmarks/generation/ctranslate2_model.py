@@ -1,4 +1,4 @@
-"""The network as CTranslate2 has it, which turns its loop itself: there is no step to ask it for."""
+"""Convert the network for CTranslate2, which runs the whole loop itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]
-    """Of a network whose pad is one word among the others, and not the last, as Marian's own is."""
+    """Loads a network whose pad is any word of the vocabulary, not the last one as in Marian."""
 
     def set_decoder(self, spec: Any, decoder: Any) -> None:
         BartLoader.set_decoder(self, spec, decoder)

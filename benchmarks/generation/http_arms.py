@@ -1,4 +1,4 @@
-"""Servers that take a text as JSON over HTTP: the web app's API, streamed, and CTranslate2 behind FastAPI.
+"""Measure servers of JSON over HTTP: the web app's streamed API, and CTranslate2 behind FastAPI.
 
 Every answer is compared with the one that the server gives to the same text alone.
 """
@@ -62,7 +62,7 @@ def _measure_of(
 
 
 def web_app(sentences: Sentences) -> Contender:
-    """The whole way from a visitor to the network, as the page goes it."""
+    """Return the contender of the whole way from the page to the network."""
 
     @contextmanager
     def start() -> Iterator[Measure]:
@@ -94,7 +94,7 @@ def _translation(body: bytes) -> str:
 def behind_fastapi(
     sentences: Sentences, programs: Callable[[], Path], form: str, workers: int, threads: int
 ) -> Contender:
-    """`programs` is the folder of those of CTranslate2's environment."""
+    """Return the contender with CTranslate2; `programs` returns the folder of its environment's programs."""
     arm = f"{FASTAPI}, {form}, {workers} × {threads}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The comparison as a part of docs/loop.md, as a picture and as data."""
+"""Write the comparison as a part of docs/loop.md, as a picture and as data."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cells(row: BenchRow) -> tuple[str, ...]:
 
 
 def goals(comparison: SentenceComparison) -> list[Requirement]:
-    """As far as everybody who is needed for one took part in every turn."""
+    """Return the goals whose arms were all measured in every turn."""
     table, ahead = comparison.table, partial(ahead_of, comparison.table)
     behind = [f"{FASTAPI}, {form}" for form in FORMS]
     return [
@@ -103,7 +103,7 @@ def greedy_of(table: Table) -> list[BenchRow]:
 
 
 def ahead_of(table: Table, words: str, begin: str, level: int, wanted: float) -> list[Requirement]:
-    """The loop in process against the best of the arms that begin so."""
+    """Return the goal of the loop in process against the best arm whose name begins with `begin`."""
     ours = table.get((IN_PROCESS, level))
     others = [row for (arm, at), row in table.items() if at == level and arm.startswith(begin)]
     return ratio_goal(f"{IN_PROCESS} ÷ {words}, c={level}", ours, others, wanted)
@@ -112,7 +112,7 @@ def ahead_of(table: Table, words: str, begin: str, level: int, wanted: float) ->
 def first_piece(
     table: Table, words: str, less: Sequence[str], wanted: float, arm: str = STREAMED
 ) -> list[Requirement]:
-    """In steps, less what comes before them."""
+    """Return the goal for the first piece's latency, in steps, without the parts `less` before them."""
     streamed = table.get((arm, 1))
     parts = [row for (arm, level), row in table.items() if arm.startswith(PYTHON) and level == 1]
     if not streamed or not parts:
@@ -127,7 +127,7 @@ def first_piece(
 
 
 def tail(table: Table, words: str, arms: Sequence[str], wanted: float) -> list[Requirement]:
-    """The p99 of the first of two arms against that of the second."""
+    """Return the goal for the p99 of the first of two arms against that of the second."""
     pair = [row for arm in arms if (row := table.get((arm, MIXED_LEVEL)))]
     if len(pair) < 2:
         return []
@@ -169,7 +169,7 @@ def as_markdown(comparison: SentenceComparison) -> str:
 
 
 def write(comparison: SentenceComparison, folder: Path) -> tuple[Path, ...]:
-    """The part of the page, and a picture of everybody at the load of the goals."""
+    """Write the part of the page, and a picture of all arms at the load of the goals."""
     rows = [row for row in comparison.rows if row.load.level == _MANY and row.load.arm not in _BESIDE_LONG]
     title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
     drawn = chart(rows, title, "sentences per second", str, _kind, _COLOURS)

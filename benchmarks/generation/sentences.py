@@ -1,4 +1,4 @@
-"""The sentences that everybody translates, and how often an arm's words are the network's own."""
+"""The sentences that all arms translate, and the agreement of each arm with the network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHORT: Final = 3
 
 
 class BenchExamples(Protocol):
-    """What everybody is asked about."""
+    """The examples that all arms answer."""
 
     @property
     def system(self) -> str: ...
@@ -45,15 +45,15 @@ class BenchExamples(Protocol):
     def options(self) -> MeasureOptions: ...
 
     def source(self, arm: str) -> DataSource:
-        """The same for `gourmet bench`, of an arm that is a served model."""
+        """Return the examples for `gourmet bench`, for an arm that is a served model."""
 
     def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
-        """How often the arm says what the network says; raise where that is too rare."""
+        """Return how often the arm's answers equal the network's; raise if too rarely."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Texts of a single sentence each, what the network says to them, and how long arms are measured.
+    """Texts of a single sentence each, the network's answers, and the time for each arm.
 
     Fulfils `BenchExamples`.
     """
@@ -75,7 +75,7 @@ class Sentences:
 
     @property
     def pieces(self) -> float:
-        """Of an answer, on average."""
+        """The mean number of pieces of an answer."""
         answers = self.network_says
         return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in answers) / len(answers)
 
@@ -91,7 +91,7 @@ class Sentences:
 
     @cached_property
     def mixed(self) -> DataSource:
-        """Three short ones before each long one."""
+        """Three short sentences before each long one."""
         short = itertools.cycle(sorted(self.texts, key=len)[: max(2, len(self.texts) // 3)])
         texts = [
             text for long in self._strung_together() for text in (*itertools.islice(short, _SHORT), long)
@@ -106,7 +106,7 @@ class Sentences:
         return DataSource(len(texts), folder=folder)
 
     def _strung_together(self) -> Iterator[str]:
-        """Sentences joined by commas, each in about as many pieces as are let through uncut."""
+        """Yield sentences joined by commas, almost as long as the longest that is not cut."""
         clauses: list[str] = []
         for text in self.texts:
             clauses.append(text.rstrip(".!?… ").lower())
@@ -116,7 +116,7 @@ class Sentences:
 
 
 def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
-    """Different texts that fit every arm: each a single sentence, since not everybody cuts them."""
+    """Return different texts that fit every arm: single sentences, since not all arms cut texts."""
 
     def size(text: str) -> int:
         return len(checkpoint.tokenizer.encode(text))
@@ -134,7 +134,7 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
 def agreement(
     arm: str, answers: Sequence[str], right: Sequence[str], min_share: float, system: str
 ) -> dict[str, float]:
-    """The share of answers that are `right`; raise WrongAnswers where it is less than `least`."""
+    """Return the share of `right` answers; raise WrongAnswers if it is less than `min_share`."""
     same = sum(a == b for a, b in zip(answers, right, strict=True)) / len(answers)
     if same < min_share:
         raise WrongAnswers(
@@ -145,6 +145,6 @@ def agreement(
 
 
 def same_as_alone(arm: str, answer: str, alone: str) -> None:
-    """Raise WrongAnswers where an answer depends on what else is asked."""
+    """Raise WrongAnswers if an answer depends on other requests."""
     if answer != alone:
         raise WrongAnswers(f"{arm} answered {answer!r} where it answered {alone!r} alone")

@@ -1,4 +1,4 @@
-"""Models of one Triton: looped by the client, by scripting, in process, streamed, and beside others."""
+"""Measure models of one Triton: the loop in the client, in scripting, in process, and streamed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _processes_of(model: str) -> list[psutil.Process]:
 
 
 class GenerationServer:
-    """A server that runs, and what each of its models answers every example alone."""
+    """A running server, and the answers of its models to each example alone."""
 
     def __init__(self, addresses: Addresses, examples: BenchExamples) -> None:
         self._addresses, self._examples = addresses, examples
@@ -87,7 +87,7 @@ class GenerationServer:
         self._agreement: dict[str, dict[str, float]] = {}
 
     def window(self, load: BenchLoad) -> BenchWindow:
-        """Every answer checked, and every request counted; beside long ones, of the short ones alone."""
+        """Measure a window; check every answer, count every request. Mixed loads count short texts only."""
         if load.arm not in CONTINUOUS:
             return self._measured(load)
         with restored(self._addresses, [INSIDE]) as running:

@@ -1,4 +1,4 @@
-"""The same sentences without a server: the served loop in Python, and transformers' loop."""
+"""Translate the sentences without a server: the served loop in Python, and transformers' loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def contenders(sentences: Sentences) -> list[Contender]:
 
 
 class InThreads:
-    """Asks a function of this process, in threads of its own."""
+    """Calls a function of this process in its own threads."""
 
     def __init__(self, answer: Callable[[Any], Any], threads: int) -> None:
         self._answer, self._pool = answer, ThreadPoolExecutor(threads)
@@ -76,7 +76,7 @@ def in_python(
     input_name: str,
     levels: Sequence[int],
 ) -> Contender:
-    """The package that Triton serves, its loop in this process; `given` is the input that has an example."""
+    """Return the contender with Triton's package in this process; `input_name` is the example's input."""
     arm = f"{PYTHON}, threads: {threads}"
 
     @contextmanager
@@ -113,7 +113,7 @@ def in_python(
 
 
 def eager(sentences: Sentences) -> Contender:
-    """transformers' generate, as many sentences at a time as clients would have under way."""
+    """Return the contender with transformers' generate, on as many sentences at a time as clients."""
     network, tokenizer = sentences.checkpoint.network, sentences.checkpoint.tokenizer
 
     def measure(load: BenchLoad) -> BenchWindow:
@@ -138,7 +138,7 @@ def eager(sentences: Sentences) -> Contender:
 
 
 def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:
-    """What the encoder and a step take for an example alone, in as many rows as the loop has at least."""
+    """Return the times of the encoder and of a step for a single example, with the loop's minimum of rows."""
     (parts,) = read()
     source = next(part.source for part in parts if isinstance(part, Row))
     rows = engine.min_rows

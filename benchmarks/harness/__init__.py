@@ -1,1 +1,1 @@
-"""One frame for comparisons with other servers: contenders in turns, answers checked, a part of docs/."""
+"""Compare with other servers: contenders in turns, checked answers, a part of docs/."""

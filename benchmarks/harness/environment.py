@@ -17,14 +17,14 @@ _TIMEOUT_S: Final = 900.0
 
 
 def folder(requirements: Path) -> Path:
-    """Where the environment of these requirements and this Python lies, in the user's cache."""
+    """Return the folder of the environment of these requirements and this Python, in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     what = requirements.read_bytes() + sys.version.encode()
     return cache / "gourmet" / f"peers-{hashlib.sha256(what).hexdigest()[:12]}"
 
 
 def programs(requirements: Path, say: Callable[[str], None] = lambda _: None) -> Path:
-    """The environment's folder of programs; it is made the first time, which takes about a minute."""
+    """Return the environment's folder of programs; create it at the first use, in about a minute."""
     home = folder(requirements)
     ready = home / ".ready"
     if not ready.exists():
@@ -32,7 +32,7 @@ def programs(requirements: Path, say: Callable[[str], None] = lambda _: None) ->
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         try:
-            # Its packages are installed by the pip that is here: one of its own would take ten seconds more.
+            # Our pip installs the packages: another pip would take ten seconds more.
             _run([sys.executable, "-m", "venv", "--without-pip", str(home)], requirements)
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
             pip += ["--python", str(home / "bin" / "python")]

@@ -1,4 +1,4 @@
-"""Windows of all turns as rows, what is asked of them as goals, and both as a part of docs/."""
+"""Format windows of all turns as rows and goals, and write them into a part of docs/."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class BenchRow:
         return sum((Counter(window.errors) for window in self.windows), Counter())
 
     def figure(self, name: str) -> float | None:
-        """The median over the turns that have it."""
+        """Return the median over the turns that have the figure."""
         return self.medians("figures").get(name)
 
     def medians(self, name: str) -> dict[str, float]:
-        """The medians of figures that have names, such as `cpu_ms` and `memory_mib`."""
+        """Return the medians of a mapping of figures, such as `cpu_ms` and `memory_mib`."""
         values: dict[str, list[float]] = {}
         for window in self.windows:
             for key, value in getattr(window, name).items():
@@ -66,7 +66,7 @@ class BenchRow:
 
 
 def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
-    """In the order in which they were measured first."""
+    """Return a row for each load, in the order of the first measurement."""
     groups: dict[BenchLoad, list[BenchWindow]] = {}
     for window in windows:
         groups.setdefault(window.load, []).append(window)
@@ -76,7 +76,7 @@ def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
 def ratio_goal(
     what: str, ours: BenchRow | None, others: Sequence[BenchRow], wanted: float
 ) -> list[Requirement]:
-    """Ours against the best of the others, as far as all took part; not judged where one was disturbed."""
+    """Return the goal of ours against the best other, if all were measured; a disturbed one is not judged."""
     if not ours:
         return []
     disturbed = any(row.disturbed for row in [ours, *others])
@@ -84,7 +84,7 @@ def ratio_goal(
 
 
 def window_data(window: BenchWindow) -> dict[str, Any]:
-    """Everything but the single latencies."""
+    """Return a window's data without the single latencies."""
     data = asdict(window) | {"answers": len(window.latencies_ms), "per_s": window.per_s}
     del data["latencies_ms"]
     return data | dict(zip(("p50_ms", "p95_ms", "p99_ms"), window.percentiles_ms, strict=True))
@@ -102,7 +102,7 @@ def chart(
     kind: Callable[[str], str],
     colours: Mapping[str, str],
 ) -> Drawing:
-    """Bars of medians; whiskers are least and most."""
+    """Draw bars of medians, with whiskers from minimum to maximum."""
     shown = [
         Bar(
             words(row.load.arm) + row.mark,
@@ -119,7 +119,7 @@ def chart(
 
 @dataclass(frozen=True)
 class DocsPart:
-    """The part of a page of docs/ that a command writes, with the files beside the page."""
+    """The part of a docs/ page that a command writes, with the files beside the page."""
 
     command: str
     page: str
@@ -134,7 +134,7 @@ class DocsPart:
         return folder / self.page, *(folder / name for name in files or {})
 
     def as_json(self, data: Mapping[str, Any]) -> str:
-        """`data` under what was run, when and where."""
+        """Return `data` with the command, the date and the machine."""
         return json.dumps({"command": self.command, **about(), **data}, indent=1)
 
 
@@ -143,6 +143,6 @@ def about() -> dict[str, Any]:
 
 
 def about_line(command: str) -> str:
-    """What was run, when and where, as the beginning of a part."""
+    """Return the first line of a part: the command, the date and the machine."""
     machine_line = "; ".join(f"{name} {value}" for name, value in machine.about().items())
     return f"`{command}`, {date.today().isoformat()}: {machine_line}"

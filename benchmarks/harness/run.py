@@ -1,4 +1,4 @@
-"""Contenders under all their loads, in turns: A B C … A B C …; each with its own server."""
+"""Measure contenders under all their loads, in turns: A B C … A B C …; each with its own server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gourmet.serving.waiting import wait_until
 from gourmet.training.task import Tick
 from harness.windows import BenchLoad, BenchWindow
 
-# A window in which others took more of the machine than this is measured again, at most so many times.
+# A window in which other processes took more cores than this is measured again, up to _TRIES times.
 QUIET_CORES: Final = 0.1
 _TRIES: Final = 3
 
@@ -42,7 +42,7 @@ class DidNotStart(GourmetError):
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, or a way to do without, and its loads; `start` yields the function that measures one."""
+    """A server, or an arm without one, and its loads; `start` yields the function that measures a load."""
 
     words: str
     loads: Sequence[BenchLoad]
@@ -51,7 +51,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Every window, and who could not take part and why."""
+    """Every window, and the contenders left out, with the reasons."""
 
     windows: Sequence[BenchWindow]
     left_out: dict[str, str]
@@ -64,12 +64,12 @@ def run(
     folder: Path | None = None,
     plan: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Each in turn; windows that the folder holds of the same `plan` and commit are not measured again."""
+    """Measure each contender in turn; reuse the folder's windows of the same `plan` and commit."""
     whole_plan = {"turns": turns, "commit": about()["commit"], **(plan or {})}
     store = ResultStore(folder, whole_plan, BenchWindow)
-    steps = turns * sum(len(each.loads) for each in contenders)
+    steps = turns * sum(len(contender.loads) for contender in contenders)
     left_out: dict[str, str] = {}
-    # On a machine that is never quiet the run has to end all the same.
+    # The run must also end on a machine that is never quiet.
     repeats = steps // 3
     for turn in range(turns):
         for contender in contenders:
@@ -103,9 +103,9 @@ def _key(load: BenchLoad) -> tuple[str, str, int]:
 def started(
     words: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, ask: Callable[[], object]
 ) -> Iterator[int]:
-    """Yield the process of a server that `ask` was answered by.
+    """Start a server and yield its process id when `ask` succeeds.
 
-    Before, `ask` raises OSError, ValueError or RequestFailed.
+    Until then, `ask` raises OSError, ValueError or RequestFailed.
     """
     lines: deque[str] = deque(maxlen=_LOG_LINES)
     child = Child(command, env={**os.environ, **env}, cwd=cwd, on_line=lines.append)
@@ -126,7 +126,7 @@ def started(
             raise DidNotStart(f"{words} {exc}; its last lines: {last}") from exc
         yield child.pid
     finally:
-        # Also what has left the child's session, as BentoML's workers do.
+        # BentoML's workers leave the child's session.
         below = tree(child.pid)[1:]
         child.stop(_STOP_TIMEOUT_S)
         for process in psutil.wait_procs(below, timeout=2)[1]:
@@ -135,7 +135,7 @@ def started(
 
 
 def main(command: click.Command) -> None:
-    """Run the command line; what a user can do something about is one sentence."""
+    """Run the command line; print an expected error as one sentence."""
     try:
         command()
     except GourmetError as exc:

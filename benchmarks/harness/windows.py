@@ -1,4 +1,4 @@
-"""A contender under a load while a window is open: what it answered, and what that took."""
+"""Measure a contender under a load during a window: its answers, and its use of the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_PIECE_MS: Final = "first piece ms"
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """The load on an arm: which inputs, and how many at a time."""
+    """The load on an arm: its inputs, and the number of requests in flight."""
 
     arm: str
     inputs: str
@@ -62,14 +62,14 @@ class BenchWindow:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """p50, p95 and p99."""
+    """Return p50, p95 and p99."""
     p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
     return p50, p95, p99
 
 
 @dataclass(frozen=True)
 class CpuUsed:
-    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all."""
+    """CPU seconds up to now: of each group of processes, of the bench with its children, and of all."""
 
     groups: Mapping[str, Mapping[int, float]]
     bench: Mapping[int, float]
@@ -77,7 +77,7 @@ class CpuUsed:
 
     @classmethod
     def now(cls, groups: Mapping[str, int] | None = None) -> CpuUsed:
-        """`groups` are named by the process at their top."""
+        """Read the CPU seconds; `groups` maps names to the root process of each group."""
         busy = psutil.cpu_times()
         return cls(
             {name: cpu_s(tree(pid)) for name, pid in (groups or {}).items()},
@@ -86,7 +86,7 @@ class CpuUsed:
         )
 
     def foreign_since(self, before: CpuUsed) -> float:
-        """CPU seconds of processes that have nothing to do with the bench."""
+        """Return the CPU seconds of processes outside the bench."""
         return max(0.0, self.machine - before.machine - spent_s(before.bench, self.bench))
 
 
@@ -109,7 +109,7 @@ class Meter:
     ) -> BenchWindow:
         """Return the window of `traffic`, whose mark was `look`.
 
-        `counts` says how many answers there are to a request.
+        `counts` returns the number of answers to a request.
         """
         before, after = self._looks
         due, _, done = traffic.arrays()

@@ -1,4 +1,4 @@
-"""Everybody who takes part: what is served, by whom, decoded how, and how the server is started."""
+"""The contenders: the served model, the server, the decoding, and how each server is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Role = Literal["ours", "peers", "no server"]
 
 @dataclass(frozen=True)
 class PhotoArm:
-    """One who takes part; `model` is the ONNX file whose answers are right, `asks` another served model."""
+    """A contender; `model` is the ONNX file with the right answers, `asks` another served model."""
 
     key: str
     words: str
@@ -47,7 +47,7 @@ class PhotoArm:
 
     @property
     def way(self) -> Way:
-        """Peers decode plainly; in Triton, the model's config says what runs it."""
+        """The way of an answer: peers decode plainly."""
         return Way(self.model, self.role == "peers")
 
 
@@ -79,7 +79,7 @@ ARMS: Final = {
 
 @dataclass(frozen=True)
 class PhotoBench:
-    """What everybody is sent, and what must come back."""
+    """The photos that all contenders get, and the expected answers."""
 
     sets: Mapping[str, PhotoSet]
     expected: Expected
@@ -125,7 +125,7 @@ class PhotoBench:
     def _command(
         self, arm: PhotoArm, model: Model, port: int, others: Sequence[int], home: Path
     ) -> tuple[list[str], dict[str, str], Path]:
-        """The command, what it needs of the environment, and the folder it runs in."""
+        """Return the command, its environment variables, and its working directory."""
         if arm.role == "ours":
             http, grpc, metrics = map(str, others)
             up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
@@ -149,7 +149,7 @@ class PhotoBench:
 
 
 def _groups(arm: PhotoArm, pid: int) -> dict[str, int]:
-    """The processes to account for separately: our web app and our Triton, or the server as a whole."""
+    """Return the processes to account for separately: our web app and our Triton, or the whole server."""
     if arm.role != "ours":
         return {"server": pid}
     return {

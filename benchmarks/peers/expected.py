@@ -1,4 +1,4 @@
-"""What each photo's answer must be: the same ONNX file run here, without a server, on the same pixels."""
+"""Compute the expected answers: the same ONNX file without a server, on the same pixels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Decode = Callable[[bytes], Pixels]
 
 @dataclass(frozen=True)
 class Model:
-    """A served ONNX file and what is needed to read its answers."""
+    """A served ONNX file, and the values to read its answers with."""
 
     name: str
     path: Path
@@ -52,21 +52,21 @@ class Model:
 
 
 def plain_decode() -> Decode:
-    """The peers' way from a photo to pixels, out of their own file."""
+    """Return the peers' own function that decodes a photo."""
     decode: Decode = runpy.run_path(str(SERVERS / "plain.py"))["decode"]
     return decode
 
 
 @dataclass(frozen=True, order=True)
 class Way:
-    """How an answer comes about, which decides what is right."""
+    """A model and a way of decoding, which together determine the right answers."""
 
     model: str
     plainly: bool  # decoded at full size
 
     @property
     def usual(self) -> Way:
-        """With our decoding, to compare the others with."""
+        """The same model with our decoding, as a reference."""
         return Way(self.model, False)
 
 
@@ -75,7 +75,7 @@ Expected = Mapping[tuple[str, Way], Floats]
 
 
 def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expected:
-    """The right answers of every way, and of the usual one."""
+    """Return the right answers of every way, and of the usual one."""
     plain = plain_decode()
     return {
         (name, way): _rows(
@@ -89,7 +89,7 @@ def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expec
 
 
 def differences(expected: Expected) -> list[str]:
-    """How far our decoding changes answers."""
+    """Describe how much our decoding changes the answers."""
     lines = []
     for (name, way), theirs in expected.items():
         if way == way.usual:
@@ -116,7 +116,7 @@ def _rows(model: Model, photos: Sequence[bytes], decode: Decode) -> Floats:
 
 
 def answering(model: Model, threads: int = 0) -> Callable[[Pixels], Floats]:
-    """The model alone, from pixels to probabilities, on so many threads (0: ONNX Runtime's choice)."""
+    """Return a function from pixels to probabilities, on `threads` threads (0: ONNX Runtime's choice)."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised
@@ -134,7 +134,7 @@ def answering(model: Model, threads: int = 0) -> Callable[[Pixels], Floats]:
 
 
 def complaint(body: bytes, expected: Floats) -> str | None:
-    """What is wrong with an answer, or None: its label, and every probability that it states."""
+    """Return the fault of an answer or None: check its label and all its probabilities."""
     try:
         answer: Any = json.loads(body)
         stated = [(answer["label"], answer["probability"])]

@@ -1,4 +1,4 @@
-"""The limit: the same photos decoded alike and run through the same ONNX file, without any server."""
+"""Measure the limit: the same photos, decoding and ONNX file, without a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _STARTS_WITHIN_S: Final = 120.0
 def measure(
     load: BenchLoad, model: Model, photos: Sequence[bytes], right: Floats, options: MeasureOptions
 ) -> BenchWindow:
-    """The fastest layout that uses all cores; raise WrongAnswers for a single wrong answer."""
-    layouts = [each for each in usual_layouts(available_cpus()) if each.sessions * each.threads > 1]
+    """Measure the fastest layout that uses all cores; raise WrongAnswers for a single wrong answer."""
+    layouts = [layout for layout in usual_layouts(available_cpus()) if layout.sessions * layout.threads > 1]
     windows = {
         layout: _of_layout(load, model, photos, right, layout, options)
         for layout in layouts or usual_layouts(1)
@@ -45,7 +45,7 @@ def _of_layout(
     layout: Layout,
     options: MeasureOptions,
 ) -> BenchWindow:
-    """A process for each session: threads of one share the interpreter's lock, and answered a tenth less."""
+    """Measure a layout with a process for each session: threads share the GIL and were a tenth slower."""
     context = multiprocessing.get_context("spawn")
     together = context.Barrier(layout.sessions)
     with ProcessPoolExecutor(
@@ -70,7 +70,7 @@ _classify: list[Callable[[int], None]] = []
 
 
 def _open(model: Model, photos: Sequence[bytes], right: Floats, threads: int, together: Any) -> None:
-    """In a process of its own, which begins when all others can."""
+    """Prepare a process, and wait until all others are ready."""
     answer = answering(model, threads=threads)
 
     def classify(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The comparison as a part of docs/measuring.md, as a picture and as data."""
+"""Write the comparison as a part of docs/measuring.md, as a picture and as data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ photo, in milliseconds of one core; memory counts once what processes share.
 
 @dataclass(frozen=True)
 class PhotoComparison:
-    """What was measured, of what photos, and what decoding changes."""
+    """The measurements, their photos, and the effect of decoding."""
 
     plan: Mapping[str, Any]
     photos: Mapping[str, str]  # the sets, each with what it is
@@ -51,7 +51,7 @@ class PhotoComparison:
 
 
 def goals(comparison: PhotoComparison) -> list[Requirement]:
-    """What was asked for, as far as those take part who are needed to tell."""
+    """Return the goals whose contenders were all measured."""
     return [
         goal
         for photos in comparison.photos
@@ -96,7 +96,7 @@ def _goals(
 
 
 def _at_most(what: str, ours: BenchRow, peers: Sequence[BenchRow], which: int, wanted: float) -> Requirement:
-    """One of our percentiles against the lowest of the peers'."""
+    """Return the goal for one of our percentiles against the lowest of the peers'."""
     ratio = ours.percentiles_ms[which] / min(peer.percentiles_ms[which] for peer in peers)
     disturbed = any(row.disturbed for row in [ours, *peers])
     return Requirement(what, (ratio,), wanted, at_most=True, disturbed=disturbed)
@@ -109,7 +109,7 @@ def write(comparison: PhotoComparison, folder: Path) -> tuple[Path, ...]:
 
 
 def draw(comparison: PhotoComparison) -> Drawing:
-    """Every contender at the concurrency of the goals, the limit on top."""
+    """Draw every contender at the concurrency of the goals, the limit on top."""
     rows = [row for row in comparison.rows if row.load.level in (0, GOAL_LEVEL)]
     title = f"Photos per second, {GOAL_LEVEL} at a time (median; line: least to most)"
     if any(row.disturbed for row in rows):
@@ -127,7 +127,7 @@ def draw(comparison: PhotoComparison) -> Drawing:
 
 
 def as_data(comparison: PhotoComparison) -> dict[str, Any]:
-    """Everything but the single latencies."""
+    """Return all data without the single latencies."""
     return {
         "peers": _versions(),
         "plan": comparison.plan,
@@ -140,7 +140,7 @@ def as_data(comparison: PhotoComparison) -> dict[str, Any]:
 
 
 def as_markdown(comparison: PhotoComparison) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     plan, when = comparison.plan, about()["when"]
     parts = [
         f"Measured {when} by `{PART.command}`, which wrote this part; `{DATA}` beside it has every turn.\n",
@@ -183,7 +183,7 @@ def _sum(parts: dict[str, float], digits: int) -> str:
 
 
 def _versions() -> str:
-    """The peers' own packages, as pinned above the list of what they bring along."""
+    """Return the pinned versions of the peers' packages."""
     pinned = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
     named = ("fastapi", "uvicorn", "litserve", "bentoml")
     return ", ".join(

@@ -1,4 +1,4 @@
-"""The photos that everybody is sent: small ones from the web and large ones from phones."""
+"""The photos that all contenders get: small ones as on the web, large ones as from phones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEED: Final = 11
 
 @dataclass(frozen=True)
 class Kind:
-    """How many photos of which size; a phone's quality makes files of two to three megabytes."""
+    """The number, size and quality of photos; phone photos are two to three megabytes."""
 
     count: int
     width: int
@@ -43,7 +43,7 @@ class PhotoSet:
 
 
 def draw(names: Sequence[str]) -> dict[str, PhotoSet]:
-    """The named sets, the same ones every time; large photos take a second or two each."""
+    """Draw the named sets, the same ones every time; large photos take a second or two each."""
     return {name: PhotoSet(name, KINDS[name], drawn(KINDS[name])) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""FastAPI and CTranslate2, as one would write it: the handler cuts the text into pieces and translates.
+"""FastAPI and CTranslate2, written in the usual way: the handler tokenizes and translates.
 
 MODEL is a folder that the bench converted, TOKENIZER one with source.spm and target.spm; THREADS are those of
 a translation, WORKERS how many go on at a time.

@@ -1,4 +1,4 @@
-"""A photo to a label, written plainly: what every peer does between its request and its answer.
+"""Classify a photo, written plainly: every peer does this between request and answer.
 
 Only what a user of these servers would write: Pillow decodes the whole photo, the central square is
 shrunk, NumPy normalises, ONNX Runtime runs. The crop and the numbers are those the network was trained
@@ -48,7 +48,7 @@ class PlainClassifier:
 
 
 def decode(photo: bytes) -> np.ndarray:
-    """The central square, 224 pixels wide, as uint8 [224, 224, 3]."""
+    """Return the central square, 224 pixels wide, as uint8 [224, 224, 3]."""
     image = Image.open(io.BytesIO(photo)).convert("RGB")
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
