@@ -1,7 +1,7 @@
-"""Looks every pinned package up among the known vulnerabilities (`make audit`), and says what it could not.
+"""Look up every pinned package among the known vulnerabilities (`make audit`).
 
-Ends with 1 where a vulnerability is known. Where the database cannot be asked it says so and ends with 0, so
-that a machine without the way there can still run everything else: nothing was found out then.
+The exit status is 1 if a vulnerability is known. If the database cannot be reached, the script prints so and
+exits with 0, so that a machine without internet can still run all other checks.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def main() -> int:
 
 
 def pins() -> str:
-    """Every package and version that is pinned, a line each."""
+    """Return every pinned package with its version, one per line."""
     lines = [line for name in (PINS, *MORE) for line in (ROOT / name).read_text().splitlines()]
     pinned = {re.sub(r"\[.*?\]", "", line).lower() for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)}
     return "\n".join(sorted(pinned)) + "\n"
 
 
 def tell(packages: list[dict[str, Any]]) -> int:
-    """Print what is known of the packages; 1 where one of them is vulnerable."""
+    """Print the known vulnerabilities of the packages; return 1 if there is any."""
     unknown = [package["name"] for package in packages if "skip_reason" in package]
     if len(unknown) == len(packages):
         click.echo("audit: THE DATABASE COULD NOT BE ASKED: no package was looked up")

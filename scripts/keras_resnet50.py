@@ -39,14 +39,14 @@ def main(package: Path, out: Path) -> None:
 
 
 def labels(named: dict[str, str]) -> list[str]:
-    """In the order of the outputs, each once: two of ImageNet's names stand for two things each."""
+    """Return unique labels in the order of the outputs: two of ImageNet's names occur twice."""
     ordered = [named[str(number)] for number in range(len(named))]
     twice = {label for label, count in Counter(ordered).items() if count > 1}
     return [f"{label} {number}" if label in twice else label for number, label in enumerate(ordered)]
 
 
 def read(folder: Path) -> Arrays:
-    """All tensors of a TensorFlow.js model by name: they lie one after another, across its files."""
+    """Return all tensors of a TensorFlow.js model by name; they are stored in a row, across files."""
     arrays: Arrays = {}
     for group in json.loads((folder / "model.json").read_text())["weightsManifest"]:
         numbers = np.frombuffer(
@@ -59,7 +59,7 @@ def read(folder: Path) -> Arrays:
 
 
 def converted(arrays: Arrays) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """By torchvision's names."""
+    """Yield the arrays by torchvision's names."""
     yield "fc.weight", arrays["fc1000/kernel"].T.copy()
     yield "fc.bias", arrays["fc1000/bias"]
     for layer in [name.removesuffix("/kernel") for name in arrays if name.endswith("/kernel")]:
@@ -80,7 +80,7 @@ def converted(arrays: Arrays) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
 
 
 def names(layer: str) -> tuple[str, str]:
-    """Of a convolution and its norm: res3a_branch2b is layer2.0.conv2."""
+    """Return the names of a convolution and its norm: res3a_branch2b is layer2.0.conv2."""
     if layer == "conv1":
         return "conv1", "bn1"
     match = re.fullmatch(r"res(\d)([a-f])_(branch\w+)", layer)
@@ -95,7 +95,7 @@ def names(layer: str) -> tuple[str, str]:
 def for_normalised_pictures(
     kernel: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The first layer for red, green and blue less ImageNet's mean, by its deviation."""
+    """Return the first layer for RGB pictures normalised with ImageNet's mean and deviation."""
     mean, std = (
         255 * np.array(values, np.float32) for values in (networks.IMAGENET_MEAN, networks.IMAGENET_STD)
     )

@@ -1,4 +1,4 @@
-"""Write observability/rules.yml as a PrometheusRule of one namespace; a test says where that is out of date.
+"""Write observability/rules.yml as a PrometheusRule of one namespace; a test fails if that is out of date.
 
 .venv/bin/python -P scripts/kubernetes_rules.py
 """
@@ -21,9 +21,9 @@ _FIGURE: Final = re.compile(r"(\b(?:nv_|web_|(?:model|web|route|replica):)[\w:]*
 
 
 def scoped(rule: dict[str, Any]) -> dict[str, Any]:
-    """The same of what the namespace's own servers count, which the operator labels."""
+    """Restrict a rule to the metrics of the namespace's own servers."""
     own = f'{{namespace="{NAMESPACE}"'
-    expr = _FIGURE.sub(lambda found: f"{found[1]}{own}{',' if found[2] else '}'}", rule["expr"])
+    expr = _FIGURE.sub(lambda match: f"{match[1]}{own}{',' if match[2] else '}'}", rule["expr"])
     labels = {"namespace": NAMESPACE} | rule.get("labels", {})
     return rule | {"expr": " ".join(expr.split()), "labels": labels}
 

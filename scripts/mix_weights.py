@@ -1,4 +1,4 @@
-"""Weights between those of two runs of one network, with the files of the second run beside them.
+"""Mix the weights of two runs of one network, and copy the files of the second run.
 
     python scripts/mix_weights.py FIRST/best.safetensors SECOND/best.safetensors 0.3 OUT/best.safetensors
 
@@ -20,12 +20,12 @@ if __name__ == "__main__":
 
     first, second, share, out = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
     before, after = load(first), load(second)
-    own, other = (each.network.state_dict() for each in (before, after))
+    own, other = (run.network.state_dict() for run in (before, after))
     mixed = {name: tensor.lerp(other[name], share) for name, tensor in own.items()}
     put_tensors(before.network, mixed, out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for each in second.parent.iterdir():
-        if each.name in ("config.json", "vocab.txt", "vision-int8.onnx", "run.json"):
-            shutil.copy(each, out.parent)
+    for path in second.parent.iterdir():
+        if path.name in ("config.json", "vocab.txt", "vision-int8.onnx", "run.json"):
+            shutil.copy(path, out.parent)
     about = {**after.about, "mixed": {"with": str(first), "share": share}}
     save_tensors(out, rounded(before.network).state_dict(), about)

@@ -37,7 +37,7 @@ def main(path: Path) -> None:
 
 
 def _place(name: str) -> tuple[int, bool]:
-    """features.<layer>.<…>.weight before its bias."""
+    """Return a sort key: layers in their order, and each weight before its bias."""
     parts = name.split(".")
     return (int(parts[1]) if parts[1].isdigit() else -1, parts[-1] == "bias")
 

@@ -1,4 +1,4 @@
-"""More pairs to train the translator with, of which a network wrote one side: synthetic.tsv beside pairs.tsv.
+"""Make more pairs to train the translator with; a network wrote one side of each.
 
     gourmet train translator reverse=true --epochs 12 --data pairs.tsv --out runs/reverse
     grep ^train pairs.tsv | cut -f4 | sort -u | gourmet translate --beams 4 --out answers.jsonl
@@ -41,15 +41,15 @@ def back_translated(people: Sequence[Reference], weights: Path) -> Iterator[Refe
 
 
 def said_otherwise(people: Sequence[Reference], answers: Path) -> Iterator[Reference]:
-    chrf, said = CHRF(), defaultdict[str, list[str]](list)
+    chrf, translations_of = CHRF(), defaultdict[str, list[str]](list)
     for pair in people:
-        said[pair.text].append(pair.answer)
+        translations_of[pair.text].append(pair.answer)
     for line in read_text(answers).splitlines():
         row = json.loads(line)
         text, answer = row["text"], row["translation"] or ""
-        if answer in said[text]:
+        if answer in translations_of[text]:
             continue
-        if any(chrf.sentence_score(answer, [earlier]).score >= NEAR for earlier in said[text]):
+        if any(chrf.sentence_score(answer, [earlier]).score >= NEAR for earlier in translations_of[text]):
             yield Reference("own", text, answer)
 
 

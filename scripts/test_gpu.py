@@ -1,4 +1,4 @@
-"""What wants a GPU, run in some minutes on a machine that has one, with a report in Markdown at the end.
+"""Run the checks that need a GPU, in a few minutes, and write a report in Markdown.
 
     python scripts/test_gpu.py --into report.md           # make test-gpu
     python scripts/test_gpu.py --cpu --budget 60          # the same without a GPU, to try the script itself
@@ -74,7 +74,7 @@ OUTPUTS: Final = {MODEL: "PROBABILITIES", ONNX: "output"}
 
 @dataclass
 class Report:
-    """Lines of Markdown, printed as they come, so that a run that is cut short has said something."""
+    """Lines of Markdown, printed at once, so that an interrupted run shows its results so far."""
 
     path: Path | None
     ends: float
@@ -107,7 +107,7 @@ def smi(what: str, kind: str = "gpu") -> list[str]:
 
 @dataclass
 class Pictures:
-    """Photos and drawn views of one, and what ONNX Runtime answers on the CPU in fp32."""
+    """Photos, drawn views of one, and ONNX Runtime's fp32 answers on the CPU."""
 
     files: list[bytes]
     pixels: Any
@@ -134,12 +134,12 @@ class Pictures:
         return cls(files, pixels, rows, logits, by_int8, temperature)
 
     def expected(self, model: str, int8: bool) -> Any:
-        """What a model answers them, as probabilities."""
+        """Return the right answers of a model to the pictures, as probabilities."""
         return calibrated(self.by_int8 if int8 else self.logits, self.temperature if model == MODEL else 1.0)
 
 
 def calibrated(values: Any, temperature: float) -> Any:
-    """Probabilities, of logits or of the probabilities that the int8 file gives."""
+    """Return probabilities, from logits or from the probabilities of the int8 file."""
     is_logits = values.min() < 0 or values.max() > 1 + 1e-3
     return SYSTEM.answers(
         {"output" if is_logits else "probabilities": values.astype(np.float32)}, temperature
@@ -177,8 +177,8 @@ def alone(report: Report, pictures: Pictures, version_folder: Path, on_gpu: bool
             executor.shutdown(wait=False, cancel_futures=True)
             executor = one_process()
             continue
-        answers, wanted = (calibrated(values, pictures.temperature) for values in (answers, pictures.logits))
-        same = int((answers.argmax(1) == wanted.argmax(1)).sum())
+        answers, right = (calibrated(values, pictures.temperature) for values in (answers, pictures.logits))
+        same = int((answers.argmax(1) == right.argmax(1)).sum())
         cells = [f"{last:.2f} ({first:.0f})" for first, last in figures]
         rate = f"{16e3 / figures[-1][1]:.0f}"
         report.row(
@@ -186,21 +186,21 @@ def alone(report: Report, pictures: Pictures, version_folder: Path, on_gpu: bool
             *cells,
             rate,
             f"{mixed:.1f}",
-            f"{abs(answers - wanted).max():.2g}",
-            f"{same} of {len(wanted)}",
+            f"{abs(answers - right).max():.2g}",
+            f"{same} of {len(right)}",
         )
     executor.shutdown()
 
 
 def one_process() -> ProcessPoolExecutor:
-    """What crashes there ends that process alone."""
+    """Return a pool of one process: a crash ends only that process."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def of_kind(
     name: str, folder: Path, on_gpu: bool, pictures: Pictures
 ) -> tuple[list[tuple[float, float]], float, Any]:
-    """First and median ms of each size, the mean of sizes by turns, and what is answered in batches of 16."""
+    """Return first and median ms of each size, the mean over mixed sizes, and answers in batches of 16."""
     run = kinds(folder, on_gpu)[name]()
     figures = [timed(run, pictures, size) for size in SIZES]
     answers = [run(pictures, slice(at, at + 16)) for at in range(0, len(pictures.rows), 16)]
@@ -293,7 +293,7 @@ def by_torch(file: Path, on_gpu: bool) -> Callable[[Pictures, slice], Any]:
 
 @dataclass(frozen=True)
 class Arm:
-    """A config of a model: the file's own where `instances` is 0."""
+    """A config of a model: the file's own if `instances` is 0."""
 
     model: str
     instances: int = 0
@@ -309,7 +309,7 @@ class Arm:
         return f"{by}, {count}, {'batches of up to 16' if self.batching else 'a row at a time'}"
 
     def config(self, usual: dict[str, Any]) -> dict[str, Any]:
-        """Its config, out of the one that the model was served by first."""
+        """Return the arm's config, based on the one of the first start."""
         config = copy.deepcopy(usual)
         kind = "KIND_CPU" if self.cpu else usual["instance_group"][0]["kind"]
         config["instance_group"] = [{"kind": kind, "count": self.instances}]
@@ -323,13 +323,13 @@ class Arm:
 
 
 def arms(on_gpu: bool) -> list[Arm]:
-    """The configs to measure, those first that are wanted most."""
+    """Return the configs to measure, the most important first."""
     cores = os.cpu_count() or 1
-    wanted = [Arm(MODEL), Arm(ONNX), Arm(MODEL, 4 if on_gpu else 2, batching=True, engine="torch")]
+    first = [Arm(MODEL), Arm(ONNX), Arm(MODEL, 4 if on_gpu else 2, batching=True, engine="torch")]
     if on_gpu:
-        wanted += [Arm(model, cores // 2, cpu=True) for model in (MODEL, ONNX)]
+        first += [Arm(model, cores // 2, cpu=True) for model in (MODEL, ONNX)]
     counts = (4, 8, 1) if on_gpu else (1, 2)
-    return wanted + [
+    return first + [
         Arm(model, count, batching)
         for count in counts
         for batching in (True, False)
@@ -338,7 +338,7 @@ def arms(on_gpu: bool) -> list[Arm]:
 
 
 class Triton:
-    """The server under test, asked by HTTP."""
+    """The server under test, over HTTP."""
 
     def __init__(self, folder: Path, log: Path, profile: str) -> None:
         http, grpc, metrics = free_ports(3)
@@ -445,7 +445,7 @@ def measured(report: Report, triton: Triton, pictures: Pictures, on_gpu: bool) -
 
 
 def point(triton: Triton, model: str, level: int, clients: Clients, expected: Any) -> list[str]:
-    """The figures of one load."""
+    """Return the figures of one load."""
     with connect(triton.options.http_url) as client:
         before, cpu, began = client.total(model), cpu_s(triton.processes), time.monotonic()
         loads: list[int] = []
@@ -500,7 +500,7 @@ class Clients:
         seconds: float,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> tuple[Any, int, list[str], float]:
-        """How long answers took, in ms, how many were wrong, what failed, and the largest difference."""
+        """Return latencies in ms, the number of wrong answers, the failures, and the largest difference."""
         begin = time.time() + 0.2
         shares = [len(range(number, level, self._workers)) for number in range(self._workers)]
         jobs = [(self._url, model, expected, share, begin, seconds) for share in shares if share]
@@ -534,7 +534,7 @@ def rows_of_model(url: str, model: str) -> InputRows:
 def load(
     url: str, model: str, expected: Any, level: int, begin: float, seconds: float
 ) -> tuple[Any, int, list[str], float]:
-    """So many clients of one process; each asks at least once."""
+    """Run `level` clients in one process; each sends at least one request."""
     rows, off = rows_of_model(url, model), list[float]()
     wire = TritonHttp(url, model, rows, lambda values: values)
 

@@ -1,4 +1,4 @@
-"""The checkpoint that the served translator was made of, out of its package: to train, deploy or measure.
+"""Write the served translator's checkpoint from its package, to train, deploy or measure it.
 
     .venv/bin/python -P scripts/translator_checkpoint.py            # writes runs/translator
 
@@ -66,7 +66,7 @@ def checkpoint(version: Path, out: Path) -> None:
 
 
 def _write(version: Path, out: Path) -> bool:
-    """Whether it is the checkpoint that was deployed. The package has to be the one of its manifest."""
+    """Write the checkpoint; return True if it is the one that was deployed."""
     files, facts = package.open_version(version, _ASKED_FOR), manifest.read(version)
     with package.opened_as("a translator"):
         tokenizer = Tokenizer({name: files[name] for name in FILES})

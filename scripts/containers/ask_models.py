@@ -1,8 +1,8 @@
 """The health check of both Triton images: the default model of every system answers its sample.
 
 Standard library, numpy, the contracts and gourmet.client over HTTP only, since it also runs in NVIDIA's
-image, which has no client of Triton in it. Ends with 0, or with 1 and the reason. A model that hangs has the
-container told to end, since its restart policy starts it again; an unhealthy one it leaves as it is.
+image, which has no client of Triton in it. The exit status is 0, or 1 with the reason. If a model hangs, the
+script ends the container, and the restart policy starts it again. A container is not ended for other faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gourmet.systems import registry
 ADDRESS = "127.0.0.1:8000"
 REPOSITORIES = Path("/models"), Path("/gourmet/models")
 TIMEOUT_S = 8.0
-# Triton, or `gourmet up`: both end when they are told to.
+# Triton, or `gourmet up`: both end at SIGTERM.
 FIRST_PROCESS = 1
 MOST_HUNG_CHECKS = 6
 HUNG = Path(tempfile.gettempdir(), "gourmet-hung-checks")
@@ -43,16 +43,16 @@ def check() -> None:
                 if model in ready:
                     check_sample(triton, known, model)
                 # A user's own repository need not hold the default model of every system.
-                elif chosen or any((each / model).is_dir() for each in REPOSITORIES):
+                elif chosen or any((folder / model).is_dir() for folder in REPOSITORIES):
                     raise Unhealthy(f"{model} is not ready")
             except Unhealthy as exc:
                 if not registry.is_data(known.name):
                     raise
-                sys.stderr.write(f"{exc}\n")  # what a user made keeps none of the others from serving
+                sys.stderr.write(f"{exc}\n")  # a user's own system must not stop the others
 
 
 def check_sample(triton: Triton, system: System, model: str) -> None:
-    """Have `model` answer its system's sample; one that cannot be used is said and is no model's fault."""
+    """Raise Unhealthy unless `model` answers its system's sample. An unusable sample is only reported."""
     try:
         ask_sample(triton, system, model)
     except BadSample as exc:
@@ -64,7 +64,7 @@ def check_sample(triton: Triton, system: System, model: str) -> None:
 
 
 def end_if_hung(triton: Triton, model: str) -> None:
-    """End the container where `model` computed nothing in several checks: a busy one is only late."""
+    """End the container if `model` computed nothing in several checks: a busy model is only late."""
     computed = f"{model} {triton.total(model).executions}\n"
     before = HUNG.read_text() if HUNG.exists() else ""
     history = before + computed if before.startswith(computed) else computed

@@ -1,4 +1,4 @@
-"""Writes requirements/web.hashes.txt: the wheels that pip takes for the web image, on x86-64 and arm64."""
+"""Write requirements/web.hashes.txt: the wheels that pip installs in the web image, on x86-64 and arm64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD = """# What the web image installs, by the hashes of its wheels for Python 
 
 
 def wheels(machine: str) -> dict[str, str]:
-    """The hash of each package's wheel, by `name==version`."""
+    """Return the hash of each package's wheel, by `name==version`."""
     platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in ("2014", "_2_17", "_2_24", "_2_28")]
     command = [
         "install",
@@ -47,7 +47,7 @@ def wheels(machine: str) -> dict[str, str]:
 def main() -> None:
     both = [wheels(machine) for machine in ("x86_64", "aarch64")]
     lines = [
-        " \\\n    ".join([pin, *sorted({f"--hash=sha256:{found[pin]}" for found in both if pin in found})])
+        " \\\n    ".join([pin, *sorted({f"--hash=sha256:{hashes[pin]}" for hashes in both if pin in hashes})])
         for pin in sorted({*both[0], *both[1]}, key=str.lower)
     ]
     (ROOT / "requirements" / "web.hashes.txt").write_text(HEAD + "\n".join(lines) + "\n")
