@@ -59,6 +59,6 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if found := tables.rows(config.getoption("--hard-out", OUT)):
+    if rows := tables.rows(config.getoption("--hard-out", OUT)):
         terminalreporter.section("what was tried, and what was lost")
-        terminalreporter.write_line(tables.render(found))
+        terminalreporter.write_line(tables.render(rows))

@@ -43,7 +43,7 @@ class Probe(Repeating):
         self.said: list[ProbeReply] = []
 
     def statuses(self, path: str, begin: float = 0.0, end: float = float("inf")) -> set[int]:
-        return {said.status for said in self.said if said.path == path and begin <= said.at < end}
+        return {reply.status for reply in self.said if reply.path == path and begin <= reply.at < end}
 
     def _ask(self, path: str) -> None:
         status = 0
@@ -130,7 +130,7 @@ def _well(load: PhotoLoad, probe: Probe, since: float) -> float | None:
         load.run_for(0.5)
         attempts = load.account().attempts
         bad = [a.sent for a in attempts if a.outcome != ANSWERED]
-        bad += [said.at for said in list(probe.said) if said.path == "/readyz" and said.status != 200]
+        bad += [reply.at for reply in list(probe.said) if reply.path == "/readyz" and reply.status != 200]
         at = max([*bad, since]) + 0.01
         # Those that still wait for an answer are in no account yet, so the answers must be there.
         if sum(a.sent > at for a in attempts) > 0.8 * PER_S * AFTER_S and time.monotonic() - at > AFTER_S:

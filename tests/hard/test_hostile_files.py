@@ -23,10 +23,10 @@ MAX_CPU_S = decoders.CPU_S + 0.5
 MAX_MB = 300.0
 
 
-def decode(*which: str) -> list[dict[str, Any]]:
+def decode(*files: str) -> list[dict[str, Any]]:
     """What decoding.py says of those files; a process that died says so in its place."""
     ran = subprocess.run(
-        [sys.executable, "-P", decoding.__file__, *which],
+        [sys.executable, "-P", decoding.__file__, *files],
         env={**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[1])},
         cwd=tempfile.gettempdir(),
         stdout=subprocess.PIPE,
@@ -40,8 +40,10 @@ def decode(*which: str) -> list[dict[str, Any]]:
 
 
 def test_files_made_expensive_to_decode(table: Keep) -> None:
-    found = decode("bombs")
-    table(_row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found))
+    costs = decode("bombs")
+    table(
+        _row("files made expensive to decode, each alone", Counter(cost["result"] for cost in costs), costs)
+    )
 
 
 @pytest.mark.timeout(3600)
@@ -50,30 +52,30 @@ def test_generated_and_mutated_files(table: Keep) -> None:
     ends = [min(first + step, FILES) for first in range(0, FILES, step)]
     runs = [decode(str(end - (end - 1) % step - 1), str(end)) for end in ends]
     results = sum((Counter(run[-1]["results"]) for run in runs), Counter[str]())
-    bad = [one for run in runs for one in run[:-1]]
+    bad = [result for run in runs for result in run[:-1]]
     assert results.total() == FILES
     table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
 
 
-def _too_expensive(one: dict[str, Any]) -> bool:
-    return one["cpu_s"] > MAX_CPU_S or one["peak_mb"] > MAX_MB
+def _too_expensive(cost: dict[str, Any]) -> bool:
+    return cost["cpu_s"] > MAX_CPU_S or cost["peak_mb"] > MAX_MB
 
 
 def _row(
     tried: str, results: Counter[str], costs: list[dict[str, Any]], bad: list[dict[str, Any]] | None = None
 ) -> TableRow:
     broke = {why: count for why, count in results.items() if why.startswith("BROKE")}
-    too_expensive = [one for one in costs if _too_expensive(one)]
+    too_expensive = [cost for cost in costs if _too_expensive(cost)]
     return TableRow(
         tried=tried,
         requests=results.total(),
         answered=results["pixels"],
         refused={why: count for why, count in results.items() if why != "pixels" and why not in broke},
-        wrong=broke | {json.dumps(one): 1 for one in [*too_expensive, *(bad or ())]},
+        wrong=broke | {json.dumps(cost): 1 for cost in [*too_expensive, *(bad or ())]},
         seen="pixels, or the reason why not, for every file",
         survived=not (broke or too_expensive or bad),
         figures={
-            "processor seconds at most": max(one["cpu_s"] for one in costs),
-            "megabytes at most": max(one["peak_mb"] for one in costs),
+            "processor seconds at most": max(cost["cpu_s"] for cost in costs),
+            "megabytes at most": max(cost["peak_mb"] for cost in costs),
         },
     )

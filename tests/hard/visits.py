@@ -57,7 +57,7 @@ class Visits(Repeating):
         if status == HTTPStatus.OK:
             return ANSWERED, "200"
         try:
-            said = reply.json.get("results", [reply.json])[0]
-            return REFUSED, f"{status} {said['error']['code']}"
+            result = reply.json.get("results", [reply.json])[0]
+            return REFUSED, f"{status} {result['error']['code']}"
         except (ValueError, LookupError, TypeError):
             return WRONG, f"{method} {path} {what}: {status} without a reason: {reply.body[:80]!r}"

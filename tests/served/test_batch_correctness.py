@@ -66,9 +66,9 @@ class Asker:
         for rows, answer in zip(requests, self.ask(requests), strict=True):
             if min(rows) < 0:
                 # The first one, or one behind it where that one goes to a process that decodes.
-                broken = [place for place, row in enumerate(rows) if row < 0]
+                broken = [index for index, row in enumerate(rows) if row < 0]
                 assert isinstance(answer, str)
-                assert any(f"row {place} of {len(rows)}:" in answer for place in broken)
+                assert any(f"row {index} of {len(rows)}:" in answer for index in broken)
                 assert "INVALID_ARGUMENT" in answer
             else:
                 assert not isinstance(answer, str), answer

@@ -212,17 +212,17 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
     small = Scenario("small", "A small one", "", arms)
     target = Addresses(lab_triton.http_url, lab_triton.grpc_url)
     options = MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95)
-    found = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
+    results = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
     # As a stop in the middle of the second arm leaves it.
     kept = tmp_path / "results.jsonl"
     kept.write_bytes(kept.read_bytes()[:-9])
     again = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
-    assert (again.points[0], len(again.points)) == (found.points[0], 2)
+    assert (again.points[0], len(again.points)) == (results.points[0], 2)
     # And one that has all its points needs no server.
     nowhere = Addresses("localhost:9")
     assert scenario.run(small, nowhere, options, DataSource(4), resume=tmp_path).points == again.points
-    assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 1), ("2 instances", 1)]
-    configs = [point.config for point in found.points]
+    assert [(point.arm, point.turns) for point in results.points] == [("1 instances", 1), ("2 instances", 1)]
+    configs = [point.config for point in results.points]
     assert [config["instance_group"][0]["count"] for config in configs] == [1, 2]
     assert "dynamic_batching" not in configs[0]
     assert configs[1]["dynamic_batching"]["max_queue_delay_microseconds"] == 500

@@ -59,7 +59,7 @@ def measured(server: RunningTriton, folder: Path, *arguments: str) -> tuple[Poin
 def test_the_first_piece_and_those_after_it_are_timed(
     echoing: RunningTriton, tmp_path: Path, protocol: str
 ) -> None:
-    point, said = measured(echoing, tmp_path, "--protocol", protocol)
+    point, output = measured(echoing, tmp_path, "--protocol", protocol)
     assert point.stream is not None
     assert point.stream.between_ms is not None
     assert point.stream.between_ms.p50 > 500 * PAUSE_S
@@ -71,7 +71,7 @@ def test_the_first_piece_and_those_after_it_are_timed(
     assert point.stream.pieces_per_s.value == pytest.approx(answers_per_s * per_answer, rel=0.5)
     checks = {check.name for check in point.checks}
     assert {"answers", "rows counted by Triton", "Little's law"} <= checks
-    assert "first piece p50 ms" in said
+    assert "first piece p50 ms" in output
     assert "Pieces of answers" in (tmp_path / "index.html").read_text()
 
 

@@ -110,9 +110,9 @@ def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
     with Triton(url) as triton:
         info = triton.describe(model)
         parts = SystemParts(info.system, registry.piece)
-        found = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))
-    assert isinstance(found, PictureReport)
-    return found
+        report = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))
+    assert isinstance(report, PictureReport)
+    return report
 
 
 def run(*arguments: object) -> Result:
@@ -125,15 +125,15 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     network, _ = load(committed)
     answered = EVALUATION.answers(network, drawn, "test", limit=44, device="cpu", tick=lambda share: None)
     right = accuracy(answered.logits, answered.classes, contract.SYSTEM.labels)
-    found = checked(triton.http_url, "food_classifier_onnx", drawn)
-    assert found.problems() == []
-    assert found.pictures.names == answered.names
-    served = found.answers.probabilities
+    report = checked(triton.http_url, "food_classifier_onnx", drawn)
+    assert report.problems() == []
+    assert report.pictures.names == answered.names
+    served = report.answers.probabilities
     np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
-    np.testing.assert_allclose(served, softmax(answered.logits, found.served.info.temperature), atol=1e-3)
-    assert found.quality is not None
-    assert found.quality.accuracy.top1 == right.top1
-    assert found.quality.accuracy.balanced == right.balanced
+    np.testing.assert_allclose(served, softmax(answered.logits, report.served.info.temperature), atol=1e-3)
+    assert report.quality is not None
+    assert report.quality.accuracy.top1 == right.top1
+    assert report.quality.accuracy.balanced == right.balanced
     for model in ("food_classifier", "food_classifier_int8"):
         int8 = checked(triton.http_url, model, drawn, weights=committed)
         assert int8.problems() == []
@@ -152,10 +152,10 @@ def test_another_model_is_asked_the_same_and_the_answers_are_compared(triton: An
     options = ("--data", drawn, "--limit", 30, "--url", triton.http_url, "--json", "-")
     done = run("food_classifier_int8", "--against", "food_classifier_onnx", *options)
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["against"]
-    assert (found["model"], found["pictures"]) == ("food_classifier_onnx", 30)
-    assert found["different"] < 15
-    assert 0 < found["largest_difference"] < 1
+    against = json.loads(done.stdout)["against"]
+    assert (against["model"], against["pictures"]) == ("food_classifier_onnx", 30)
+    assert against["different"] < 15
+    assert 0 < against["largest_difference"] < 1
     same = json.loads(run("food_classifier_onnx", "--against", "food_classifier_onnx/1", *options).stdout)
     assert same["against"]["different"] == 0
     wrong = run("food_classifier_onnx", "--against", "digits", *options)
@@ -169,24 +169,24 @@ def test_every_row_is_counted_whatever_the_batch(
     model: str, batch: int, sent: int, faulty: str, drawn: Path
 ) -> None:
     """A model without batches gets one picture at a time."""
-    found = checked(faulty, f"food_{model}", drawn, in_flight=4, batch=batch)
-    assert found.problems() == []
-    assert found.answered == found.replies.sent == found.replies.counted.rows == 44
-    assert len(found.replies.latencies_ms) == -(-44 // sent)
-    assert sum(size * times for size, times in found.replies.counted.executions_by_batch.items()) == 44
-    assert found.again is not None
-    assert found.again.pictures == 44
+    report = checked(faulty, f"food_{model}", drawn, in_flight=4, batch=batch)
+    assert report.problems() == []
+    assert report.answered == report.replies.sent == report.replies.counted.rows == 44
+    assert len(report.replies.latencies_ms) == -(-44 // sent)
+    assert sum(size * times for size, times in report.replies.counted.executions_by_batch.items()) == 44
+    assert report.again is not None
+    assert report.again.pictures == 44
 
 
 def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:
     done = run("food_drops", "--url", faulty, "--data", drawn, "--json", "-")
     assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert found["complete"] is False
-    assert found["answered"] == 0
-    assert found["quality"] is None
+    report = json.loads(done.stdout)
+    assert report["complete"] is False
+    assert report["answered"] == 0
+    assert report["quality"] is None
     # In the order in which they failed, which is anybody's.
-    assert sorted(len(failed["pictures"]) for failed in found["failed_requests"]) == [12, 16, 16]
+    assert sorted(len(failed["pictures"]) for failed in report["failed_requests"]) == [12, 16, 16]
     assert "has 15 rows in answer to 16" in done.stderr
 
 
@@ -209,9 +209,9 @@ def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str
 
 
 def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path) -> None:
-    found = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
-    assert found.answered == 0
-    assert "did not answer within 0.1 s" in found.problems()[0]
+    report = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
+    assert report.answered == 0
+    assert "did not answer within 0.1 s" in report.problems()[0]
 
 
 def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
@@ -318,17 +318,17 @@ def test_ctrl_c_stops_and_says_that_it_did_and_the_same_check_goes_on_from_there
     assert "STOPPED" in out
     assert "stopped after" in err
     assert "Traceback" not in err
-    found = json.loads((tmp_path / "it.json").read_text())
-    assert found["stopped"] is True
-    assert found["complete"] is False
-    assert 0 < found["answered"] < 44
+    partial = json.loads((tmp_path / "it.json").read_text())
+    assert partial["stopped"] is True
+    assert partial["complete"] is False
+    assert 0 < partial["answered"] < 44
 
     again = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--in-flight", 16)
     assert again.exit_code == 0, again.stderr
     whole = json.loads((tmp_path / "it.json").read_text())
-    assert whole["resumed"] == found["answered"]
+    assert whole["resumed"] == partial["answered"]
     assert whole["answered"] == 44
-    assert whole["triton"]["rows"] == 44 - found["answered"], "what was answered is not asked again"
+    assert whole["triton"]["rows"] == 44 - partial["answered"], "what was answered is not asked again"
     other = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--batch", 2)
     assert "has results of another run, with another batch" in other.stderr
 

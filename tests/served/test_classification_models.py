@@ -38,16 +38,18 @@ class Served:
     system: PictureClassifier
 
     def tensor(self, rows: np.ndarray) -> list[triton_http.InferInput]:
-        (given,) = self.info.inputs
-        tensor = triton_http.InferInput(given.name, list(rows.shape), given.datatype)
+        (spec,) = self.info.inputs
+        tensor = triton_http.InferInput(spec.name, list(rows.shape), spec.datatype)
         tensor.set_data_from_numpy(rows)
         return [tensor]
 
     def encoded(self, pictures: list[bytes]) -> np.ndarray:
-        return np.concatenate([self.system.encode(each, self.info.inputs[0].datatype) for each in pictures])
+        return np.concatenate(
+            [self.system.encode(picture, self.info.inputs[0].datatype) for picture in pictures]
+        )
 
     def probabilities(self, result: triton_http.InferResult) -> np.ndarray:
-        outputs = {each.name: result.as_numpy(each.name) for each in self.info.outputs}
+        outputs = {output.name: result.as_numpy(output.name) for output in self.info.outputs}
         return self.system.probabilities(outputs, self.info)
 
 
@@ -66,8 +68,8 @@ def test_rows_get_their_own_answers_however_they_are_cut_and_merged(served: Serv
         [served.probabilities(served.client.infer(model, served.tensor(row[None]))) for row in rows]
     )
     assert np.abs(alone[:, None] - alone[None]).max(axis=2).max() > 0.01, "too much alike to tell a mix-up"
-    random, most = np.random.default_rng(4), served.info.max_batch_size or 1
-    cuts = [random.integers(0, len(rows), random.integers(1, min(8, most) + 1)) for _ in range(30)]
+    random, max_batch = np.random.default_rng(4), served.info.max_batch_size or 1
+    cuts = [random.integers(0, len(rows), random.integers(1, min(8, max_batch) + 1)) for _ in range(30)]
     waiting = [served.client.async_infer(model, served.tensor(rows[chosen])) for chosen in cuts]
     for chosen, request in zip(cuts, waiting, strict=True):
         np.testing.assert_allclose(served.probabilities(request.get_result()), alone[chosen], atol=2e-3)
@@ -83,7 +85,7 @@ def test_more_rows_than_the_largest_batch_and_another_shape_are_refused_with_a_r
 
 def test_triton_s_classification_extension_names_the_label(served: Served) -> None:
     config = read_config(DEFAULT / served.info.name)
-    output = next((each for each in config.output if each.label_filename), None)
+    output = next((candidate for candidate in config.output if candidate.label_filename), None)
     if output is None:
         pytest.skip("its output has no file of labels")
     tensor = served.tensor(served.encoded([served.system.sample()]))
@@ -98,12 +100,12 @@ def test_nvidia_s_image_client_learns_all_it_needs(name: str) -> None:
     config = read_config(DEFAULT / name)
     if config.backend != "onnxruntime":
         pytest.skip("it takes the picture as it is")
-    (given,), (answer,) = config.input, config.output
+    (image,), (answer,) = config.input, config.output
     assert config.max_batch_size > 0
     assert sum(size > 1 for size in answer.dims) == 1  # one vector a picture
     # A picture of a known size, with its channels where the format says.
-    sizes = list(given.dims)
-    channels = {given.FORMAT_NCHW: sizes[0], given.FORMAT_NHWC: sizes[2]}.get(given.format, 0)
+    sizes = list(image.dims)
+    channels = {image.FORMAT_NCHW: sizes[0], image.FORMAT_NHWC: sizes[2]}.get(image.format, 0)
     assert channels in (1, 3), "no format, or not the one of its shape"
     assert math.prod(sizes) == channels * max(sizes) ** 2
 
@@ -114,9 +116,9 @@ def test_every_model_of_a_system_says_the_same_of_the_sample_about_as_surely(
 ) -> None:
     models = [name for name, owner in MODELS.items() if owner == system]
     answers = [ask_sample(triton.http_url, system, model) for model in models]
-    found = [re.fullmatch(r"the sample is (.+), (\d+)% sure", answer) for answer in answers]
-    assert len({label[1] for label in found if label}) == 1, answers
-    sure = [int(label[2]) for label in found if label]
+    matches = [re.fullmatch(r"the sample is (.+), (\d+)% sure", answer) for answer in answers]
+    assert len({match[1] for match in matches if match}) == 1, answers
+    sure = [int(match[2]) for match in matches if match]
     assert len(sure) == len(models) > 1
     assert max(sure) - min(sure) <= 5
 

@@ -51,7 +51,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def alone(triton: Triton, model: str, path: str) -> list[float]:
     info = triton.describe(model)
     outputs = triton.infer(model, SYSTEM.request_inputs(Path(path).read_bytes(), info)).outputs
-    return [float(each) for each in SYSTEM.probabilities(outputs, info)[0]]
+    return [float(value) for value in SYSTEM.probabilities(outputs, info)[0]]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -121,9 +121,9 @@ def test_an_ended_run_resumes_and_has_the_rows_of_a_whole_one(
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, **restore) as process:  # type: ignore[call-overload]
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
         process.send_signal(ended_by)
-        said = process.communicate()[1]
+        errors = process.communicate()[1]
     assert process.returncode == (130 if ended_by == signal.SIGINT else -9)
-    assert ended_by != signal.SIGINT or "the same command resumes" in said
+    assert ended_by != signal.SIGINT or "the same command resumes" in errors
     assert not out.exists()
     kept = part.read_bytes().count(b"\n") - 1
     result = classify(triton, many, "--out", out)
@@ -149,8 +149,8 @@ def test_a_server_that_goes_away_ends_it_with_what_there_is(photos: Path, tmp_pa
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
         server.close()
         began = time.monotonic()
-        said = process.communicate()[1]
+        errors = process.communicate()[1]
     assert process.returncode == 1
     assert time.monotonic() - began < 60
-    assert "no Triton answers" in said
-    assert "rows are kept; the same command resumes" in said
+    assert "no Triton answers" in errors
+    assert "rows are kept; the same command resumes" in errors

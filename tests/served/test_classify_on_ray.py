@@ -53,9 +53,11 @@ def test_photos_have_the_rows_of_a_run_without_ray(
         # Not in this process, where Ray's warnings would be errors.
         done = subprocess.run([GOURMET, "classify", photos, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    here, there = rows_of(tables["local"]), rows_of(tables["ray"])
-    assert [row["path"] for row in there] == [row["path"] for row in here]
-    assert [(row["label"], row["error"]) for row in there] == [(row["label"], row["error"]) for row in here]
-    for one, other in zip(here, there, strict=True):
-        if one["error"] is None:
-            assert other["probabilities"] == pytest.approx(one["probabilities"], abs=2e-3)
+    local_rows, ray_rows = rows_of(tables["local"]), rows_of(tables["ray"])
+    assert [row["path"] for row in ray_rows] == [row["path"] for row in local_rows]
+    assert [(row["label"], row["error"]) for row in ray_rows] == [
+        (row["label"], row["error"]) for row in local_rows
+    ]
+    for local, on_ray in zip(local_rows, ray_rows, strict=True):
+        if local["error"] is None:
+            assert on_ray["probabilities"] == pytest.approx(local["probabilities"], abs=2e-3)

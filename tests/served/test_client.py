@@ -72,8 +72,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
 
 @pytest.fixture(params=["http", "grpc"])
 def triton(server: RunningTriton, request: pytest.FixtureRequest) -> Iterator[Triton]:
-    place = server.http_url if request.param == "http" else f"grpc://{server.grpc_url}"
-    with Triton(place, 60.0) as client:
+    url = server.http_url if request.param == "http" else f"grpc://{server.grpc_url}"
+    with Triton(url, 60.0) as client:
         assert client.protocol == request.param
         yield client
 
@@ -135,8 +135,8 @@ def test_inputs_that_the_model_does_not_take_are_refused(triton: Triton) -> None
 
 
 def spelled(triton: Triton, text: str, seconds: float = 30.0) -> list[Any]:
-    given = {"text": np.array([text.encode()], np.object_)}
-    return list(triton.stream(triton.describe("speller"), given, Deadline(seconds)))
+    tensors = {"text": np.array([text.encode()], np.object_)}
+    return list(triton.stream(triton.describe("speller"), tensors, Deadline(seconds)))
 
 
 def test_an_answer_comes_in_pieces(triton: Triton) -> None:
@@ -156,8 +156,8 @@ def test_an_answer_that_breaks_off_says_why_and_one_that_takes_too_long_ends(tri
 
 
 def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTriton) -> None:
-    for place in ("127.0.0.1:9", "grpc://127.0.0.1:9"):
-        with Triton(place) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
+    for url in ("127.0.0.1:9", "grpc://127.0.0.1:9"):
+        with Triton(url) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
             nobody.describe(MODEL)
     with Triton(server.grpc_url) as other, pytest.raises(NotTriton):
         other.describe(MODEL)

@@ -22,10 +22,10 @@ MODEL = "food_classifier_onnx"
 
 @pytest.fixture
 def gourmet_config(triton):
-    there = ["--repository", str(triton.repository)]
+    repository = ["--repository", str(triton.repository)]
 
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *there, *arguments])
+        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *repository, *arguments])
 
     before = run(MODEL, "--raw").output
     yield run
@@ -72,8 +72,8 @@ def test_more_instances_than_the_machine_has_room_for_are_refused_before_anythin
     before = gourmet_config(MODEL).output
     result = gourmet_config(MODEL, "--instances", "8" if memory else "500")
     assert result.exit_code == 2
-    said = "8 instances need about" if memory else "500 instances are more than the 64"
-    assert said in result.output
+    reason = "8 instances need about" if memory else "500 instances are more than the 64"
+    assert reason in result.output
     assert "give --yes" in result.output
     assert gourmet_config(MODEL).output == before
 

@@ -121,10 +121,10 @@ def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, mod
         assert client.describe(MODEL).version == "1"
     assert "the sample is" in ask_sample(url, "food11", MODEL)
     subject = Examined((lab_triton.repository,), "127.0.0.1", {}, url, True, {"FOOD11_MODEL_NAME": MODEL})
-    found = [finding for check in (served, answers) for finding in check(subject)]
-    about_it = [str(finding) for finding in found if MODEL in str(finding) and finding.level != "ok"]
+    findings = [finding for check in (served, answers) for finding in check(subject)]
+    about_it = [str(finding) for finding in findings if MODEL in str(finding) and finding.level != "ok"]
     assert about_it == []
-    assert any(f"{MODEL} answers: the sample is" in str(finding) for finding in found)
+    assert any(f"{MODEL} answers: the sample is" in str(finding) for finding in findings)
 
 
 def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
@@ -163,9 +163,9 @@ def replaced(model: Path, number: int, content: bytes) -> None:
 def without_answers(content: bytes) -> bytes:
     """The same network, whose scores are not numbers."""
     changed = onnx.load_from_string(content)
-    for each in changed.graph.initializer:
-        if (values := numpy_helper.to_array(each)).dtype == np.float32:
-            each.CopyFrom(numpy_helper.from_array(values * np.float32(np.nan), each.name))
+    for weights in changed.graph.initializer:
+        if (values := numpy_helper.to_array(weights)).dtype == np.float32:
+            weights.CopyFrom(numpy_helper.from_array(values * np.float32(np.nan), weights.name))
     return changed.SerializeToString()
 
 

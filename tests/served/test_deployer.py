@@ -27,9 +27,9 @@ def gourmet(*words: object) -> Result:
 
 
 def deploy(triton: RunningTriton, name: str, *flags: object, url: str = "", to: Path | None = None) -> Result:
-    there = ("--triton-server-url", url or triton.http_url, "--save-dir", to or triton.repository)
+    target = ("--triton-server-url", url or triton.http_url, "--save-dir", to or triton.repository)
     network = ("--", "--config", SMALL, "--batch_size", 2)
-    return gourmet("deployer", *flags, "--triton-model-name", name, *there, *network)
+    return gourmet("deployer", *flags, "--triton-model-name", name, *target, *network)
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +132,8 @@ def test_labelled_pictures_tell_how_many_answers_are_right(ask: Ask, tmp_path: P
         for layout in ("plain", "imagenet/val-jpeg"):
             folder = tmp_path / layout / label
             folder.mkdir(parents=True)
-            for each in range(2):
-                (folder / f"{each}.jpg").write_bytes(made_up(10 * number + each))
+            for index in range(2):
+                (folder / f"{index}.jpg").write_bytes(made_up(10 * number + index))
     reports = []
     for folder in ("plain", "imagenet"):
         done = ask("--inference_data", tmp_path / folder, "--batch_size", 4, "--json", tmp_path / "out.json")

@@ -23,9 +23,9 @@ def client(triton) -> Iterator[triton_http.InferenceServerClient]:
 
 
 def tensor(model: str, values: np.ndarray) -> list[triton_http.InferInput]:
-    given = triton_http.InferInput(NAMES[model][0], list(values.shape), "FP32")
-    given.set_data_from_numpy(values)
-    return [given]
+    tensor_input = triton_http.InferInput(NAMES[model][0], list(values.shape), "FP32")
+    tensor_input.set_data_from_numpy(values)
+    return [tensor_input]
 
 
 def logits(client: triton_http.InferenceServerClient, model: str, values: np.ndarray) -> np.ndarray:
@@ -35,7 +35,7 @@ def logits(client: triton_http.InferenceServerClient, model: str, values: np.nda
 @pytest.fixture(scope="module")
 def held_out() -> tuple[np.ndarray, np.ndarray]:
     digits = data.DATA.listing(data.bundled()[0], "test")
-    return np.stack([contract.SYSTEM.normalise(each.image) for each in digits]), np.array(
+    return np.stack([contract.SYSTEM.normalise(digit.image) for digit in digits]), np.array(
         [d.class_id for d in digits]
     )
 

@@ -37,20 +37,20 @@ def lines(check: str, subject: Examined) -> list[str]:
 
 def test_a_running_stack_that_is_well(triton: Any) -> None:
     subject = subject_of(triton)
-    found = [(name, finding) for name, finding in examine(subject) if name != "packages"]
-    assert [str(one) for _, one in found if one.level == "fail"] == []
-    cause = {name: finding.cause for name, finding in found}
+    findings = [(name, finding) for name, finding in examine(subject) if name != "packages"]
+    assert [str(result) for _, result in findings if result.level == "fail"] == []
+    cause = {name: finding.cause for name, finding in findings}
     assert "held by the running stack" in cause["ports"]
     assert cause["server"].endswith("server 2.51.0")
     assert cause["served"].startswith("ready: ")
-    answering = {one.cause.split(" answers: ")[0] for name, one in found if name == "answers"}
+    answering = {result.cause.split(" answers: ")[0] for name, result in findings if name == "answers"}
     assert answering == {"food_classifier", "digits", "translator", "captioner"}
 
 
 def test_no_server_where_one_was_said_to_be(triton: Any) -> None:
     nowhere = replace(subject_of(triton), url=f"127.0.0.1:{free_ports(1)[0]}")
-    found = [finding for name, finding in examine(nowhere) if name == "server"]
-    assert [(finding.level, finding.fix) for finding in found] == [("fail", "start one with `gourmet up`")]
+    findings = [finding for name, finding in examine(nowhere) if name == "server"]
+    assert [(finding.level, finding.fix) for finding in findings] == [("fail", "start one with `gourmet up`")]
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,15 @@ def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
 
 
 def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> None:
-    found = [line for line in lines("served", subject_of(broken_lab)) if "doctor_" in line]
-    (broken,) = [line for line in found if "doctor_broken" in line and line.startswith("fail")]
+    about_doctor_models = [line for line in lines("served", subject_of(broken_lab)) if "doctor_" in line]
+    (broken,) = [line for line in about_doctor_models if "doctor_broken" in line and line.startswith("fail")]
     assert "did not load (" in broken
     assert "its manifest says" in broken
-    assert "warn doctor_asleep is not loaded (never requested)" in " ".join(found)
-    assert "ok loaded when a verb asks: doctor_held_back" in found
-    assert "warn doctor_newer serves version 1, but version 2 is on disk: load it" in " ".join(found)
+    assert "warn doctor_asleep is not loaded (never requested)" in " ".join(about_doctor_models)
+    assert "ok loaded when a verb asks: doctor_held_back" in about_doctor_models
+    assert "warn doctor_newer serves version 1, but version 2 is on disk: load it" in " ".join(
+        about_doctor_models
+    )
 
 
 def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
@@ -101,7 +103,7 @@ def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         port = other.server_port
         subject = replace(subject_of(triton), ports={"--http-port": port}, url=f"127.0.0.1:{port}")
-        found = {name: str(finding) for name, finding in examine(subject) if finding.level == "fail"}
+        failures = {name: str(finding) for name, finding in examine(subject) if finding.level == "fail"}
         other.shutdown()
-    assert f"port {port} of 127.0.0.1 is in use" in found["ports"]
-    assert "server" in found
+    assert f"port {port} of 127.0.0.1 is in use" in failures["ports"]
+    assert "server" in failures

@@ -63,12 +63,12 @@ def _known(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
 
 
-def door_to(place: str, certificates: Certificates) -> TlsDoor:
+def door_to(address: str, certificates: Certificates) -> TlsDoor:
     """It wants a certificate of whoever comes in."""
     context = certificates.context()
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(certificates.ca)
-    return TlsDoor(place, context)
+    return TlsDoor(address, context)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def ours(tmp_path: Path, elsewhere: RunningTriton) -> Iterator[Path]:
 
 
 def gourmet(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in words])
+    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
@@ -104,12 +104,12 @@ def test_a_version_is_taken_back_on_a_server_that_sees_no_folder_of_ours(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, ours: Path, elsewhere: RunningTriton
 ) -> None:
     url = f"{scheme}://{(https if scheme == 'https' else grpcs).place}"
-    there = ("--url", url, "--repository", ours)
-    refused = gourmet("rollback", MODEL, *there)
+    server = ("--url", url, "--repository", ours)
+    refused = gourmet("rollback", MODEL, *server)
     assert refused.exit_code == 1
     assert "failed to poll from model repository" in refused.output, refused.output
     assert versions(ours / MODEL) == (1, 2), "nothing is withdrawn that the server cannot take back"
-    done = gourmet("rollback", MODEL, *there, "--send")
+    done = gourmet("rollback", MODEL, *server, "--send")
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is" in done.output
     assert versions(ours / MODEL) == (1,)
@@ -123,19 +123,19 @@ def test_a_version_is_taken_back_on_a_server_that_sees_no_folder_of_ours(
 def test_a_config_is_changed_and_put_back_from_the_server_s_own_repository(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, elsewhere: RunningTriton
 ) -> None:
-    there = ("--url", f"{scheme}://{(https if scheme == 'https' else grpcs).place}")
+    server = ("--url", f"{scheme}://{(https if scheme == 'https' else grpcs).place}")
     shutil.copytree(MODELS / MODEL, elsewhere.repository / "own")
     config = elsewhere.repository / "own" / "config.pbtxt"
     config.write_text(config.read_text().replace(MODEL, "own").replace("count: 2", "count: 3"))
     try:
         with connect(elsewhere.http_url) as triton:
             triton.load("own")
-        changed = gourmet("config", "own", "--instances", 1, *there)
+        changed = gourmet("config", "own", "--instances", 1, *server)
         assert "now: 1 instance on the CPU" in changed.output, changed.output
-        assert "name that with --repository" in gourmet("config", "own", "--reset", *there).output
-        back = gourmet("config", "own", "--reset", *there, "--repository", elsewhere.repository)
+        assert "name that with --repository" in gourmet("config", "own", "--reset", *server).output
+        back = gourmet("config", "own", "--reset", *server, "--repository", elsewhere.repository)
         assert "now: 3 instances on the CPU" in back.output, back.output
-        looked = gourmet("doctor", *there, "--repository", elsewhere.repository)
+        looked = gourmet("doctor", *server, "--repository", elsewhere.repository)
         assert "ready: own" in looked.output, looked.output
         assert {"server", "served", "models", "manifests"} <= {
             line.split()[1] for line in looked.output.splitlines()
@@ -179,8 +179,8 @@ def test_what_bench_sends_goes_over_tls_too(https: TlsDoor, grpcs: TlsDoor, ours
         ask_alone(wire_for(target, LoadSpec(MODEL, protocol=protocol), rows), rows)
         for protocol in ("http", "grpc")
     )
-    for one, other in zip(by_http, by_grpc, strict=True):
-        np.testing.assert_allclose(one["output"], other["output"], rtol=1e-4, atol=1e-4)
+    for http_answer, grpc_answer in zip(by_http, by_grpc, strict=True):
+        np.testing.assert_allclose(http_answer["output"], grpc_answer["output"], rtol=1e-4, atol=1e-4)
     assert https.asked.lower().count(f"authorization: bearer {TOKEN}".encode()) == 2
 
 
@@ -208,7 +208,7 @@ def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack
     local, theirs = tmp_path / "home" / "models", elsewhere.repository
     shutil.copytree(MODELS / MODEL, local / MODEL)
     stack = RunningStack(os.getpid(), "127.0.0.1:1", "127.0.0.1:2", "", "", [str(local)], "explicit")
-    there: tuple[object, ...] = ("--url", elsewhere.http_url, "--repository", theirs)
+    server: tuple[object, ...] = ("--url", elsewhere.http_url, "--repository", theirs)
     network = ("--weights", saved(tmp_path / "best.pth"), "--architecture", ARCHITECTURE)
 
     def run(*words: object) -> str:
@@ -219,22 +219,22 @@ def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack
         return done.stdout
 
     def listed() -> dict[tuple[str, int], str]:
-        rows = json.loads(run("list", "--json", *there))
+        rows = json.loads(run("list", "--json", *server))
         return {(row["model"], row["version"]): row["state"] for row in rows if row["model"]}
 
     before = {path: path.stat().st_mtime_ns for path in local.rglob("*")}
     with run_file.kept((1, 2), {"stack": asdict(stack)}):
-        made = run("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *there)
+        made = run("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *server)
         assert "plums_onnx answers: the sample is " in made
         assert f"--url {elsewhere.http_url}" in made, "what comes next is for that server, too"
-        assert "plums_onnx answers: the sample is " in run("deploy", "plums", *network, *there)
+        assert "plums_onnx answers: the sample is " in run("deploy", "plums", *network, *server)
         assert listed() == {("plums_onnx", 1): "not loaded", ("plums_onnx", 2): "serves"}
-        assert "now: 2 instances on the CPU" in run("config", "plums_onnx", "--instances", 2, *there[:2])
-        assert "now: " in run("config", "plums_onnx", "--reset", *there)
-        assert "version 1 serves" in run("rollback", "plums", *there)
+        assert "now: 2 instances on the CPU" in run("config", "plums_onnx", "--instances", 2, *server[:2])
+        assert "now: " in run("config", "plums_onnx", "--reset", *server)
+        assert "version 1 serves" in run("rollback", "plums", *server)
         assert listed() == {("plums_onnx", 1): "serves"}
-        assert "ready: plums_onnx" in run("doctor", *there)
-        run("remove", "plums", "--yes", *there)
+        assert "ready: plums_onnx" in run("doctor", *server)
+        run("remove", "plums", "--yes", *server)
         with connect(elsewhere.http_url) as triton:
             assert triton.ready_models() == []
     assert not everything(theirs)

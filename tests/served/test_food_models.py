@@ -91,10 +91,12 @@ def test_every_engine_answers_as_the_file_of_its_precision(
     shipped = as_json(read_config(DEFAULT / "food_classifier"))
     file = "model.onnx" if precision == "fp32" else "model_int8.onnx"
     session = ort.InferenceSession(DEFAULT / "food_classifier" / "1" / file)
-    (given,), (wanted,) = session.get_inputs(), session.get_outputs()
+    (image_input,), (output,) = session.get_inputs(), session.get_outputs()
     pixels = np.stack([SYSTEM.pixels(picture) for picture in pictures])
-    rows = session.run(None, {given.name: SYSTEM.tensor(pixels, "FP32" if precision == "fp32" else "UINT8")})
-    expected, food = SYSTEM.answers({wanted.name: rows[0]}, float(parameter(shipped, "temperature")))
+    rows = session.run(
+        None, {image_input.name: SYSTEM.tensor(pixels, "FP32" if precision == "fp32" else "UINT8")}
+    )
+    expected, food = SYSTEM.answers({output.name: rows[0]}, float(parameter(shipped, "temperature")))
     try:
         config = changed(shipped, Change(instances=1, engine=engine, precision=precision))
         client.load_model("food_classifier", config=json.dumps(config))

@@ -104,15 +104,15 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTrito
 
 @pytest.fixture(params=CASES, ids=lambda case: case.system)
 def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+    case_of_system: Case = request.param
+    return case_of_system
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, case: Case) -> RunningTriton:
     name = "captioner" if case.system == "captioner" else "triton"
-    found: RunningTriton = request.getfixturevalue(name)
-    return found
+    running: RunningTriton = request.getfixturevalue(name)
+    return running
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def alone(answers: dict[str, list[GeneratedText]], case: Case) -> list[Generated
         network = case.serving.open(package.read(MODELS / case.system / "1" / package.FILE), 1)
         start, end = network.vocabulary.start, network.vocabulary.end
         room = GenerationRoom(network.engine, start=start, end=end, max_rows=16)
-        asked = network.requested({case.input: case.rows})
-        answers[case.system] = [wait_for([parts], network, room, within_s=60)[0] for parts in asked]
+        requests = network.requested({case.input: case.rows})
+        answers[case.system] = [wait_for([parts], network, room, within_s=60)[0] for parts in requests]
         room.close()
     return answers[case.system]
 
@@ -171,9 +171,9 @@ def streamed(server: RunningTriton, case: Case, row: bytes, **more: Any) -> Iter
                 yield json.loads(line[6:])
 
 
-def same(found: Sequence[GeneratedText], wanted: Sequence[GeneratedText]) -> bool:
-    scores = [[each.score for each in side] for side in (found, wanted)]
-    words = [[(each.text, each.tokens) for each in side] for side in (found, wanted)]
+def same(texts: Sequence[GeneratedText], expected: Sequence[GeneratedText]) -> bool:
+    scores = [[answer.score for answer in side] for side in (texts, expected)]
+    words = [[(answer.text, answer.tokens) for answer in side] for side in (texts, expected)]
     return words[0] == words[1] and np.allclose(*scores, atol=1e-4)
 
 
@@ -190,7 +190,7 @@ def test_the_words_are_those_of_the_loop_alone_however_rows_are_cut_and_merged(
     ]
     for rows, request in zip(cuts, waiting, strict=True):
         assert same(read(case, request.get_result()), [alone[row] for row in rows])
-    assert len({each.text for each in alone}) > 1
+    assert len({answer.text for answer in alone}) > 1
 
 
 @pytest.mark.smoke
@@ -207,13 +207,13 @@ def test_pieces_join_to_the_whole_answer_also_while_many_are_told_at_once(
 
     with ThreadPoolExecutor(8) as clients:
         one_by_one, many_at_once = [*map(told, case.rows)], [*clients.map(told, case.rows * 2)]
-    for found, whole in zip([*one_by_one, *many_at_once], alone * 3, strict=True):
-        assert "".join(piece[case.output] for piece in found) == whole.text
-        assert found[-1]["TOKENS"] == whole.tokens
+    for pieces, whole in zip([*one_by_one, *many_at_once], alone * 3, strict=True):
+        assert "".join(piece[case.output] for piece in pieces) == whole.text
+        assert pieces[-1]["TOKENS"] == whole.tokens
         if case.system == "translator":
-            assert ["SENTENCES" in piece for piece in found] == [False] * (len(found) - 1) + [True]
-            ((begin, end, score),) = json.loads(found[-1]["SENTENCES"])
-            assert (begin, end, score) == (0, len(whole.text), pytest.approx(found[-1]["SCORE"], abs=1e-4))
+            assert ["SENTENCES" in piece for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+            ((begin, end, score),) = json.loads(pieces[-1]["SENTENCES"])
+            assert (begin, end, score) == (0, len(whole.text), pytest.approx(pieces[-1]["SCORE"], abs=1e-4))
     # Pieces that wait to be sent go together, of which a busy machine has some.
     assert max(map(len, one_by_one)) > 1
 
@@ -242,8 +242,8 @@ def test_a_row_that_cannot_be_answered_fails_its_own_request_with_a_reason(
         assert refused.value.status() == "400" or model != "captioner"
         assert same(read(case, beside.get_result()), [alone[2]])
     if case.input == "TEXT" and row.startswith("а".encode()):
-        (told,) = streamed(server, case, row)
-        assert "at most 2,000" in told["error"]
+        (reply,) = streamed(server, case, row)
+        assert "at most 2,000" in reply["error"]
 
 
 def test_a_request_past_its_deadline_is_refused(client: Client, case: Case) -> None:
@@ -263,7 +263,7 @@ def test_the_processes_that_serve_have_neither_torch_nor_transformers(
     ]
     assert len(serving) >= 2  # one each for the whole and the pieces
     for process in serving:
-        opened = {Path(each.path).name for each in process.memory_maps()}
+        opened = {Path(mapping.path).name for mapping in process.memory_maps()}
         assert any(case.libraries in name for name in opened)
         # transformers has a library of its own for its tokenizers.
         assert not [name for name in opened if name.startswith(("libtorch", "libc10", "tokenizers"))]
@@ -293,8 +293,8 @@ def test_triton_s_own_generate_answers_where_there_is_one_piece(
 ) -> None:
     with closing(http.client.HTTPConnection(server.http_url, timeout=120)) as connection:
         connection.request("POST", "/v2/models/translator/generate", json.dumps({"TEXT": TEXTS[0].decode()}))
-        told = json.loads(connection.getresponse().read())
-        assert (told["TRANSLATION"], told["TOKENS"]) == (alone[0].text, alone[0].tokens)
+        reply = json.loads(connection.getresponse().read())
+        assert (reply["TRANSLATION"], reply["TOKENS"]) == (alone[0].text, alone[0].tokens)
         # Of a model that answers in pieces only generate_stream gives more than the first.
         body = json.dumps({"TEXT": "Да.", "MAX_TOKENS": 1})
         connection.request("POST", "/v2/models/translator_stream/generate", body)
@@ -307,12 +307,12 @@ def test_several_sentences_are_put_together_with_what_was_between_them(
 ) -> None:
     text = f"  {TEXTS[0].decode()}\n\n{TEXTS[1].decode()} "
     result = client.infer("translator", given(TRANSLATING, [text.encode()]))
-    (found,) = read(TRANSLATING, result)
-    assert found.text == f"  {alone[0].text}\n\n{alone[1].text} "
-    told = json.loads(result.as_numpy("SENTENCES").item())
-    assert [found.text[begin:end] for begin, end, _ in told] == [alone[0].text, alone[1].text]
-    assert [score for _, _, score in told] == pytest.approx([alone[0].score, alone[1].score], abs=1e-3)
-    assert found.tokens == (alone[0].tokens or 0) + (alone[1].tokens or 0)
+    (answer,) = read(TRANSLATING, result)
+    assert answer.text == f"  {alone[0].text}\n\n{alone[1].text} "
+    sentences = json.loads(result.as_numpy("SENTENCES").item())
+    assert [answer.text[begin:end] for begin, end, _ in sentences] == [alone[0].text, alone[1].text]
+    assert [score for _, _, score in sentences] == pytest.approx([alone[0].score, alone[1].score], abs=1e-3)
+    assert answer.tokens == (alone[0].tokens or 0) + (alone[1].tokens or 0)
 
 
 @in_translating
@@ -327,7 +327,7 @@ def test_limits_and_beams_of_a_translation_are_kept(client: Client) -> None:
 @in_translating
 def test_odd_texts_and_the_longest_are_answered(client: Client) -> None:
     odd = ["What is not Russian at all.", "😀 → 12", "א" * 50, "\u0301\u202e\ufeffда", "!"]
-    assert all((each.score or 0) <= 0 for each in translated(client, *odd))
+    assert all((answer.score or 0) <= 0 for answer in translated(client, *odd))
     (longest,) = translated(client, ("Я люблю чай, а он любит кофе. " * 100)[:MOST_CHARACTERS])
     assert (longest.tokens or 0) > 100
 
@@ -356,12 +356,12 @@ def test_a_loop_in_the_client_over_whole_steps_finds_the_same_words(
 ) -> None:
     tokenizer = Tokenizer(package.read(MODELS / "translator" / "1" / package.FILE))
     shortest = min(range(len(TEXTS)), key=lambda row: alone[row].tokens or 0)
-    source, found = padded(tokenizer.encode(TEXTS[shortest].decode())), list[int]()
+    source, tokens = padded(tokenizer.encode(TEXTS[shortest].decode())), list[int]()
     for length in range(min((alone[shortest].tokens or 0) + 1, 49)):
-        logits = steps(client, source, padded([tokenizer.pad, *found]))[0, length]
+        logits = steps(client, source, padded([tokenizer.pad, *tokens]))[0, length]
         logits[tokenizer.pad] = -np.inf
-        found.append(int(logits.argmax()))
-    assert tokenizer.decode(found) == alone[shortest].text
+        tokens.append(int(logits.argmax()))
+    assert tokenizer.decode(tokens) == alone[shortest].text
 
 
 @in_translating
@@ -390,9 +390,9 @@ def test_more_than_may_wait_are_refused_but_of_a_request_alone(client: Client) -
     refused = [why for why in map(failure, waiting) if why]
     assert 0 < len(refused) < len(waiting)
     assert all("may: send the request again later" in why for why in refused)
-    assert len({each.text for each in translated(client, *["Да. " * 20] * 32)}) == 1
+    assert len({answer.text for answer in translated(client, *["Да. " * 20] * 32)}) == 1
     *others, last = translated(client, *["Да."] * 20, "Нет.", BEAMS=2)
-    assert (len({each.text for each in others}), last.text) == (1, "No.")
+    assert (len({answer.text for answer in others}), last.text) == (1, "No.")
 
 
 @pytest.mark.slow
@@ -423,16 +423,16 @@ def test_triton_s_metrics_tell_of_the_room_s_queue_and_of_its_tokens(
         return min(highest.values()) > 0
 
     wait_until(seen, 60, "nothing was seen to wait and to be at work")
-    answered = [read(TRANSLATING, each.get_result()) for each in pending]
-    tokens = sum(each.tokens or 0 for texts in answered for each in texts)
+    answered = [read(TRANSLATING, call.get_result()) for call in pending]
+    tokens = sum(answer.tokens or 0 for texts in answered for answer in texts)
     sentences = 3 * 16 * 7
     # An answer's end is a token of the network's too, and none of the answer's.
-    told = {"waiting": 0, "at_work": 0, "begun_total": sentences, "tokens_total": tokens + sentences}
+    counted = {"waiting": 0, "at_work": 0, "begun_total": sentences, "tokens_total": tokens + sentences}
 
     def grew() -> dict[str, float]:
         return {name: value - before[name] for name, value in figures().items()}
 
-    wait_until(lambda: grew().items() >= told.items(), 60, f"{told} is not told")
+    wait_until(lambda: grew().items() >= counted.items(), 60, f"{counted} is not told")
     assert 0 < grew()["first_token_seconds_total"] / sentences < 60
 
 
@@ -487,7 +487,7 @@ def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
     ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
     memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")
     _, layers, pair, heads, places, size = memory.shape
-    found = infer(
+    result = infer(
         client,
         "captioner_decoder",
         token=np.array([[network.vocabulary.start]]),
@@ -496,7 +496,7 @@ def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
         memory=memory,
         mask=np.ones((1, places), np.int32),
     )
-    first = network.vocabulary.decode(found.as_numpy("tokens")[0, :1])
+    first = network.vocabulary.decode(result.as_numpy("tokens")[0, :1])
     assert first
     assert alone[0].text.startswith(first)
 
@@ -514,8 +514,8 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
 
     with connect(server.http_url) as triton:
         info = triton.describe("captioner")
-    sure = [info.is_sure(each) for each in alone[:3]]
-    doubts = ["  (not sure)" if each is False else "" for each in sure]
+    sure = [info.is_sure(text) for text in alone[:3]]
+    doubts = ["  (not sure)" if is_sure is False else "" for is_sure in sure]
     lines = said(folder).stdout.splitlines()
     answers = [each.text + doubt for each, doubt in zip(alone[:3], doubts, strict=True)]
     assert lines == [f"{tmp_path}/{n}.jpg: {answer}" for n, answer in enumerate(answers)]
@@ -528,6 +528,8 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
     assert [float(row["score"]) for row in rows] == pytest.approx(
         [each.score for each in alone[:3]], abs=1e-3
     )
-    assert [row["sure"] for row in rows] == [{True: "true", False: "false", None: ""}[each] for each in sure]
+    assert [row["sure"] for row in rows] == [
+        {True: "true", False: "false", None: ""}[certain] for certain in sure
+    ]
     assert "3.png: this is a PDF document" in table.stderr
     assert str(table.exception) == "1 of 4 photos have no caption"

@@ -42,10 +42,10 @@ def instances(url: str) -> int:
 @pytest.fixture
 def changed(triton: Any) -> Iterator[None]:
     """A server that serves another config than its files say."""
-    there = ["config", MODEL, "--url", triton.http_url]
-    assert CliRunner().invoke(main, [*there, "--variant", "one-instance"]).exit_code == 0
+    arguments = ["config", MODEL, "--url", triton.http_url]
+    assert CliRunner().invoke(main, [*arguments, "--variant", "one-instance"]).exit_code == 0
     yield
-    CliRunner().invoke(main, [*there, "--reset", "--repository", str(triton.repository)])
+    CliRunner().invoke(main, [*arguments, "--reset", "--repository", str(triton.repository)])
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -66,15 +66,17 @@ def test_the_configs_are_back_however_the_kernel_ends(
 def test_doctor_and_the_next_lab_name_what_was_left_changed_and_the_command(
     triton: Any, changed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = (
+    output = (
         CliRunner()
         .invoke(main, ["doctor", "--url", triton.http_url, "--repository", str(triton.repository)])
         .output
     )
-    line = next(each for each in said.splitlines() if "serves another config than its files" in each)
+    line = next(
+        candidate for candidate in output.splitlines() if "serves another config than its files" in candidate
+    )
     assert f"{MODEL} " in line
     assert f"gourmet config {MODEL} --reset --url {triton.http_url}" in line
-    assert said.count("serves another config") == 1, said
+    assert output.count("serves another config") == 1, output
     monkeypatch.setattr("gourmet.commands.lab.DEFAULT", Path(triton.repository))
     assert [MODEL in str(finding) for finding in _strayed(triton.http_url, named=True)] == [True]
 

@@ -86,9 +86,9 @@ def test_calls_of_the_app_need_no_key(locked: TritonServer, path: str) -> None:
 
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
-    place = f"grpc://{locked.options.grpc_url}"
-    keyed = Triton(place, keys=api_keys.headers(KEY))
-    with Triton(place) as stranger, keyed as friend:
+    url = f"grpc://{locked.options.grpc_url}"
+    keyed = Triton(url, keys=api_keys.headers(KEY))
+    with Triton(url) as stranger, keyed as friend:
         for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
             with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
                 locked_call(stranger)

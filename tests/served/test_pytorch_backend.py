@@ -48,7 +48,7 @@ class Same(torch.nn.Module):
         h: torch.Tensor,
         i: torch.Tensor,
     ) -> list[torch.Tensor]:
-        return [each.clone() for each in (a, b, c, d, e, f, g, h, i)]
+        return [tensor.clone() for tensor in (a, b, c, d, e, f, g, h, i)]
 
 
 class Minus(torch.nn.Module):
@@ -83,8 +83,8 @@ def scripted(module: torch.nn.Module) -> bytes:
 
 
 def tensors(role: str, *named: str, kind: str = "FP32", dims: str = "[ 2 ]") -> str:
-    each = ", ".join(f'{{ name: "{name}" data_type: TYPE_{kind} dims: {dims} }}' for name in named)
-    return f"{role} [ {each} ]"
+    entries = ", ".join(f'{{ name: "{name}" data_type: TYPE_{kind} dims: {dims} }}' for name in named)
+    return f"{role} [ {entries} ]"
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def serve(onnx_lab: Any) -> Serve:
 def test_every_type_passes_through_unchanged(onnx_lab: Any, serve: Serve) -> None:
     config = "max_batch_size: 4"
     for role, name in (("input", "INPUT"), ("output", "OUTPUT")):
-        each = [
+        entries = [
             f'{{ name: "{name}__{at}" data_type: TYPE_{kind} dims: [ 1 ] }}' for at, kind in enumerate(TYPES)
         ]
-        config += f" {role} [ {', '.join(each)} ]"
+        config += f" {role} [ {', '.join(entries)} ]"
     serve("every_torch_type", scripted(Same()), config)
     feeds = {f"INPUT__{at}": values for at, values in enumerate(TYPES.values())}
     answer = onnx_lab.ask("every_torch_type", feeds)
@@ -155,18 +155,18 @@ def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Se
         scripted(RefusingRow()),
         f"{batching} {count} {tensors('input', 'x')} {tensors('output', 'y')}",
     )
-    asked = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 3), (2, -1), (3, 4), (1, 5))]
-    answers = onnx_lab.ask_together("rows", [{"x": each} for each in asked])
+    inputs = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 3), (2, -1), (3, 4), (1, 5))]
+    answers = onnx_lab.ask_together("rows", [{"x": rows_of_request} for rows_of_request in inputs])
     assert isinstance(answers[1], InferenceServerException)
-    for given, answer in zip(asked, answers, strict=True):
-        if (given != -1).all():
+    for sent, answer in zip(inputs, answers, strict=True):
+        if (sent != -1).all():
             assert isinstance(answer, dict)
-            np.testing.assert_array_equal(answer["y"], 2 * given)
+            np.testing.assert_array_equal(answer["y"], 2 * sent)
 
 
 def parameters(**named: str) -> str:
-    each = [f'parameters {{ key: "{k}" value: {{ string_value: "{v}" }} }}' for k, v in named.items()]
-    return " ".join(each)
+    entries = [f'parameters {{ key: "{k}" value: {{ string_value: "{v}" }} }}' for k, v in named.items()]
+    return " ".join(entries)
 
 
 @pytest.mark.slow
@@ -176,8 +176,8 @@ def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve) -> None:
     named = {**dict.fromkeys(off, "false"), **dict.fromkeys(on, "true")}
     more = parameters(**named, INTRA_OP_THREAD_COUNT="1", INTER_OP_THREAD_COUNT="1")
     serve("switched", scripted(Doubler()), f"max_batch_size: 2 {ONE} {more}")
-    given = np.array([[1, 2]], np.float32)
-    np.testing.assert_array_equal(onnx_lab.ask("switched", {"x": given})["y"], 2 * given)
+    sent = np.array([[1, 2]], np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask("switched", {"x": sent})["y"], 2 * sent)
 
 
 @pytest.mark.slow

@@ -89,15 +89,15 @@ def test_the_best_is_found_explained_written_and_applied(
         result = CliRunner().invoke(
             main, [*arguments, "--instances", "2", "--apply", "--save", str(tmp_path)]
         )
-        found = json.loads((tmp_path / "tune.json").read_text())
-        assert result.exit_code == (found["verdict"] == "undecided"), result.output
-        assert found["applied"] == (found["verdict"] == "better")
-        if found["applied"]:
+        report = json.loads((tmp_path / "tune.json").read_text())
+        assert result.exit_code == (report["verdict"] == "undecided"), result.output
+        assert report["applied"] == (report["verdict"] == "better")
+        if report["applied"]:
             break
-    assert found["applied"], found["sentence"]
-    assert found["duel"]["gain"]["low"] > 1
-    assert found["sentence"] in result.output
-    assert " because " in found["sentence"]
+    assert report["applied"], report["sentence"]
+    assert report["duel"]["gain"]["low"] > 1
+    assert report["sentence"] in result.output
+    assert " because " in report["sentence"]
     now, written = config(), read_config(tmp_path)
     assert now["instance_group"][0]["count"] == written.instance_group[0].count
     assert ("dynamic_batching" in now) == written.HasField("dynamic_batching")
@@ -143,9 +143,9 @@ def test_a_search_without_a_winner_says_why_and_changes_nothing(
     short = ["--instances", "1", "--window", "0.2", "--apply", "--json", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *short, *options])
     assert result.exit_code == 1, result.output
-    found = json.loads((tmp_path / "tune.json").read_text())
-    assert (found["verdict"], found["recommended"], found["applied"]) == (verdict, recommended, False)
-    assert says in found["sentence"]
+    report = json.loads((tmp_path / "tune.json").read_text())
+    assert (report["verdict"], report["recommended"], report["applied"]) == (verdict, recommended, False)
+    assert says in report["sentence"]
     assert (tmp_path / "config.pbtxt").exists() == (recommended is not None)
     assert "<svg" in (tmp_path / "index.html").read_text()
     assert config() == before
@@ -179,10 +179,10 @@ def test_an_interrupted_search_leaves_the_config_of_before(
             assert running.poll() is None, running.stdout and running.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        said = interrupted(running)
+        output = interrupted(running)
     finally:
         running.kill()
-    assert running.returncode == 1, said
-    assert said.strip().endswith("Aborted!")
+    assert running.returncode == 1, output
+    assert output.strip().endswith("Aborted!")
     assert config() == before
     assert not (tmp_path / "no").exists()

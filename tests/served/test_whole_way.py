@@ -81,15 +81,15 @@ def test_train_evaluate_deploy_check(data: Path, tmp_path: Path, models_copy: Pa
                 "--model-repository",
                 lab_triton.repository,
             )
-            found = json.loads(gourmet(tmp_path, "check", MODEL, *options, "--json", "-"))
+            report = json.loads(gourmet(tmp_path, "check", MODEL, *options, "--json", "-"))
         finally:
             client.unload_model(MODEL)
             served.rename(models_copy / MODEL)
-    assert found["complete"] is True
-    assert found["versions"] == ["2"]
-    assert found["answered"] == evaluated["photos"] == PARTS["test"] * len(contract.SYSTEM.labels)
+    assert report["complete"] is True
+    assert report["versions"] == ["2"]
+    assert report["answered"] == evaluated["photos"] == PARTS["test"] * len(contract.SYSTEM.labels)
     # The manifest led the check to the weights in runs/, and both say what evaluate said.
-    assert found["eager"]["compared"] is True
-    assert found["eager"]["different"] == 0
-    assert found["quality"]["top1"] == evaluated["top1"]
-    assert found["quality"]["per_class"] == evaluated["per_class"]
+    assert report["eager"]["compared"] is True
+    assert report["eager"]["different"] == 0
+    assert report["quality"]["top1"] == evaluated["top1"]
+    assert report["quality"]["per_class"] == evaluated["per_class"]

@@ -316,8 +316,10 @@ def judge(answer: HttpAnswer, photo: KnownPhoto, name: str) -> tuple[Outcome, st
         body: Any = answer.json
         if answer.status == HTTPStatus.OK:
             right = body["label"] == photo.label and abs(body["probability"] - photo.probability) < _SAME
-            said = f"{body['label']} {body['probability']:.3f} for {photo.label} {photo.probability:.3f}"
-            return (ANSWERED, "200") if right else (WRONG, said)
+            difference = (
+                f"{body['label']} {body['probability']:.3f} for {photo.label} {photo.probability:.3f}"
+            )
+            return (ANSWERED, "200") if right else (WRONG, difference)
         code = body["error"]["code"]
         assert body["error"]["message"]
     except (ValueError, KeyError, TypeError, AssertionError):
@@ -334,16 +336,16 @@ def learn(url: str, photos: Sequence[bytes]) -> list[KnownPhoto]:
         client = _PhotosClient(url)
         return [await client.ask(photo, "learn") for photo in photos]
 
-    found = []
+    photos_known = []
     # In a thread: where a browser is open, its driver's loop runs in this one already.
     with ThreadPoolExecutor(1) as beside:
         answers = beside.submit(lambda: asyncio.run(ask_all())).result()
     for data, answer in zip(photos, answers, strict=True):
         assert answer.status == HTTPStatus.OK, answer.body
-        found.append(KnownPhoto(data, answer.json["label"], answer.json["probability"]))
-    apart = [(photo.label, round(photo.probability / _SAME / 2)) for photo in found]
-    assert len(set(apart)) > len(found) / 2, f"too much alike to tell a mix-up: {apart}"
-    return found
+        photos_known.append(KnownPhoto(data, answer.json["label"], answer.json["probability"]))
+    apart = [(photo.label, round(photo.probability / _SAME / 2)) for photo in photos_known]
+    assert len(set(apart)) > len(photos_known) / 2, f"too much alike to tell a mix-up: {apart}"
+    return photos_known
 
 
 def _allow_many_connections() -> None:

@@ -16,20 +16,20 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> None:
     places = memory.shape[3]
     width = engine.places or _width(places)
     memory = np.pad(memory, ((0, 0),) * 3 + ((0, width - places), (0, 0)))
-    mask = np.int32([[place < places for place in range(width)]])
-    told = [[start, *row.prefix]]  # of each beginning, what the network has had
+    mask = np.int32([[index < places for index in range(width)]])
+    prefixes = [[start, *row.prefix]]  # of each beginning, what the network has had
     begun: list[Found] = [([], 0.0)]
     whole: list[Found] = []
     for length in range(1, row.max_tokens + 1):
         candidates = []
-        for rank, (tokens, scores) in enumerate(_likeliest(engine, memory, mask, told)):
+        for rank, (tokens, scores) in enumerate(_likeliest(engine, memory, mask, prefixes)):
             candidates += [
                 (begun[rank][1] + score, rank, token) for token, score in zip(tokens, scores, strict=True)
             ]
         best = sorted(candidates, reverse=True)[: 2 * row.beams]
         whole += [(begun[rank][0], score) for score, rank, token in best[: row.beams] if token == end]
-        chosen = [each for each in best if each[2] != end][: row.beams]
-        told = [[*told[rank], token] for _, rank, token in chosen]
+        chosen = [candidate for candidate in best if candidate[2] != end][: row.beams]
+        prefixes = [[*prefixes[rank], token] for _, rank, token in chosen]
         begun = [([*begun[rank][0], token], score) for score, rank, token in chosen]
         if len(whole) >= row.beams and max(map(_worth, whole)) >= begun[0][1] / length:
             break
@@ -39,15 +39,15 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> None:
 
 
 def _likeliest(
-    engine: Engine, memory: np.ndarray, mask: np.ndarray, told: list[list[int]]
+    engine: Engine, memory: np.ndarray, mask: np.ndarray, prefixes: list[list[int]]
 ) -> list[tuple[list[int], list[float]]]:
     """What may follow each, told to the network from the first token on."""
-    beams, layers, (heads, _, size) = len(told), memory.shape[0], memory.shape[2:]
+    beams, layers, (heads, _, size) = len(prefixes), memory.shape[0], memory.shape[2:]
     rows = max(beams, engine.min_rows)
-    told = [*told, *[told[0]] * (rows - beams)]
-    cache = np.zeros((rows, layers, 2, heads, _width(len(told[0])), size), np.float32)
+    prefixes = [*prefixes, *[prefixes[0]] * (rows - beams)]
+    cache = np.zeros((rows, layers, 2, heads, _width(len(prefixes[0])), size), np.float32)
     memories, masks = np.stack([memory] * rows), np.repeat(mask, rows, axis=0)
-    for index, newest in enumerate(np.transpose(told)):
+    for index, newest in enumerate(np.transpose(prefixes)):
         lengths = np.full(rows, index, np.int64)
         tokens, scores, added = engine.step(newest.astype(np.int64), lengths, cache, memories, masks)
         cache[:, :, :, :, index] = added[:, :, :, :, 0]
@@ -59,5 +59,5 @@ def _width(places: int) -> int:
     return max(16, 1 << (places - 1).bit_length())
 
 
-def _worth(found: Found) -> float:
-    return found[1] / (len(found[0]) + 1)
+def _worth(candidate: Found) -> float:
+    return candidate[1] / (len(candidate[0]) + 1)

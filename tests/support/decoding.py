@@ -54,8 +54,8 @@ def spent_s() -> float:
     """The processor's seconds of this process, and of those that decode or decoded for it."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     used_now = [process.cpu_times() for process in decoders()]
-    return sum(each.ru_utime + each.ru_stime for each in used) + sum(
-        each.user + each.system for each in used_now
+    return sum(usage.ru_utime + usage.ru_stime for usage in used) + sum(
+        usage.user + usage.system for usage in used_now
     )
 
 

@@ -75,8 +75,8 @@ async def connect(host: str, port: int) -> LosslessConnection:
 
 def whole(received: bytes) -> HttpAnswer | None:
     """The answer, once all of it is there; the app always says how long it is."""
-    head, found, body = received.partition(b"\r\n\r\n")
-    if not found:
+    head, separator, body = received.partition(b"\r\n\r\n")
+    if not separator:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}

@@ -103,7 +103,7 @@ class FakeClassifier(Classifier):
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return [each for each in self.ready if system in ("", each.system.name)]
+        return [model for model in self.ready if system in ("", model.system.name)]
 
     def _answer(self, outcome: Outcome, model: str) -> Prediction:
         if isinstance(outcome, Exception):

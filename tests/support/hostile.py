@@ -75,7 +75,7 @@ def seeds() -> Mapping[str, bytes]:
     extras = {"exif": exif, "icc_profile": bytes(range(256)) * 9}
     frames = {"save_all": True, "append_images": [scene().rotate(90)], "duration": 40}
     deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
-    found = {
+    files = {
         "jpeg": encoded(rgb, "JPEG", **extras),
         "jpeg progressive": encoded(rgb, "JPEG", progressive=True, subsampling=0),
         "jpeg grey": encoded(grey, "JPEG", comment=b"c" * 300),
@@ -112,7 +112,7 @@ def seeds() -> Mapping[str, bytes]:
         "heif": encoded(rgb, "HEIF", **extras),
         "heif clear": encoded(clear, "HEIF"),
     }
-    return found | {f"other {number}": data for number, data in enumerate(_OTHERS)}
+    return files | {f"other {number}": data for number, data in enumerate(_OTHERS)}
 
 
 def file(number: int) -> tuple[str, bytes]:
@@ -363,8 +363,8 @@ def request(number: int, host: str = "127.0.0.1") -> tuple[str, bytes]:
     more, wire = framing(draw, body)
     lines = "".join(f"{key}: {value}\r\n" for key, value in {**head, **more}.items())
     first = f"{method} {route} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
-    what = ", ".join((route, shape.__name__.strip("_"), framing.__name__.strip("_"), name))
-    return what, (first + lines + "\r\n").encode("latin-1", "replace") + wire
+    description = ", ".join((route, shape.__name__.strip("_"), framing.__name__.strip("_"), name))
+    return description, (first + lines + "\r\n").encode("latin-1", "replace") + wire
 
 
 Body = tuple[str, bytes]  # content type, bytes

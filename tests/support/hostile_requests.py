@@ -38,8 +38,8 @@ def send(url: str, wire: bytes, seconds: float = 60) -> HttpAnswer | None:
             pass
     while received.startswith(b"HTTP/1.1 100 "):  # go on, and the answer follows
         received = received.partition(b"\r\n\r\n")[2]
-    head, found, body = received.partition(b"\r\n\r\n")
-    if found and b"chunked" in head.lower():  # a heat map's lines
+    head, separator, body = received.partition(b"\r\n\r\n")
+    if separator and b"chunked" in head.lower():  # a heat map's lines
         return HttpAnswer(int(head.split()[1]), {}, body)
     return whole(received)
 
@@ -54,26 +54,26 @@ def outcome(url: str, number: int, known: list[KnownPhoto]) -> tuple[str, str]:
     """What became of a hostile request, and what it was."""
     if number % HONEST_EVERY == 0:
         return honest(url, known[number % len(known)], f"honest-{number}"), "honest"
-    what, wire = hostile.request(number)
+    description, wire = hostile.request(number)
     answer = send(url, wire)
     if answer is None:
-        return "no answer", what
+        return "no answer", description
     if answer.status == HTTPStatus.NOT_IMPLEMENTED and b"Unsupported transfer coding" in answer.body:
-        return "501", what  # what HTTP asks for
+        return "501", description  # what HTTP asks for
     if answer.status >= 500:
-        return f"{answer.status}: {answer.body[:200]!r}", what
+        return f"{answer.status}: {answer.body[:200]!r}", description
     named = answer.headers.get("x-request-id")
     if named not in (None, f"fuzz-{number}") and len(named) != 32:  # 32: made by the app
-        return f"WRONG ID {named}", what
-    return str(answer.status), what
+        return f"WRONG ID {named}", description
+    return str(answer.status), description
 
 
 def attack(url: str, numbers: range) -> tuple[Counter[str], dict[str, str]]:
     """Send all of these, several at a time; the counts, and an example of each."""
     known = learn(url, SYSTEM.examples(6, 11, (200, 150)))
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda number: outcome(url, number, known), numbers))
-    return Counter(result for result, _ in found), dict(found)
+        outcomes = list(pool.map(lambda number: outcome(url, number, known), numbers))
+    return Counter(result for result, _ in outcomes), dict(outcomes)
 
 
 def bad(results: Counter[str]) -> dict[str, int]:

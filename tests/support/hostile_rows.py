@@ -40,18 +40,18 @@ class RowsClient:
         return client.infer(MODEL, [tensor]).as_numpy("PROBABILITIES")
 
     def honest(self, number: int) -> str:
-        which = number % len(self._photos)
-        answer = self.ask([self._photos[which]])[0]
-        right = np.abs(answer - self._known[which]).max() < SAME
-        return "answered rightly" if right else f"WRONG answer to photo {which}"
+        photo = number % len(self._photos)
+        answer = self.ask([self._photos[photo]])[0]
+        right = np.abs(answer - self._known[photo]).max() < SAME
+        return "answered rightly" if right else f"WRONG answer to photo {photo}"
 
     def hostile(self, number: int) -> str:
         draw = random.Random(f"row {number}")
         blobs = [hostile.file(draw.randrange(1 << 30))[1] for _ in range(draw.choice((1, 1, 1, 2, 5)))]
-        place = draw.randrange(len(blobs) + 1)
-        which = number % len(self._photos)
+        index = draw.randrange(len(blobs) + 1)
+        photo = number % len(self._photos)
         try:
-            answers = self.ask([*blobs[:place], self._photos[which], *blobs[place:]])
+            answers = self.ask([*blobs[:index], self._photos[photo], *blobs[index:]])
         except InferenceServerException as exc:
             # A row that is no picture fails its own request, with its place and a reason.
             status, message = str(exc.status()), str(exc.message())
@@ -60,7 +60,7 @@ class RowsClient:
                 if status == "400" and "INPUT_IMAGE row" in message
                 else f"{status}: {message}"[:300]
             )
-        right = np.abs(answers[place] - self._known[which]).max() < SAME
+        right = np.abs(answers[index] - self._known[photo]).max() < SAME
         fine = answers.shape == (len(blobs) + 1, 11) and np.isfinite(answers).all() and right
         return "answered" if fine else "WRONG answer to the photo among hostile rows"
 

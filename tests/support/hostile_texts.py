@@ -26,5 +26,5 @@ def hostile_text(draw: random.Random) -> str:
     length = draw.choice(_LENGTHS) if draw.random() < 0.98 else draw.randint(1900, 2100)
     if draw.random() < 0.5:
         return "".join(draw.choice(draw.choice(kinds)) for _ in range(length))
-    each = max(1, length // len(kinds)) if length else 0
-    return "".join(draw.choice(kind) * draw.randint(0, each) for kind in kinds)
+    length_per_kind = max(1, length // len(kinds)) if length else 0
+    return "".join(draw.choice(kind) * draw.randint(0, length_per_kind) for kind in kinds)

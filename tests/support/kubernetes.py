@@ -57,8 +57,8 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
 
 
 def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    (found,) = (each for each in of_kind(manifests, kind) if each["metadata"]["name"] == name)
-    return found
+    (only,) = (manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name)
+    return only
 
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
@@ -81,6 +81,6 @@ def server(manifests: list[Manifest], name: str) -> Manifest:
 
 def settings(manifests: list[Manifest]) -> dict[str, str]:
     """What the ConfigMap of that name gives to Triton and the web app."""
-    named = {each["metadata"]["name"]: each["data"] for each in of_kind(manifests, "ConfigMap")}
+    named = {manifest["metadata"]["name"]: manifest["data"] for manifest in of_kind(manifests, "ConfigMap")}
     (values,) = (data for name, data in named.items() if name.startswith("settings-"))
     return dict(values)

@@ -22,8 +22,8 @@ def notebook(name: str, guesses: Guesses, *exercises: str) -> Any:
     """A notebook with its dots replaced, measured in one round; only of these exercises, if any."""
     book, exercise, cells = nbformat.read(NOTEBOOKS / name, as_version=4), "", []
     for cell in book.cells:
-        if found := re.match(r"## (L?\d+|The)", cell.source):
-            exercise = found[1]
+        if heading := re.match(r"## (L?\d+|The)", cell.source):
+            exercise = heading[1]
         if exercise in ("", "The", *exercises) or not exercises:
             cell.source = _PREDICT.sub(lambda line: _filled(line, guesses), cell.source)
             cell.source = cell.source.replace("runs = measure(", "runs = measure(1, ")

@@ -50,9 +50,9 @@ class OnnxLab:
         self, name: str, all_feeds: Sequence[Arrays]
     ) -> list[dict[str, npt.NDArray[Any]] | Exception]:
         """Send all requests before waiting for any; a request that fails gives its error."""
-        asked = [self.client.async_infer(name, _inputs(feeds)) for feeds in all_feeds]
+        requests = [self.client.async_infer(name, _inputs(feeds)) for feeds in all_feeds]
         answers: list[dict[str, npt.NDArray[Any]] | Exception] = []
-        for request in asked:
+        for request in requests:
             try:
                 answers.append(_answer(request.get_result()))
             except triton_http.InferenceServerException as exc:

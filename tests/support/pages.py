@@ -31,8 +31,8 @@ def wait_until(page: Page, condition: Callable[[], object], seconds: float = 60)
 
 
 def violations(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{page.url}: {f['id']}: {[node['target'] for node in f['nodes']]}" for f in found]
+    problems = Axe().run(page).response["violations"]
+    return [f"{page.url}: {f['id']}: {[node['target'] for node in f['nodes']]}" for f in problems]
 
 
 def fits(page: Page) -> bool:

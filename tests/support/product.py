@@ -42,15 +42,15 @@ class Product:
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """All that it runs all the time, by kind; what decodes pictures comes when it is needed."""
-        found: dict[str, list[psutil.Process]] = {TRITON: [], STUBS: [], WEB: []}
+        by_kind: dict[str, list[psutil.Process]] = {TRITON: [], STUBS: [], WEB: []}
         for process in psutil.Process(self.up.process.pid).children(recursive=True):
             try:
                 command = process.cmdline()  # empty for those that are over
             except psutil.Error:  # it ended meanwhile
                 continue
             if command and "gourmet.pictures.decoding_process" not in command:
-                found[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
-        return found
+                by_kind[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
+        return by_kind
 
     def stubs(self, model: str) -> list[psutil.Process]:
         """The processes in which the Python backend runs `model`, one an instance."""
@@ -67,11 +67,11 @@ class Product:
         return master.children()
 
     def counts(self) -> dict[str, int]:
-        return {kind: len(found) for kind, found in self.processes().items()}
+        return {kind: len(processes) for kind, processes in self.processes().items()}
 
     def strays(self) -> list[int]:
         """Processes of it that run on without belonging to it any more."""
-        ours = {process.pid for found in self.processes().values() for process in found}
+        ours = {process.pid for processes in self.processes().values() for process in processes}
         ours.add(self.up.process.pid)
         self.up.ended()  # it learns the names of its folders
         return [pid for pid in self.up.processes() if pid not in ours and psutil.pid_exists(pid)]

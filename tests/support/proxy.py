@@ -63,20 +63,20 @@ class Proxy:
                 far.settimeout(None)
                 with self._lock:
                     self._open |= {near, far}
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         try:
-            while piece := one.recv(_PIECE):
+            while piece := source.recv(_PIECE):
                 time.sleep(self.delay_s)
-                other.sendall(piece)
+                target.sendall(piece)
         except OSError:
             pass
         finally:
             with self._lock:
-                self._open -= {one, other}
-            for connection in (one, other):
+                self._open -= {source, target}
+            for connection in (source, target):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-            one.close()
+            source.close()

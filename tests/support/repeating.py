@@ -27,8 +27,8 @@ class Repeating:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._pool.shutdown()
-        for each in self._running:
-            each.result()
+        for future in self._running:
+            future.result()
 
     def _repeat(self, thread: int) -> None:
         for turn in count():

@@ -48,12 +48,12 @@ class ResourceUse(Repeating):
 
     def growth(self, what: Callable[[Size], float], warm_up: float = 0.1) -> dict[str, tuple[float, float]]:
         """The middle value of the first and of the last third of the time after the warm-up, by kind."""
-        found = {}
+        by_kind = {}
         for kind, sizes in self.sizes.items():
             values = [what(size) for size in sizes[int(len(sizes) * warm_up) :]]
             third = max(1, len(values) // 3)
-            found[kind] = (statistics.median_high(values[:third]), statistics.median_high(values[-third:]))
-        return found
+            by_kind[kind] = (statistics.median_high(values[:third]), statistics.median_high(values[-third:]))
+        return by_kind
 
     def _look(self, *_: int) -> None:
         for kind, processes in self._find().items():

@@ -50,15 +50,15 @@ def save(row: TableRow, folder: Path) -> Path:
 
 def rows(folder: Path) -> list[TableRow]:
     """The rows in a folder, in the order in which they were tried."""
-    found = [TableRow(**json.loads(path.read_text())) for path in folder.glob("*.json")]
-    return sorted(found, key=lambda row: (row.at, row.tried))
+    table_rows = [TableRow(**json.loads(path.read_text())) for path in folder.glob("*.json")]
+    return sorted(table_rows, key=lambda row: (row.at, row.tried))
 
 
-def render(found: Sequence[TableRow]) -> str:
+def render(table_rows: Sequence[TableRow]) -> str:
     """The table, what users see, and what is planned for whatever was not survived, as Markdown."""
-    lines = [*_HEAD, *map(_line, found), "", "What a user sees of it:", ""]
-    lines += [f"- **{row.tried}**: {row.seen}{_figures(row)}" for row in found]
-    if failed := [row for row in found if not row.survived]:
+    lines = [*_HEAD, *map(_line, table_rows), "", "What a user sees of it:", ""]
+    lines += [f"- **{row.tried}**: {row.seen}{_figures(row)}" for row in table_rows]
+    if failed := [row for row in table_rows if not row.survived]:
         lines += ["", "Not survived:", ""]
         lines += [f"- **{row.tried}**: {row.planned or 'no plan yet'}" for row in failed]
     return "\n".join(lines)
@@ -73,8 +73,8 @@ def _line(row: TableRow) -> str:
 
 
 def _counts(by_reason: Mapping[str, int]) -> str:
-    found = sorted(by_reason.items(), key=lambda x: -x[1])
-    parts = [f"{count:,} × {reason}" for reason, count in found if count]
+    counts = sorted(by_reason.items(), key=lambda x: -x[1])
+    parts = [f"{count:,} × {reason}" for reason, count in counts if count]
     return ", ".join(parts) or "0"
 
 

@@ -90,14 +90,14 @@ class TlsDoor:
             self._context.wrap_socket(plain, server_side=True) as near,
             socket.create_connection(self._target, 5) as far,
         ):
-            for each in (near, far):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for connection in (near, far):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while not self._ending.is_set() and not self._hanging_up.is_set():
                 ready = [near] if near.pending() else select.select([near, far], [], [], 0.05)[0]
-                for one, other in ((near, far), (far, near)):
-                    if one in ready:
-                        piece = one.recv(65_536)
+                for source, target in ((near, far), (far, near)):
+                    if source in ready:
+                        piece = source.recv(65_536)
                         if not piece:
                             return
-                        self.asked += piece if one is near else b""
-                        other.sendall(piece)
+                        self.asked += piece if source is near else b""
+                        target.sendall(piece)

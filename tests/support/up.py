@@ -115,12 +115,15 @@ class Up:
         return [pid for pid, command in commands.items() if any(mark in command for mark in marks)]
 
     def triton_pid(self) -> int:
-        (found,) = [
+        (only_pid,) = [
             pid
             for pid, command in self._commands().items()
             if f"--http-port={self.http}" in command and "tritonserver" in command.split()[0]
         ]
-        return found
+        return only_pid
 
     def _commands(self) -> dict[int, str]:
-        return {one.pid: " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])}
+        return {
+            process.pid: " ".join(process.info["cmdline"] or ())
+            for process in psutil.process_iter(["cmdline"])
+        }

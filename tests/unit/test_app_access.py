@@ -155,14 +155,14 @@ def test_a_client_is_the_address_that_the_trusted_proxies_name(
 def test_a_client_is_its_64() -> None:
     """A subscriber of IPv6 has 2 ** 64 addresses."""
     browser = client(rate_limit=Rate(1, 3600))
-    asked = [
+    expected_statuses = [
         ("2001:db8::1", 200),
         ("2001:db8::ffff:1", 429),
         ("2001:db8:0:1::1", 200),
         ("::ffff:192.0.2.1", 200),
         ("192.0.2.1", 429),
     ]
-    for address, status in asked:
+    for address, status in expected_statuses:
         reply = browser.get(MODELS, environ_overrides={"REMOTE_ADDR": address})
         assert reply.status_code == status, address
 
@@ -195,15 +195,15 @@ def test_a_shared_rate_limit_without_redis_installed_refuses_to_start(
     ],
 )
 def test_an_address_that_is_no_redis_is_refused_without_its_password(address: str) -> None:
-    with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as found:
+    with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as error:
         Settings.from_env({"RATE_LIMIT": "2/h", "RATE_LIMIT_STORAGE": address})
-    assert "a-password" not in str(found.value)
+    assert "a-password" not in str(error.value)
 
 
 def test_a_redis_port_that_is_not_a_number_is_refused_without_the_password() -> None:
-    with pytest.raises(SettingsError, match="RATE_LIMIT_STORAGE is not usable") as found:
+    with pytest.raises(SettingsError, match="RATE_LIMIT_STORAGE is not usable") as error:
         client(rate_limit=Rate(2, 3600), rate_limit_storage="redis://:a-password")
-    assert "a-password" not in str(found.value)
+    assert "a-password" not in str(error.value)
 
 
 # Hosts and other sites
@@ -248,11 +248,11 @@ def test_unless_origins_are_set_other_sites_get_nothing() -> None:
 
 def test_pages_of_the_origins_that_are_set_may_ask() -> None:
     browser = client(cors_origins=("https://a.example", "http://b.example:81"), api_keys=KEYS)
-    asked = browser.options(CLASSIFY, headers=PREFLIGHT)
-    assert asked.status_code == 200
-    assert asked.headers["Access-Control-Allow-Origin"] == "https://a.example"
-    assert "POST" in asked.headers["Access-Control-Allow-Methods"]
-    assert "X-API-Key" in asked.headers["Access-Control-Allow-Headers"]
+    preflight = browser.options(CLASSIFY, headers=PREFLIGHT)
+    assert preflight.status_code == 200
+    assert preflight.headers["Access-Control-Allow-Origin"] == "https://a.example"
+    assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
+    assert "X-API-Key" in preflight.headers["Access-Control-Allow-Headers"]
     reply = browser.get(MODELS, headers={**ORIGIN, "X-API-Key": KEYS[0]})
     assert reply.headers["Access-Control-Allow-Origin"] == "https://a.example"
     assert "Access-Control-Allow-Credentials" not in reply.headers

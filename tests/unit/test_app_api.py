@@ -137,11 +137,11 @@ def test_a_million_values_are_refused_before_any_is_made(value: bytes) -> None:
     body = b'{"images": [' + value + (b"," + value) * 1_000_000 + b"]}"
     tracemalloc.start()
     reply = client().post(CLASSIFY, data=body, content_type="application/json")
-    most = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert code(reply) == (413, "too_many_photos")
     assert "at most 16 photos" in reply.get_json()["error"]["message"]
-    assert most < len(body) + 8_000_000
+    assert peak < len(body) + 8_000_000
 
 
 def test_as_many_photos_as_allowed_are_taken_as_data_urls() -> None:
@@ -275,23 +275,23 @@ def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
-    asked, go_on = threading.Event(), threading.Event()
+    probed, go_on = threading.Event(), threading.Event()
 
     class Stuck(FakeClassifier):
         def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
             if self.asked and system == "food11":  # others are asked for the same probe
-                asked.set()
+                probed.set()
                 go_on.wait(10)
             return super().loaded(system, deadline)
 
     app = client(Stuck()).application
     assert app.test_client().get("/readyz").status_code == 200
-    one = threading.Thread(target=lambda: app.test_client().get("/readyz"))
-    one.start()
-    assert asked.wait(10)
+    waiting = threading.Thread(target=lambda: app.test_client().get("/readyz"))
+    waiting.start()
+    assert probed.wait(10)
     assert app.test_client().get("/readyz").status_code == 200
     go_on.set()
-    one.join(10)
+    waiting.join(10)
 
 
 @pytest.mark.parametrize(

@@ -56,17 +56,19 @@ NAMES = ("IMAGE", "PROMPT", "MAX_TOKENS", "BEAMS")
 
 def script(infer: bytes = b"", **parameters: str) -> dict[str, bytes]:
     """A Triton with `captioner` alone, whose config says these."""
-    said = {name: {"string_value": value} for name, value in {"system": "captioner", **parameters}.items()}
+    config_parameters = {
+        name: {"string_value": value} for name, value in {"system": "captioner", **parameters}.items()
+    }
     about = {
         "name": "captioner",
         "versions": ["1"],
         "inputs": [tensor(name, "BYTES") for name in NAMES],
-        "outputs": [{**each, "shape": [-1, 1]} for each in ANSWER],
+        "outputs": [{**output, "shape": [-1, 1]} for output in ANSWER],
     }
     answer = {"model_name": "captioner", "model_version": "1", "outputs": ANSWER}
     return {
         "/captioner": http(about),
-        "/captioner/config": http({"max_batch_size": 8, "parameters": said}),
+        "/captioner/config": http({"max_batch_size": 8, "parameters": config_parameters}),
         "/captioner/infer": infer or http(answer),
         "/stats": http({"model_stats": [{"name": "captioner", "version": "1", "inference_stats": COUNTS}]}),
         "/captioner/ready": http({}),
@@ -231,14 +233,14 @@ def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_g
 
 def test_the_document_has_its_options_and_the_page_its_examples(browser: FlaskClient) -> None:
     parameters = browser.get("/api/v1/openapi.json").json["paths"][CAPTION]["post"]["parameters"]
-    allowed = {each["name"]: each["schema"] for each in parameters if "name" in each}
+    allowed = {entry["name"]: entry["schema"] for entry in parameters if "name" in entry}
     assert allowed.keys() == {"prompt", *SYSTEM.options, "stream"}
-    for name, (least, most, _) in SYSTEM.options.items():
-        for number in range(most + 2):
+    for name, (minimum, maximum, _) in SYSTEM.options.items():
+        for number in range(maximum + 2):
             is_allowed = str(number) in allowed[name].get("enum", ()) or bool(
                 re.search(allowed[name].get("pattern", "^$"), str(number))
             )
-            assert is_allowed is (least <= number <= most), (name, number)
+            assert is_allowed is (minimum <= number <= maximum), (name, number)
     page = browser.get("/api/docs").text
     assert "A sentence about each of these photos" in page
     assert "$API/caption?stream=1" in page

@@ -73,16 +73,16 @@ def test_times_are_those_of_warm_models() -> None:
 
 def test_times_are_medians_of_several_turns_with_their_spread() -> None:
     """One answer of each was told, of a model that swung from 10 to 216 ms."""
-    asked = Comparing(disturbed_at=7)
-    told = compared(asked, **JSON).get_json()
-    assert asked.asked == [*"abc"] * 6
-    for row in told["results"]:
-        least, most = row["spread_ms"]
-        assert least <= row["timings_ms"]["total"] <= most
+    models = Comparing(disturbed_at=7)
+    body = compared(models, **JSON).get_json()
+    assert models.asked == [*"abc"] * 6
+    for row in body["results"]:
+        shortest, longest = row["spread_ms"]
+        assert shortest <= row["timings_ms"]["total"] <= longest
         assert row["timings_ms"]["total"] < 1000 * COLD_S / 2
-        assert (most >= 1000 * COLD_S) == (row["model"]["name"] == "a")
-    assert "one network in several forms" in told["note"]
-    assert "5 in all" in told["note"]
+        assert (longest >= 1000 * COLD_S) == (row["model"]["name"] == "a")
+    assert "one network in several forms" in body["note"]
+    assert "5 in all" in body["note"]
 
 
 def test_a_comparison_counts_as_the_answers_it_asks_for_and_slow_models_have_fewer_turns(
@@ -265,7 +265,7 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
         pixels = np.full((224, 224, 3), number, np.uint8)
         with ThreadPoolExecutor(16) as pool:
             kept = [pool.submit(keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)]
-        assert [each.exception() for each in kept] == [None] * 16
+        assert [future.exception() for future in kept] == [None] * 16
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 20
 
 

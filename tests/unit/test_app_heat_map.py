@@ -68,20 +68,20 @@ def lines(reply: Any) -> list[Any]:
 
 def test_the_answer_is_how_far_it_is_and_two_maps_as_the_document_says() -> None:
     browser = client()
-    told = lines(send(browser))
-    maps = [line for line in told if line["kind"] == "map"]
+    events = lines(send(browser))
+    maps = [line for line in events if line["kind"] == "map"]
     assert [(line["grid"], line["final"]) for line in maps] == [(7, False), (14, True)]
-    assert told[-1] is maps[-1]
+    assert events[-1] is maps[-1]
     assert (maps[0]["label"], maps[0]["class_id"], maps[0]["probability"]) == ("Egg", 3, pytest.approx(0.8))
     assert maps[0]["model"] == {"name": "food_classifier", "version": "3"}
-    assert [line["done"] for line in told if line["kind"] == "progress"][-1] == 245
+    assert [line["done"] for line in events if line["kind"] == "progress"][-1] == 245
     # The fake looks at the middle alone.
     falls = np.array(maps[0]["falls"])
     assert falls[3, 3] == pytest.approx(0.8)
     assert np.count_nonzero(falls) == 1
     made = browser.get("/api/v1/openapi.json").get_json()
     schema = made["paths"][EXPLAIN]["post"]["responses"]["200"]["content"][LINES]["schema"]
-    for line in told:
+    for line in events:
         jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(line)
 
 

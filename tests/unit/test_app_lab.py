@@ -106,10 +106,10 @@ def test_the_lab_shows_the_load_of_the_machine_and_the_configs_where_known(
         "GPU 0: 100% busy, 20.0 of 80.0 GB of memory in use",
         "GPU 1: 50% busy",
     ]
-    said = "1 instance on the CPU; batches of up to 8 rows; no dynamic batching"
-    assert body["configs"] == {"m": said}
+    summary = "1 instance on the CPU; batches of up to 8 rows; no dynamic batching"
+    assert body["configs"] == {"m": summary}
     page = browser.get("/lab").text
-    assert f"<dd>{said}</dd>" in page
+    assert f"<dd>{summary}</dd>" in page
     assert "<span>GPU 1: 50% busy</span>" in page
     assert browser.get("/lab/sample").data[:2] == b"\xff\xd8"
     for nowhere in ("", "http://127.0.0.1:1/metrics"):

@@ -60,7 +60,7 @@ def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
         assert app.test_client().get("/healthz").status_code == 200
         assert app.test_client().get("/").status_code == 200
         classifier.may_answer.set()
-        assert {each.result().status_code for each in taken} == {200}
+        assert {future.result().status_code for future in taken} == {200}
     assert refused.status_code == 503
     assert refused.json["error"]["code"] == "overloaded"
     assert int(refused.headers["Retry-After"]) >= 1
@@ -69,7 +69,7 @@ def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
     after = app.test_client().get("/metrics").text
     assert 'web_refusals_total{at="line"} 1.0' in after
     assert 'web_photos_in_flight{stage="work"} 0.0' in after
-    waited = [each.result().json["timings_ms"].get("wait", 0) for each in taken]
+    waited = [future.result().json["timings_ms"].get("wait", 0) for future in taken]
     assert min(waited) == 0 < max(waited)
     assert post(app).status_code == 200
 
@@ -91,7 +91,7 @@ def test_a_client_that_fills_its_half_of_the_queue_leaves_the_rest_to_others() -
         assert [ask(named).status_code for named in ("192.0.2.9", "6.6.6.6, 192.0.2.9")] == [503, 503]
         taken.append(pool.submit(ask, "192.0.2.9, 192.0.2.8"))
         classifier.may_answer.set()
-        assert {each.result().status_code for each in taken} == {200}
+        assert {future.result().status_code for future in taken} == {200}
 
 
 def test_a_request_that_waited_too_long_gets_503_with_retry_after() -> None:

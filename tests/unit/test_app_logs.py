@@ -65,12 +65,12 @@ def test_a_request_is_one_line_with_what_helps_to_find_it(lines: LoggedLines) ->
 
 
 def test_the_photos_name_keys_and_the_query_stay_out(lines: LoggedLines) -> None:
-    asked = client(api_keys=(SECRET,))
+    browser = client(api_keys=(SECRET,))
     headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}
-    asked.post(
+    browser.post(
         "/api/v1/classify?model=grandmothers", data=form(name="grandmothers-birthday.jpg"), headers=headers
     )
-    asked.post("/api/v1/classify", headers={"X-API-Key": f"wrong-{SECRET}"}, data=form())
+    browser.post("/api/v1/classify", headers={"X-API-Key": f"wrong-{SECRET}"}, data=form())
     assert len(lines.requests()) == 2
     for word in (SECRET, "grandmothers", "127.0.0.1"):
         assert word not in "".join(lines.texts)
@@ -96,9 +96,9 @@ def test_a_client_cannot_inject_a_line_into_the_log(lines: LoggedLines) -> None:
 
 
 def test_probes_are_logged_only_when_they_fail(lines: LoggedLines) -> None:
-    asked = client()
+    browser = client()
     for path in ("/healthz", "/readyz", "/metrics"):
-        assert asked.get(path).status_code == 200
+        assert browser.get(path).status_code == 200
     assert lines.requests() == []
 
 

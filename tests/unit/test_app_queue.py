@@ -105,7 +105,7 @@ def test_a_request_that_gave_up_leaves_no_gap() -> None:
 
 
 def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
-    queue, at_work, most = FairQueue(3), [0], [0]
+    queue, at_work, max_at_work = FairQueue(3), [0], [0]
     lock = threading.Lock()
 
     def work(number: int) -> None:
@@ -113,11 +113,11 @@ def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
             with queue.place(str(number % 4), never):
                 with lock:
                     at_work[0] += 1
-                    most[0] = max(most[0], at_work[0])
+                    max_at_work[0] = max(max_at_work[0], at_work[0])
                 with lock:
                     at_work[0] -= 1
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    assert most[0] <= 3
+    assert max_at_work[0] <= 3
     assert [queue.acquire(ME, never) for _ in range(3)] == [0.0] * 3

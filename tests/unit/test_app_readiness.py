@@ -113,18 +113,18 @@ def flowers(request: pytest.FixtureRequest, systems_folder: Path, tmp_path: Path
 @pytest.fixture
 def url(listen: Listen) -> str:
     """Of a Triton that serves flowers and the first system's model, both of tensors."""
-    asked = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
+    statistics = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
     names = {"food_classifier": ("food11", 11), "flowers": ("flowers", 2)}
-    script = {"/models/stats": http({"model_stats": [{"name": name, **asked} for name in names]})}
+    script = {"/models/stats": http({"model_stats": [{"name": name, **statistics} for name in names]})}
     for name, (system, labels) in names.items():
-        given = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
+        image = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
         output = {"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, labels]}
         script |= {
             f"/{name}/infer": answered([0.0] * (labels - 1) + [1.0]),
             f"/{name}/config": http({"parameters": {"system": {"string_value": system}}}),
             f"/{name}/ready": http({}),
             f"/models/{name}": http(
-                {"name": name, "versions": ["1"], "inputs": [given], "outputs": [output]}
+                {"name": name, "versions": ["1"], "inputs": [image], "outputs": [output]}
             ),
         }
     return listen(script).url

@@ -50,8 +50,8 @@ def model(name: str, system: str, scores: int, **parameters: str) -> dict[str, b
         "inputs": [{"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]}],
         "outputs": [{"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, scores]}],
     }
-    told = {"system": system, **parameters}
-    config = {"parameters": {key: {"string_value": value} for key, value in told.items()}}
+    config_parameters = {"system": system, **parameters}
+    config = {"parameters": {key: {"string_value": value} for key, value in config_parameters.items()}}
     return {
         f"/{name}/infer": answered([0.0] * (scores - 1) + [1.0]),
         f"/{name}/config": http(config),
@@ -61,8 +61,8 @@ def model(name: str, system: str, scores: int, **parameters: str) -> dict[str, b
 
 
 def stats(*names: str) -> dict[str, bytes]:
-    asked = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
-    return {"/models/stats": http({"model_stats": [{"name": name, **asked} for name in names]})}
+    statistics = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
+    return {"/models/stats": http({"model_stats": [{"name": name, **statistics} for name in names]})}
 
 
 @pytest.fixture(autouse=True)
@@ -180,9 +180,9 @@ def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_n
 def two_versions(listen: Listen) -> Listener:
     """Of a Triton whose flowers serve in the versions 9 and 10, which answer differently."""
     known = model("flowers", "flowers", 3, labels=json.dumps(LABELS))
-    of_old = {f"/flowers/versions/9/{what}": known[f"/flowers/{what}"] for what in ("config", "ready")}
+    of_old = {f"/flowers/versions/9/{route}": known[f"/flowers/{route}"] for route in ("config", "ready")}
     about = json.loads(known["/models/flowers"].partition(b"\r\n\r\n")[2]) | {"versions": ["10", "9"]}
-    both = http({"model_stats": [{"name": "flowers", "version": each} for each in ("9", "10")]})
+    both = http({"model_stats": [{"name": "flowers", "version": version} for version in ("9", "10")]})
     return listen(
         {"/flowers/versions/9/infer": answered([1.0, 0.0, 0.0], "9"), "/flowers/versions/9": http(about)}
         | of_old
@@ -212,8 +212,8 @@ def test_a_version_is_asked_by_a_parameter_or_by_name_and_version(
 ) -> None:
     (browser,) = client(two_versions, food11="flowers")
     reply = browser.post(f"/api/v1/classify?{query}", data=form() | fields)
-    (found,) = reply.get_json()["results"]
-    assert (found["label"], found["model"]) == (answer[0], {"name": "flowers", "version": answer[1]})
+    (result,) = reply.get_json()["results"]
+    assert (result["label"], result["model"]) == (answer[0], {"name": "flowers", "version": answer[1]})
     reply = browser.post(f"/predict?{query}", data=form() | fields, headers=JSON)
     assert (reply.get_json()["label"], reply.get_json()["model"]["version"]) == answer
 
@@ -247,7 +247,7 @@ def test_a_version_that_does_not_serve_is_an_unknown_model(
 def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions: Listener) -> None:
     (browser,) = client(two_versions)
     listed = browser.get("/api/v1/models?system=flowers").get_json()["models"]
-    assert [(each["name"], each["version"]) for each in listed] == [("flowers", "10"), ("flowers", "9")]
+    assert [(entry["name"], entry["version"]) for entry in listed] == [("flowers", "10"), ("flowers", "9")]
     page = browser.get("/classify/flowers", headers=PAGE).text
     assert re.findall(r'<option value="(flowers[^"]*)"', page) == ["flowers", "flowers/9"]
     rows = browser.post("/compare?system=flowers", data=form(), headers=JSON).get_json()["results"]
@@ -262,7 +262,7 @@ def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> No
     def ask(model: str) -> int:
         return browser.post(f"/api/v1/classify?model={model}", data=form()).status_code
 
-    assert [ask(each) for each in ("flowers", "flowers/9", "flowers/8")] == [200, 200, 404]
+    assert [ask(name) for name in ("flowers", "flowers/9", "flowers/8")] == [200, 200, 404]
     two_versions.script["/flowers/infer"] = http({"error": "not today"}, "500 Internal Server Error")
     assert ask("flowers") == 502
     two_versions.script["/flowers/infer"] = http({"error": "not these"}, "400 Bad Request")
@@ -316,7 +316,7 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     app.extensions["metrics"] = metrics = Metrics([many])
     with app.app_context():
         for at in range(1000):
-            probabilities = tuple(0.9 * (each == at) for each in range(1000))
+            probabilities = tuple(0.9 * (index == at) for index in range(1000))
             count(Prediction(many, labels, probabilities, "m", "1"), {"total": 1.0})
     text = metrics.text().decode()
     counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)

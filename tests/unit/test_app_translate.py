@@ -75,9 +75,10 @@ def test_the_document_has_the_limits(browser: FlaskClient) -> None:
     ]
     assert (shape["texts"]["maxItems"], shape["text"]["maxLength"]) == (MOST_TEXTS, MOST_CHARACTERS)
     options = {
-        name: (each["minimum"], each["maximum"]) for name, each in shape["options"]["properties"].items()
+        name: (option["minimum"], option["maximum"])
+        for name, option in shape["options"]["properties"].items()
     }
-    assert options == {name: (least, most) for name, (least, most, _) in TRANSLATOR.options.items()}
+    assert options == {name: (minimum, maximum) for name, (minimum, maximum, _) in TRANSLATOR.options.items()}
 
 
 def test_the_translation_page_works_without_a_script_and_without_a_model(
@@ -132,18 +133,18 @@ def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> No
     """The page without a script, and the verb, dropped what unstreamed JSON said."""
     url = listen(_STARTING).url
     browser = create_app(Settings(triton_url=url)).test_client()
-    asked = {"text": "Да, в 1869 году.", "model": "translator"}
-    (told,) = browser.post(TRANSLATE, json=asked).json["translations"]
-    said = told["warning"]
-    assert said == "not in the translation as written: 1869"
-    done = browser.post(TRANSLATE, json={**asked, "stream": True}).text.partition("event: done")[2]
-    assert f'"warning":"{said}"' in done
-    assert browser.post("/api/v1/generate", json=asked).json["warning"] == said
-    page = browser.post("/translate", data={"text": asked["text"]}).text
-    assert re.search(rf'id="doubt" role="status"><strong>Careful:</strong> <span>{said}', page)
-    verb = CliRunner().invoke(translate, [asked["text"], "--url", url])
+    body = {"text": "Да, в 1869 году.", "model": "translator"}
+    (translation,) = browser.post(TRANSLATE, json=body).json["translations"]
+    warning = translation["warning"]
+    assert warning == "not in the translation as written: 1869"
+    done = browser.post(TRANSLATE, json={**body, "stream": True}).text.partition("event: done")[2]
+    assert f'"warning":"{warning}"' in done
+    assert browser.post("/api/v1/generate", json=body).json["warning"] == warning
+    page = browser.post("/translate", data={"text": body["text"]}).text
+    assert re.search(rf'id="doubt" role="status"><strong>Careful:</strong> <span>{warning}', page)
+    verb = CliRunner().invoke(translate, [body["text"], "--url", url])
     assert (verb.exit_code, verb.stdout) == (0, "Yes.\n")
-    assert verb.stderr == f"Warning: text 1: {said}\n"
+    assert verb.stderr == f"Warning: text 1: {warning}\n"
     fine = browser.post("/translate", data={"text": "Да."}).text
     assert 'id="doubt" role="status" hidden' in fine
 
@@ -153,10 +154,10 @@ def _scored(threshold: str, translation: str, sentences: str) -> dict[str, bytes
     outputs = [{**output} for output in _ANSWER["outputs"]]  # type: ignore[attr-defined]
     outputs[0]["data"] = [translation]
     outputs.append({"name": "SENTENCES", "datatype": "BYTES", "shape": [1, 1], "data": [sentences]})
-    said = {"system": {"string_value": "translator"}, "threshold": {"string_value": threshold}}
+    parameters = {"system": {"string_value": "translator"}, "threshold": {"string_value": threshold}}
     return {
         **_STARTING,
-        "/translator/config": http({"max_batch_size": 32, "parameters": said}),
+        "/translator/config": http({"max_batch_size": 32, "parameters": parameters}),
         "/translator/infer": http({**_ANSWER, "outputs": outputs}),
     }
 
@@ -167,21 +168,21 @@ def test_a_rough_guess_is_the_same_on_page_stream_api_and_verb(
     """Of several sentences each says whether it is one."""
     url = listen(_scored("-0.5", "Yes. <i>Nix</i>.", "[[0, 4, -0.1], [5, 16, -0.9]]")).url
     browser = create_app(Settings(triton_url=url)).test_client()
-    asked = {"text": "Да. Нет.", "model": "translator"}
-    (told,) = browser.post(TRANSLATE, json=asked).json["translations"]
-    assert told["sure"] is False
+    body = {"text": "Да. Нет.", "model": "translator"}
+    (translation,) = browser.post(TRANSLATE, json=body).json["translations"]
+    assert translation["sure"] is False
     sentences = [
         {"text": "Yes.", "score": -0.1, "sure": True},
         {"text": "<i>Nix</i>.", "score": -0.9, "sure": False},
     ]
-    assert told["sentences"] == sentences
-    done = browser.post(TRANSLATE, json={**asked, "stream": True}).text.partition("event: done")[2]
+    assert translation["sentences"] == sentences
+    done = browser.post(TRANSLATE, json={**body, "stream": True}).text.partition("event: done")[2]
     assert '"sure":false,"sentences":[{"text":"Yes.","score":-0.1,"sure":true}' in done
-    assert browser.post("/api/v1/generate", json=asked).json["sentences"] == sentences
-    page = browser.post("/translate", data={"text": asked["text"]}).text
+    assert browser.post("/api/v1/generate", json=body).json["sentences"] == sentences
+    page = browser.post("/translate", data={"text": body["text"]}).text
     assert "Yes. <mark>&lt;i&gt;Nix&lt;/i&gt;.</mark></output>" in page
     assert "<strong>Rough guess:</strong> <span>the model is not sure of what is underlined" in page
-    verb = CliRunner().invoke(translate, [asked["text"], "--url", url])
+    verb = CliRunner().invoke(translate, [body["text"], "--url", url])
     assert verb.stderr == "Warning: 1 of 1 are rough guesses: text 1\n"
 
 
@@ -199,9 +200,9 @@ def test_a_text_is_sure_where_its_score_is_high_enough_and_nothing_about_it_is_d
 ) -> None:
     triton = listen(_scored(threshold, "Yes.", "[[0, 4, -0.1]]"))
     browser = create_app(Settings(triton_url=triton.url)).test_client()
-    (told,) = browser.post(TRANSLATE, json={"text": text, "model": "translator"}).json["translations"]
-    assert told.get("sure") is sure
-    assert "sentences" not in told
+    (translation,) = browser.post(TRANSLATE, json={"text": text, "model": "translator"}).json["translations"]
+    assert translation.get("sure") is sure
+    assert "sentences" not in translation
     page = browser.post("/translate", data={"text": text}).text
     assert words in page
     assert "<mark>" not in page  # where all is a guess, the line above says so
@@ -236,8 +237,8 @@ def test_the_translation_page_describes_its_network_and_its_examples(browser: Fl
 
 def _error(reply: TestResponse) -> dict[str, str]:
     """The error of a call, or of its only photo."""
-    found: dict[str, str] = (reply.json if "error" in reply.json else reply.json["results"][0])["error"]
-    return found
+    error: dict[str, str] = (reply.json if "error" in reply.json else reply.json["results"][0])["error"]
+    return error
 
 
 @pytest.mark.parametrize("expected", [(), ("translator", "translator_stream", "food_classifier_onnx")])

@@ -55,8 +55,8 @@ def points(**rates: tuple[float, ...]) -> scenario.Points:
     ],
 )
 def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, begins: str) -> None:
-    found = scenarios.load("food").read(points(**{"ONNX": STEADY, "ONNX scaled": rates}))[-1]
-    assert (found.seen, found.says[: len(begins)]) == (seen, begins)
+    claim = scenarios.load("food").read(points(**{"ONNX": STEADY, "ONNX scaled": rates}))[-1]
+    assert (claim.seen, claim.says[: len(begins)]) == (seen, begins)
 
 
 def test_undecided_allows_both_only_where_the_interval_holds_one() -> None:
@@ -125,13 +125,13 @@ def test_delays_that_change_nothing_are_the_same_within_noise(
 def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
     chosen = scenarios.load(name)
     assert chosen.name == name
-    there = [replace(a_point(arm.name, STEADY), load=load) for arm in chosen.arms for load in arm.loads]
-    said = chosen.read(scenario.Points(there))
+    measured = [replace(a_point(arm.name, STEADY), load=load) for arm in chosen.arms for load in arm.loads]
+    claims = chosen.read(scenario.Points(measured))
     expects_nothing = name == "foundation"
-    assert expects_nothing or any(each.seen is False for each in said)
+    assert expects_nothing or any(claim.seen is False for claim in claims)
     missing = chosen.read(scenario.Points([]))
-    assert {each.seen for each in missing} == (set() if expects_nothing else {None})
-    assert all(each.says.startswith("Not measured: ") for each in missing)
+    assert {claim.seen for claim in missing} == (set() if expects_nothing else {None})
+    assert all(claim.says.startswith("Not measured: ") for claim in missing)
     assert chosen.goals(scenario.Points([])) == []
 
 

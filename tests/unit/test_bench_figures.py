@@ -106,8 +106,8 @@ def test_what_triton_counted_between_two_looks() -> None:
             "inference_stats": {**times, "compute_infer": infer, "success": success},
             "batch_stats": [{"batch_size": 4, "compute_infer": infer}],
         }
-        (found,) = by_version({"model_stats": [model]})
-        return found
+        (counts,) = by_version({"model_stats": [model]})
+        return counts
 
     got = counted(30).since(counted(10))
     assert (got.rows, got.requests) == (80, 40)

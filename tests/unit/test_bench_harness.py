@@ -79,15 +79,15 @@ def looped(port: int) -> BenchWindow:
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
-    found = looped(port)
-    answers, errors = len(found.latencies_ms), sum(found.errors.values())
+    measured = looped(port)
+    answers, errors = len(measured.latencies_ms), sum(measured.errors.values())
     assert answers > 10
     assert 0.05 < errors / (answers + errors) < 0.4, "errors are counted and never averaged in"
-    assert list(found.errors) == ["HTTP 503: right"]
-    assert found.seconds >= 0.6
-    assert found.per_s == pytest.approx(answers / found.seconds)
-    assert found.cpu_ms["server"] > 0
-    assert found.memory_mib["server"] > 1
+    assert list(measured.errors) == ["HTTP 503: right"]
+    assert measured.seconds >= 0.6
+    assert measured.per_s == pytest.approx(answers / measured.seconds)
+    assert measured.cpu_ms["server"] > 0
+    assert measured.memory_mib["server"] > 1
 
 
 def test_a_server_that_answers_nothing_has_no_speed() -> None:
@@ -125,7 +125,7 @@ def test_contenders_take_turns_and_a_stopped_run_goes_on_where_it_was(tmp_path: 
     both = [contender("a", calls), contender("b", calls)]
     outcome = run(both, 2, lambda *_: None, tmp_path, {"weights": 1})
     assert calls == ["a", "b", "a", "b"]
-    assert [(each.turn, each.load.arm, each.load.level) for each in outcome.windows] == [
+    assert [(measured.turn, measured.load.arm, measured.load.level) for measured in outcome.windows] == [
         (turn, arm, level) for turn in (0, 1) for arm in "ab" for level in (1, 8)
     ]
     again = run([*both, contender("c", calls)], 2, lambda *_: None, tmp_path, {"weights": 1})
@@ -138,7 +138,9 @@ def test_contenders_take_turns_and_a_stopped_run_goes_on_where_it_was(tmp_path: 
 def test_the_quietest_of_three_windows_counts() -> None:
     foreign = [0.5, 0.3, 0.4, 0.05]
     outcome = run([contender("a", [], foreign)], 1, lambda *_: None)
-    assert [each.foreign_cores for each in outcome.windows] == [0.5, 0.3], "a run of two may repeat none"
+    assert [measured.foreign_cores for measured in outcome.windows] == [0.5, 0.3], (
+        "a run of two may repeat none"
+    )
     foreign = [0.5, 0.3, 0.05, *[0.0] * 9]
     outcome = run([contender(arm, [], foreign) for arm in "abcdef"], 1, lambda *_: None)
     assert outcome.windows[0].foreign_cores == 0.05
@@ -156,14 +158,16 @@ def test_who_does_not_start_is_left_out_with_the_reason() -> None:
 
     outcome = run([Contender("x", [LOAD], start), contender("a", [])], 2, lambda *_: None)
     assert outcome.left_out == {"x": "a server ended with status 1; its last lines: no port"}
-    assert {each.load.arm for each in outcome.windows} == {"a"}
+    assert {measured.load.arm for measured in outcome.windows} == {"a"}
     with pytest.raises(DidNotStart), start():
         pass
 
 
 def test_goals_are_ratios_turn_by_turn_against_whichever_was_best() -> None:
     rates = {"ours": (90, 90), "one": (80, 60), "other": (60, 100)}
-    windows = [window(arm, each[turn], turn=turn) for turn in (0, 1) for arm, each in rates.items()]
+    windows = [
+        window(arm, rates_of_arm[turn], turn=turn) for turn in (0, 1) for arm, rates_of_arm in rates.items()
+    ]
     ours, *others = rows_of(windows)
     (goal,) = ratio_goal("ours ÷ the best", ours, others, 1.0)
     assert goal.per_turn == pytest.approx((90 / 80, 0.9))

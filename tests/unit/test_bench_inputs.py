@@ -16,8 +16,10 @@ from gourmet.systems import registry
 
 
 def info(system: str = "", dims: tuple[int, ...] = (3,), datatype: str = "FP32") -> ModelInfo:
-    given, answered = TensorSpec("x", datatype, (-1, *dims)), TensorSpec("y", "FP32", (-1, 2))
-    return ModelInfo("m", (given,), (answered,), {"system": system} if system else {}, max_batch_size=8)
+    input_spec, output_spec = TensorSpec("x", datatype, (-1, *dims)), TensorSpec("y", "FP32", (-1, 2))
+    return ModelInfo(
+        "m", (input_spec,), (output_spec,), {"system": system} if system else {}, max_batch_size=8
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def run(path: Path | None, *arguments: object, labels: str = "a,b,c") -> Result:
         fixed = ["new", "flowers", "--labels", labels, "--to", tmp_path / "models"]
         weights = ["--weights", path] if path else []
-        return CliRunner().invoke(main, [str(each) for each in (*fixed, *weights, *arguments)])
+        return CliRunner().invoke(main, [str(argument) for argument in (*fixed, *weights, *arguments)])
 
     return run
 
@@ -62,10 +62,10 @@ def served(tmp_path: Path) -> tuple[PictureClassifier, npt.NDArray[np.float32]]:
     path = tmp_path / "models" / "flowers_onnx"
     config = read_config(path)
     session = onnxruntime.InferenceSession(path / "1" / "model.onnx")
-    given = system.encode(system.sample(), system.datatypes[0])
+    tensor = system.encode(system.sample(), system.datatypes[0])
     dims = list(config.input[0].dims)
-    assert list(given.shape) == (dims if not config.max_batch_size else [1, *dims])
-    (scores,) = session.run(["y"], {"x": given})
+    assert list(tensor.shape) == (dims if not config.max_batch_size else [1, *dims])
+    (scores,) = session.run(["y"], {"x": tensor})
     assert system.describe_answer({"y": scores}, ModelInfo("m", (), ())).startswith("the sample is ")
     return system, np.asarray(scores, np.float32)
 
@@ -124,17 +124,17 @@ def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path:
     weights, outside = theirs / "w.data", tmp_path / "w.data"
     model = onnx.load(path, load_external_data=False)
     (tensor,) = model.graph.initializer
-    place = next(entry for entry in tensor.external_data if entry.key == "location")
+    location = next(entry for entry in tensor.external_data if entry.key == "location")
     reason = "is not in its folder"
     if how in ("above", "absolute", "a link"):
         weights.rename(outside)
-        place.value = {"above": "../w.data", "absolute": str(outside), "a link": "w.data"}[how]
+        location.value = {"above": "../w.data", "absolute": str(outside), "a link": "w.data"}[how]
         if how == "a link":
             weights.symlink_to(outside)
     elif how == "not there":
         weights.unlink()
     elif how == "its folder":
-        place.value = "."
+        location.value = "."
     else:
         os.truncate(weights, 8)
         reason = "are cut short, or of another"

@@ -88,7 +88,7 @@ def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, 
 
 def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path) -> None:
     own = load(find(str(checkpoint))).network.state_dict()
-    positions = {name: each + 1.0 for name, each in own.items() if "embed_positions" in name}
+    positions = {name: weights + 1.0 for name, weights in own.items() if "embed_positions" in name}
     file = checkpoint / "model.safetensors"
     save_file(load_file(file) | positions, file)
     loaded = load(file).network.state_dict()
@@ -103,8 +103,8 @@ def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
     same: int, texts: int, passed: bool
 ) -> None:
     right = [[1, 2]] * texts
-    found = [[1, 2]] * same + [[1, 3]] * (texts - same)
-    check, _ = served.agreement(Letters(), found, right, fp32=True, what="sentences", compared=2)
+    tokens = [[1, 2]] * same + [[1, 3]] * (texts - same)
+    check, _ = served.agreement(Letters(), tokens, right, fp32=True, what="sentences", compared=2)
     assert check.passed == passed
     assert check.measured == f"{same} of {texts} sentences"
 
@@ -122,9 +122,9 @@ def test_answers_of_the_longest_length_are_equal_up_to_the_end_that_is_forced() 
     longest = list(range(MAX_TOKENS))
     forced, wrong = (
         served.agreement(
-            Letters(), [found], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1
+            Letters(), [tokens], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1
         )[0]
-        for found in (longest, [*longest[:-2], 7])
+        for tokens in (longest, [*longest[:-2], 7])
     )
     assert forced.passed
     assert not wrong.passed
@@ -166,8 +166,8 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_its_name(kind: str, 
     words = ["deploy", "translator", "--to", str(tmp_path / "models"), "--checkpoint", str(tmp_path)]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
-    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of Marian's architecture are served"
-    assert said in " ".join(done.output.split())
+    reason = f"{tmp_path} holds {OTHERS[kind]}: only translators of Marian's architecture are served"
+    assert reason in " ".join(done.output.split())
     weights = tmp_path / "model.safetensors"
     network: nn.Module = DigitsNetwork()
     save_file(network.state_dict(), weights)

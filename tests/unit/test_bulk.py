@@ -82,8 +82,8 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
     (tmp_path / "list.txt").write_bytes(b"one.jpg\n\n  two words.jpg \n" + os.fsencode("zw\udcf6lf.jpg"))
     lines = io.BytesIO((tmp_path / "list.txt").read_bytes())
     monkeypatch.setattr(bulk_inputs.sys, "stdin", SimpleNamespace(buffer=lines))
-    given = (str(tmp_path / "in"), str(tmp_path / "list.txt"), str(tmp_path / "in/3.webp"))
-    result = Inputs(given, {".jpg", ".png", ".webp"})
+    arguments = (str(tmp_path / "in"), str(tmp_path / "list.txt"), str(tmp_path / "in/3.webp"))
+    result = Inputs(arguments, {".jpg", ".png", ".webp"})
     listed = ["one.jpg", "two words.jpg", "zw\udcf6lf.jpg"]
     below = [str(tmp_path / "in" / name) for name in ("3.webp", "a/9.jpg", "b/1.PNG", "b/2.jpg")]
     assert list(result) == list(result) == [*below, *listed, str(tmp_path / "in/3.webp")]
@@ -118,12 +118,12 @@ def test_an_invalid_list_of_files_is_refused_with_its_line(tmp_path: Path) -> No
 def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> None:
     names = (os.fsdecode(b"zw\xf6lf.jpg"), *(f"{number}.jpg" for number in range(1, 40)))
     (tmp_path / "list").write_bytes(os.fsencode("\n".join(names)))
-    inputs, asked = Inputs((str(tmp_path / "list"),), {".jpg"}), list[list[str]]()
+    inputs, batches = Inputs((str(tmp_path / "list"),), {".jpg"}), list[list[str]]()
 
     class FailsAt20(Asked):
         def rows(self, names: Sequence[str]) -> list[Row]:
-            asked.append(list(names))
-            if "20.jpg" in names and len(asked) < 15:
+            batches.append(list(names))
+            if "20.jpg" in names and len(batches) < 15:
                 raise GourmetError("the server went away")
             return super().rows(names)
 
@@ -134,12 +134,12 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
     assert 0 < kept <= 20
     with journal.path.open("ab") as file:  # what a crash cuts off is asked again
         file.write(b'{"path": "20.j')
-    asked[:] = [[]] * 20
+    batches[:] = [[]] * 20
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         assert journal.rows == kept
         run(inputs, journal, FailsAt20(), HowMany(3, 4), none)
         assert [each["path"] for each in journal] == ["zw\ufffdlf.jpg", *names[1:]]
-    assert sum(map(len, asked)) == 40 - kept
+    assert sum(map(len, batches)) == 40 - kept
 
 
 def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: 
 def full_disk() -> Iterator[Callable[[int], object]]:
     """Have no file of this process grow beyond so many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    yield lambda max_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
@@ -190,8 +190,8 @@ def made(folder: Path) -> Iterator[None]:
     """A table of forty photos, one in a request."""
     for number in range(40):
         (folder / f"{number}.jpg").touch()
-    inputs, said = Inputs((str(folder),), {".jpg"}), {"doing": "", "none_there": ""}
-    with table_of(inputs, Asked(), HowMany(1, 1), folder / "out.csv", plan=PLAN, **said):
+    inputs, messages = Inputs((str(folder),), {".jpg"}), {"doing": "", "none_there": ""}
+    with table_of(inputs, Asked(), HowMany(1, 1), folder / "out.csv", plan=PLAN, **messages):
         yield
 
 

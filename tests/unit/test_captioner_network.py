@@ -29,10 +29,10 @@ MOST = 20
 
 @pytest.fixture(scope="module", params=[pytest.param("blip", marks=pytest.mark.slow), "grid"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CaptionerCheckpoint:
-    found: CaptionerCheckpoint = small_captioner.checkpoint(
+    checkpoint: CaptionerCheckpoint = small_captioner.checkpoint(
         tmp_path_factory.mktemp(request.param), request.param
     )
-    return found
+    return checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +69,17 @@ def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
     opened: CaptionerCheckpoint, pictures: Pixels
 ) -> None:
     served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
-    found = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
-    for rows in found.values():
+    rows_by_beams = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
+    for rows in rows_by_beams.values():
         Loop(served.engine, start=network.start, end=network.end, max_rows=4).complete(rows)
-    assert [row.tokens for row in found[1]] == eager(opened, pictures, [])
-    for row in found[3]:
+    assert [row.tokens for row in rows_by_beams[1]] == eager(opened, pictures, [])
+    for row in rows_by_beams[3]:
         alone = Row(row.source, MOST, beams=3)
         search(served.engine, alone, start=network.start, end=network.end)
         assert (row.tokens, row.score, row.others) == (alone.tokens, alone.score, alone.others)
-    worth = {beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in found.items()}
+    worth = {
+        beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in rows_by_beams.items()
+    }
     assert sum(worth[3]) >= sum(worth[1])
 
 
@@ -96,10 +98,10 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
     public = blip.BlipForConditionalGeneration(shape).eval()
     public.load_state_dict(opened.network.state_dict())
     prompt = opened.tokenizer.encode(PROMPT)
-    asked = torch.tensor([[opened.network.start, *prompt, opened.network.end]] * 3)
+    prompts = torch.tensor([[opened.network.start, *prompt, opened.network.end]] * 3)
     answers = public.generate(
         pixel_values=opened.network.normalised(torch.from_numpy(pictures)),
-        input_ids=asked,
+        input_ids=prompts,
         max_new_tokens=MOST,
         suppress_tokens=opened.network.never,
     ).tolist()

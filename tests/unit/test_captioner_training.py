@@ -181,8 +181,8 @@ def test_cider_is_that_of_pycocoevalcap() -> None:
         ],
     ]
     lines = ["A dog runs in the snow.", "a boy jumps into the pool", "a bicycle stands beside a wall"]
-    found = [Cider(people).score(photo, text) for photo, text in enumerate(lines)]
-    assert found == pytest.approx([2.4045661026986402, 2.551209196091642, 1.7062363851528577])
+    scores = [Cider(people).score(photo, text) for photo, text in enumerate(lines)]
+    assert scores == pytest.approx([2.4045661026986402, 2.551209196091642, 1.7062363851528577])
     assert scored_words(people[2][0])[:3] == ["a", "man", "'s"]
     assert Cider(people).score(0, "") == 0.0
 

@@ -22,16 +22,18 @@ def test_enough_of_those_above_the_threshold_are_near_also_by_the_lower_end_of_t
     assert part.least >= PRECISION
     assert part.near > part.least
     # One that is lower has too few.
-    below = [each.is_near for each in FALLING if each.score >= result.threshold - 0.05]
+    below = [answer.is_near for answer in FALLING if answer.score >= result.threshold - 0.05]
     assert sum(below) / len(below) < part.near
-    bare = chosen([each.score for each in FALLING], [each.is_near for each in FALLING], PRECISION, errors=0)
+    bare = chosen(
+        [answer.score for answer in FALLING], [answer.is_near for answer in FALLING], PRECISION, errors=0
+    )
     assert bare < result.threshold
 
 
 def test_a_handful_of_right_answers_and_a_score_that_says_nothing_make_none_sure() -> None:
     assert chosen([-0.1] * 10, [True] * 10, PRECISION) == NEVER
     assert chosen([-0.1, -0.2], [True, True], PRECISION, errors=0) == -0.2
-    blind = [judged(-place / 1000, place % 2 == 0) for place in range(1000)]
+    blind = [judged(-rank / 1000, rank % 2 == 0) for rank in range(1000)]
     result = certainty("v", {"v": blind})
     assert (result.threshold, result.parts["v"].sure) == (NEVER, 0.0)
     assert "no answer will be sure" in next(result.lines())
@@ -48,9 +50,9 @@ def test_an_answer_with_a_warning_is_neither_sure_nor_chosen_by() -> None:
 def test_a_model_without_a_threshold_says_nothing_and_one_with_it_goes_by_the_worst_sentence() -> None:
     sentences = [ScoredSentence(0, 1, -0.1), ScoredSentence(2, 3, -0.9)]
     answer = GeneratedText("a b", 4, -0.4, sentences=sentences)
-    said = ModelInfo("m", (), (), {"threshold": "-0.5"})
+    model = ModelInfo("m", (), (), {"threshold": "-0.5"})
     assert ModelInfo("m", (), ()).is_sure(answer) is None
-    assert said.is_sure(answer) is False
-    assert said.is_sure(GeneratedText("a b", 4, -0.4)) is True
-    assert said.is_sure(GeneratedText("a b", 4, -0.4, warning="a number is missing")) is False
-    assert said.is_sure(GeneratedText("a b")) is None
+    assert model.is_sure(answer) is False
+    assert model.is_sure(GeneratedText("a b", 4, -0.4)) is True
+    assert model.is_sure(GeneratedText("a b", 4, -0.4, warning="a number is missing")) is False
+    assert model.is_sure(GeneratedText("a b")) is None

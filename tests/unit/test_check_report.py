@@ -60,14 +60,14 @@ def report(got: PictureAnswers, of: CheckedPictures | None = None, **more: objec
 
 
 def test_quality_of_the_answers_by_hand() -> None:
-    found = report(answers()).quality
-    assert found is not None
-    assert found.accuracy.top1 == 3 / 4
-    assert found.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
-    assert found.at_threshold is not None
-    assert found.at_threshold.coverage == 2 / 4
-    assert found.at_threshold.accuracy == 1.0
-    assert calibration_error(found.bins) == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
+    quality = report(answers()).quality
+    assert quality is not None
+    assert quality.accuracy.top1 == 3 / 4
+    assert quality.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert quality.at_threshold is not None
+    assert quality.at_threshold.coverage == 2 / 4
+    assert quality.at_threshold.accuracy == 1.0
+    assert calibration_error(quality.bins) == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
@@ -105,16 +105,16 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
     theirs[2] = [0.1, 0.6, 0.3]
-    found = agreement(answers(), theirs, pictures(), LABELS, "w")
-    assert found.different == 1
-    assert found.largest_difference == pytest.approx(0.2)
-    assert [each["name"] for each in found.worst[:2]] == ["p1", "p2"]
-    assert (found.worst[0]["served"], found.worst[0]["other"]) == ("a", "b")
-    assert found.top1 == 4 / 4
+    compared = agreement(answers(), theirs, pictures(), LABELS, "w")
+    assert compared.different == 1
+    assert compared.largest_difference == pytest.approx(0.2)
+    assert [entry["name"] for entry in compared.worst[:2]] == ["p1", "p2"]
+    assert (compared.worst[0]["served"], compared.worst[0]["other"]) == ("a", "b")
+    assert compared.top1 == 4 / 4
     got = answers()
     got.probabilities[0] = np.nan
-    found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, "w")
-    assert (found.pictures, found.different) == (3, 0), "a row without an answer is not compared"
+    compared = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, "w")
+    assert (compared.pictures, compared.different) == (3, 0), "a row without an answer is not compared"
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:

@@ -122,14 +122,14 @@ def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
     certificates: Certificates, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
-    asked = []
+    spoke_http2 = []
     for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
         monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
         with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
             with Triton(f"grpcs://{door.place}", 5.0, 1.0) as triton, pytest.raises(TritonUnreachable):
                 triton.check_live()  # what is behind the door knows no gRPC
-            asked.append(b"HTTP/2" in door.asked)
-    assert asked == [True, False, False]
+            spoke_http2.append(b"HTTP/2" in door.asked)
+    assert spoke_http2 == [True, False, False]
 
 
 def test_a_server_that_wants_a_client_s_certificate_gets_the_one_that_was_named(

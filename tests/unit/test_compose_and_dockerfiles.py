@@ -175,7 +175,7 @@ def test_what_an_image_installs_is_all_that_it_imports(dockerfile: str, modules:
 def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -> None:
     defaults = dict(argument.partition("=")[::2] for argument in instructions(path, "ARG"))
     for image in instructions(path, "FROM"):
-        name = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], image.split()[0])
+        name = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], image.split()[0])
         assert re.search(r":\d+\.\d+", name), f"{path.name} starts from {name}"
     assert instructions(path, "USER")[-1] == "1000:1000"
 
@@ -207,7 +207,7 @@ def test_what_a_user_made_is_mounted_read_only_where_the_images_look_for_it() ->
         "flask": {"systems"},
     }.items():
         mounts = set(SERVICES[name]["volumes"])
-        assert {OWN[each] for each in wanted} == mounts & set(OWN.values()), name
+        assert {OWN[variable] for variable in wanted} == mounts & set(OWN.values()), name
     for path in DOCKERFILES:
         assert "GOURMET_HOME=/gourmet" in instructions(path, "ENV")[-1].split(), path.name
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
@@ -254,8 +254,8 @@ def default_of(text: str) -> str:
 
 
 def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
-    given = SERVICES["flask"]["environment"].items()
-    environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in given}
+    variables = SERVICES["flask"]["environment"].items()
+    environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in variables}
     settings = Settings.from_env(environment)
     assert settings.trusted_hosts == ("flask",), "the name by which Prometheus asks"
     assert settings.triton_url == "triton:8000"

@@ -60,10 +60,10 @@ def test_the_summary_says_nothing_of_batches_where_there_are_none() -> None:
 
 
 def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> None:
-    there = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
+    policy = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
     for change in (Change(delay_us=1), Change(instances=2)):
-        assert changed(config(**there), change)["dynamic_batching"]["default_queue_policy"]
-    assert changed(config(**there), VARIANTS["dynamic-batching"])["dynamic_batching"].keys() == {
+        assert changed(config(**policy), change)["dynamic_batching"]["default_queue_policy"]
+    assert changed(config(**policy), VARIANTS["dynamic-batching"])["dynamic_batching"].keys() == {
         "max_queue_delay_microseconds"
     }
 

@@ -42,9 +42,9 @@ def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:
     }
     for name, outputs in forms.items():
         model = ModelInfo(name, (), (), {"subject_threshold": "0.5"})
-        told = contract.SYSTEM.relevance(outputs, model)
-        assert told is not None
-        np.testing.assert_allclose(told, food[:, 0], rtol=1e-4, err_msg=name)
+        relevance = contract.SYSTEM.relevance(outputs, model)
+        assert relevance is not None
+        np.testing.assert_allclose(relevance, food[:, 0], rtol=1e-4, err_msg=name)
         np.testing.assert_allclose(contract.SYSTEM.read(outputs), shares, rtol=1e-4, err_msg=name)
         assert contract.SYSTEM.relevance(outputs, ModelInfo(name, (), ())) is None, "which does not tell"
 

@@ -18,11 +18,11 @@ TEXT = "\n".join(path.read_text() for path in TESTS.rglob("*.py") if path != Pat
 
 def verbs() -> list[str]:
     """Of groups their verbs, such as `bench run`."""
-    found = []
+    names = []
     for name in main.list_commands(None):  # type: ignore[arg-type]
         command = main.get_command(None, name)  # type: ignore[arg-type]
-        found += [f"{name} {each}" for each in getattr(command, "commands", {})] or [name]
-    return found
+        names += [f"{name} {verb}" for verb in getattr(command, "commands", {})] or [name]
+    return names
 
 
 def patterns() -> dict[str, str]:

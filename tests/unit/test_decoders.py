@@ -145,17 +145,17 @@ def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others() -> 
         slow = [pool.submit(code, "sleeps", "me") for _ in range(6)]
         eventually(lambda: processes() != [], 2)
         assert [code("honest", "you") for _ in range(5)] == ["pixels"] * 5
-        assert not all(each.done() for each in slow)
+        assert not all(future.done() for future in slow)
         # Two had places, one of them a process too; when that gave up, so had the other.
-        assert Counter(each.result() for each in slow) == {"too_slow": 1, "busy": 5}
+        assert Counter(future.result() for future in slow) == {"too_slow": 1, "busy": 5}
 
 
 def test_the_same_pixels_come_back_as_without_another_process() -> None:
     photo = io.BytesIO()
     Image.effect_noise((90, 60), 80).convert("RGB").save(photo, "TIFF")
-    found, body = decode.answer({"task": "square", "size": SIZE}, photo.getvalue())
+    head, body = decode.answer({"task": "square", "size": SIZE}, photo.getvalue())
     assert decode.square_pixels(photo.getvalue(), SIZE).tobytes() == body
-    assert found == {"height": SIZE, "width": SIZE}
+    assert head == {"height": SIZE, "width": SIZE}
     assert decode.whole_pixels(photo.getvalue(), 30).shape == (20, 30, 3)
 
 

@@ -41,14 +41,14 @@ def network() -> torch.nn.Module:
     """Small, of weights as training keeps them, so large that answers are long and easily led astray."""
     config = Config(width=64, heads=4, encoder_layers=2, feed_forward=64)
     vocabulary: Any = SimpleNamespace(size=WORDS, pad=PAD, end=END)
-    found = build({**shape_of(config, vocabulary), "max_position_embeddings": 128})
+    model = build({**shape_of(config, vocabulary), "max_position_embeddings": 128})
     torch.manual_seed(2)
-    for weights in found.parameters():
+    for weights in model.parameters():
         if weights.requires_grad and weights.dim() > 1:
             torch.nn.init.normal_(weights, 0, 0.4)
     with torch.no_grad():
-        found.final_logits_bias[0, END] = 4.5
-    return rounded(found).eval()
+        model.final_logits_bias[0, END] = 4.5
+    return rounded(model).eval()
 
 
 def opened(network: torch.nn.Module, folder: Path) -> Engine:
@@ -79,10 +79,10 @@ class Decoded:
         self.rows: list[Row] = []
 
     def ask(self, sources: Sequence[Sequence[int]], max_tokens: int = MAX_TOKENS) -> list[Row]:
-        asked = [Row(source, max_tokens, on_tokens=self._on_tokens) for source in sources]
-        self.rows += asked
-        self.room.submit(asked)
-        return asked
+        rows = [Row(source, max_tokens, on_tokens=self._on_tokens) for source in sources]
+        self.rows += rows
+        self.room.submit(rows)
+        return rows
 
     def wait(self) -> list[Row]:
         for _ in self.rows:
@@ -123,15 +123,15 @@ def in_both_forms(
 
 
 def in_eight_bits(network: torch.nn.Module, sources: list[list[int]]) -> torch.nn.Module:
-    found: torch.nn.Module = quantized(network, lambda network: generated(network, sources))
-    return found
+    model: torch.nn.Module = quantized(network, lambda network: generated(network, sources))
+    return model
 
 
 def generated(network: torch.nn.Module, sources: list[list[int]]) -> list[list[int]]:
     """What transformers' own loop answers."""
     rows = padded(sources, PAD)
     with torch.inference_mode():
-        found: torch.Tensor = network.generate(  # type: ignore[operator]
+        tokens: torch.Tensor = network.generate(  # type: ignore[operator]
             input_ids=rows,
             attention_mask=(rows != PAD).long(),
             num_beams=1,
@@ -139,17 +139,17 @@ def generated(network: torch.nn.Module, sources: list[list[int]]) -> list[list[i
             max_new_tokens=MAX_TOKENS,
             bad_words_ids=[[PAD]],
         )
-    return found.tolist()  # type: ignore[no-any-return]
+    return tokens.tolist()  # type: ignore[no-any-return]
 
 
 def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
-    found: Answers = []
+    answers: Answers = []
     for source in sources:
         with Decoded(engine) as decoded:
             decoded.ask([source])
             (row,) = decoded.wait()
-            found.append((tuple(row.tokens), row.score))
-    return found
+            answers.append((tuple(row.tokens), row.score))
+    return answers
 
 
 def test_greedy_tokens_are_those_of_transformers(
@@ -158,8 +158,8 @@ def test_greedy_tokens_are_those_of_transformers(
     engine, alone = in_both_forms
     wanted = generated(form, sources)
     ends = (right[1:].index(END) + 1 if END in right[1:] else len(right) for right in wanted)
-    right = [each[1:end] for each, end in zip(wanted, ends, strict=True)]
-    same = sum(list(tokens) == each for (tokens, _), each in zip(alone, right, strict=True))
+    right = [expected[1:end] for expected, end in zip(wanted, ends, strict=True)]
+    same = sum(list(tokens) == expected for (tokens, _), expected in zip(alone, right, strict=True))
     # A last digit may decide how eight bits round, and from then on all is another.
     assert same >= len(right) * (1.0 if engine.min_rows > 1 else 0.9)
     assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
@@ -180,11 +180,11 @@ def test_tokens_do_not_depend_on_the_other_rows(
     pauses = random.Random(data.draw(st.integers(0, 1000)))
     with Decoded(engine, data.draw(st.sampled_from([5, 6, 11, 40]))) as decoded:
         for first, last in zip([0, *cuts], [*cuts, len(sources)], strict=True):
-            decoded.ask([sources[place] for place in order[first:last]])
+            decoded.ask([sources[index] for index in order[first:last]])
             time.sleep(pauses.choice([0, 0, 0.001, 0.004]))
         result = decoded.wait()
-    for place, row in zip(order, result, strict=True):
-        assert (tuple(row.tokens), row.score) == alone[place]
+    for index, row in zip(order, result, strict=True):
+        assert (tuple(row.tokens), row.score) == alone[index]
 
 
 @pytest.mark.parametrize("continuous", [True, False])
@@ -234,12 +234,12 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
     better = 0
     four = [Row(source, MAX_TOKENS, beams=4) for source in sources]
     Loop(engine, start=PAD, end=END, max_rows=8).complete(four)
-    for source, found, (tokens, score) in zip(sources, four, alone, strict=True):
-        one = Row(source, MAX_TOKENS, beams=1)
-        search(engine, one, start=PAD, end=END)
-        assert tuple(one.tokens) == tokens
-        assert np.isclose(one.score, score, atol=1e-3)
-        worth = [each.score / (len(each.tokens) + 1) for each in (one, found)]
+    for source, best, (tokens, score) in zip(sources, four, alone, strict=True):
+        greedy = Row(source, MAX_TOKENS, beams=1)
+        search(engine, greedy, start=PAD, end=END)
+        assert tuple(greedy.tokens) == tokens
+        assert np.isclose(greedy.score, score, atol=1e-3)
+        worth = [row.score / (len(row.tokens) + 1) for row in (greedy, best)]
         better += worth[1] > worth[0]
     assert better > len(sources) / 10
 
@@ -250,19 +250,19 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
     """Words, score and what else it found, bit for bit, beside other searches and greedy rows, and these
     what they have alone."""
     engine, greedy = in_both_forms
-    right, found = (
+    right, mixed = (
         [Row(source, MAX_TOKENS, beams=2 + n % 3) for n, source in enumerate(sources)] for _ in "ab"
     )
     for row in right:
         search(engine, row, start=PAD, end=END)
     assert len({tuple(row.tokens) for row in right}) > 15
     beside = [Row(source, MAX_TOKENS) for source in sources]
-    among = [*found, *beside]
+    among = [*mixed, *beside]
     random.Random(5).shuffle(among)
     Loop(engine, start=PAD, end=END, max_rows=11).complete(among)
-    for one, other in zip(found, right, strict=True):
-        assert (one.tokens, one.others, one.finished) == (other.tokens, other.others, other.finished)
-        assert one.score == other.score
+    for one, expected in zip(mixed, right, strict=True):
+        assert (one.tokens, one.others, one.finished) == (expected.tokens, expected.others, expected.finished)
+        assert one.score == expected.score
     assert [(tuple(row.tokens), row.score) for row in beside] == greedy
 
 
@@ -294,7 +294,7 @@ def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_th
     (together,) = run(["found"], {"rows": rows.numpy()})
     with torch.inference_mode():
         np.testing.assert_allclose(together, part(rows).numpy(), rtol=1e-5, atol=1e-5)
-    alone = [run(["found"], {"rows": rows[place : place + 1].numpy()})[0] for place in range(len(rows))]
+    alone = [run(["found"], {"rows": rows[index : index + 1].numpy()})[0] for index in range(len(rows))]
     assert (np.concatenate(alone) == together).all()
 
 

@@ -71,12 +71,12 @@ def test_a_network_becomes_a_model_that_answers_as_it_does(
     assert config.backend == backend
     assert config.platform == {"pytorch": "pytorch_libtorch", "onnxruntime": "onnxruntime_onnx"}[backend]
     kind = "TYPE_FP16" if half else "TYPE_FP32"
-    (given,), (answer,) = config.input, config.output
+    (image,), (answer,) = config.input, config.output
     kinds = config.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
-    assert (given.name, list(given.dims)) == ("input__0", [3, 224, 224])
+    assert (image.name, list(image.dims)) == ("input__0", [3, 224, 224])
     assert (answer.name, list(answer.dims)) == ("output__0", [1000])
-    assert {given.data_type, answer.data_type} == {kinds.values_by_name[kind].number}
-    assert given.format == given.FORMAT_NCHW
+    assert {image.data_type, answer.data_type} == {kinds.values_by_name[kind].number}
+    assert image.format == image.FORMAT_NCHW
     manifest = json.loads((model / "1" / "manifest.json").read_text())
     assert manifest["training"] == {"weights": "none: initialised at random from seed 0"}
     assert "initialised at random from seed 0" in done.output
@@ -265,9 +265,9 @@ def test_a_bad_checkpoint_is_refused_and_the_model_stays(
     deployer: Deployer, tmp_path: Path, name: str, spoil: Callable[[Path], None], says: str
 ) -> None:
     spoil(tmp_path / name)
-    there = tmp_path / "models" / "model" / "1"
-    there.mkdir(parents=True)
-    (there / "manifest.json").write_text('{"deployer": "onnx", "file": "model.onnx"}')
+    version = tmp_path / "models" / "model" / "1"
+    version.mkdir(parents=True)
+    (version / "manifest.json").write_text('{"deployer": "onnx", "file": "model.onnx"}')
     before = files(tmp_path / "models")
     done = deployer("--onnx", network=("--config", NORMED, "--checkpoint", tmp_path / name))
     assert done.exit_code == 1

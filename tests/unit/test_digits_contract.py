@@ -49,8 +49,8 @@ def test_the_margin_around_a_digit_does_not_matter(sent: bytes, plain: bytes, mo
 
 @pytest.mark.parametrize(("ink", "paper"), [(0, 255), (255, 0), (40, 190), (200, 120)])
 def test_ink_is_what_differs_from_the_border_whichever_is_lighter(ink: int, paper: int) -> None:
-    given = contract.SYSTEM.pixels(drawn_digits.png(4, ink=ink, paper=paper))
-    np.testing.assert_allclose(given, contract.SYSTEM.pixels(drawn_digits.png(4)), atol=2)
+    pixels = contract.SYSTEM.pixels(drawn_digits.png(4, ink=ink, paper=paper))
+    np.testing.assert_allclose(pixels, contract.SYSTEM.pixels(drawn_digits.png(4)), atol=2)
 
 
 def test_ink_on_a_transparent_canvas_is_dark_ink_on_white() -> None:

@@ -29,8 +29,8 @@ def network() -> onnxruntime.InferenceSession:
 
 def read(network: onnxruntime.InferenceSession, pictures: list[bytes]) -> list[int]:
     tensors = np.concatenate([contract.SYSTEM.encode(picture, "FP32") for picture in pictures])
-    found: list[int] = network.run(None, {"input": tensors})[0].argmax(axis=1).tolist()
-    return found
+    digits: list[int] = network.run(None, {"input": tensors})[0].argmax(axis=1).tolist()
+    return digits
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_a_small_digit_in_a_corner_is_read(network: onnxruntime.InferenceSession
     assert read(network, pictures) == [digit for digit in range(10) for _ in corners]
 
 
-def beside(one: int, other: int, gap: int) -> bytes:
+def beside(left: int, right: int, gap: int) -> bytes:
     """Two digits of 112 pixels, with so many pixels between them."""
     inks = [
         np.asarray(Image.open(io.BytesIO(drawn_digits.png(digit, scale=0.5, at=(0.2, 0.2), brush=0.05))))
-        for digit in (one, other)
+        for digit in (left, right)
     ]
     marks = [ink[:, np.flatnonzero(ink.any(axis=0))] for ink in inks]
     picture = np.pad(np.hstack([marks[0], np.zeros((280, gap), np.uint8), marks[1]]), ((0, 0), (20, 20)))
@@ -69,10 +69,10 @@ def beside(one: int, other: int, gap: int) -> bytes:
 
 @pytest.mark.parametrize("gap", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_two_digits_are_one_too_many(gap: int) -> None:
-    for one in range(10):
-        for other in range(10):
+    for left in range(10):
+        for right in range(10):
             with pytest.raises(PictureError, match="there are several digits") as raised:
-                contract.SYSTEM.pixels(beside(one, other, gap))
+                contract.SYSTEM.pixels(beside(left, right, gap))
             assert raised.value.code == "several_digits"
 
 

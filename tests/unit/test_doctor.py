@@ -29,8 +29,8 @@ def said(check: str, subject: Examined, level: str) -> str:
     """The only line of that level of one check, as a run through all of them would say it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor, "CHECKS", {check: CHECKS[check]})
-        (found,) = [finding for _, finding in examine(subject) if finding.level == level]
-    return str(found)
+        (only,) = [finding for _, finding in examine(subject) if finding.level == level]
+    return str(only)
 
 
 def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callable[[str, str], None]) -> None:

@@ -145,13 +145,13 @@ def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: 
     runs(stack())
     config = http({"name": "digits", "backend": "python", "max_batch_size": 1})
     index = http([{"name": "digits", "version": "1", "state": "READY"}])
-    there = listen({"/config": config, "/index": index, "/load": http({})})
-    done = asked("config", "digits", "--reset", "--url", there.url)
+    remote = listen({"/config": config, "/index": index, "/load": http({})})
+    done = asked("config", "digits", "--reset", "--url", remote.url)
     assert "name that with --repository" in done.output, done.output
     assert done.exit_code == 2
-    assert not [path for path in there.asked if path.endswith("/load")]
-    done = asked("config", "digits", "--reset", "--url", there.url, "--repository", str(repository.DEFAULT))
-    assert [path for path in there.asked if path.endswith("/load")], done.output
+    assert not [path for path in remote.asked if path.endswith("/load")]
+    done = asked("config", "digits", "--reset", "--url", remote.url, "--repository", str(repository.DEFAULT))
+    assert [path for path in remote.asked if path.endswith("/load")], done.output
 
 
 def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_machine(
@@ -159,19 +159,19 @@ def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_mach
 ) -> None:
     """It held the models of the server elsewhere against the folders of this machine's stack."""
     runs(stack())
-    there = listen(
+    remote = listen(
         {
             "/v2": http({"name": "triton", "version": "9"}),
             "/live": http({}),
             "/index": http([{"name": "digits", "version": "0", "state": "READY"}]),
         }
     )
-    done = asked("doctor", "--url", there.url)
+    done = asked("doctor", "--url", remote.url)
     assert {line.split()[1] for line in done.output.splitlines()} == {"server", "served", "answers"}
     assert "is on disk" not in done.output
-    done = asked("doctor", "--url", there.url, "--repository", str(repository.DEFAULT))
+    done = asked("doctor", "--url", remote.url, "--repository", str(repository.DEFAULT))
     assert {"models", "manifests"} <= {line.split()[1] for line in done.output.splitlines()}
-    assert f"gourmet config digits --reset --url {there.url}" in done.output
+    assert f"gourmet config digits --reset --url {remote.url}" in done.output
 
 
 def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
@@ -205,9 +205,9 @@ def test_invalid_numbers_from_a_remote_triton_end_a_verb_with_an_error(
 ) -> None:
     answer = {"TRANSLATION": "yes", "TOKENS": "1", "SCORE": "-1", "SENTENCES": "[[0, 3, -1]]", name: said}
     texts = {"datatype": "BYTES", "shape": [1, 1]}
-    outputs = [{"name": each, **texts, "data": [text]} for each, text in answer.items()]
-    about = [{"name": each, **texts} for each in answer]
-    there = listen(
+    outputs = [{"name": output, **texts, "data": [text]} for output, text in answer.items()]
+    about = [{"name": output, **texts} for output in answer]
+    remote = listen(
         {
             "/config": http({"name": "translator", "backend": "python", "max_batch_size": 1}),
             "/infer": http({"model_name": "translator", "model_version": "1", "outputs": outputs}),
@@ -216,7 +216,7 @@ def test_invalid_numbers_from_a_remote_triton_end_a_verb_with_an_error(
             ),
         }
     )
-    done = asked("translate", "да", "--out", str(tmp_path / "out.jsonl"), "--url", there.url)
+    done = asked("translate", "да", "--out", str(tmp_path / "out.jsonl"), "--url", remote.url)
     assert (done.exit_code, type(done.exception)) == (1, SystemExit), repr(done.exception)
     assert "'translator' does not answer as translators do: " in done.output
 
@@ -230,10 +230,11 @@ def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen:
     text = [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
     config = {"name": "m", "backend": evil, "platform": evil, "parameters": {evil: {"string_value": evil}}}
     outputs = [
-        each | {"shape": [1, 1], "data": [said]} for each, said in zip(names, (evil, "1", "1"), strict=True)
+        output | {"shape": [1, 1], "data": [said]}
+        for output, said in zip(names, (evil, "1", "1"), strict=True)
     ]
     ready = {"name": f"translator{evil}", "version": "1", "state": "READY", "reason": evil}
-    there = listen(
+    remote = listen(
         {
             "/config": http(config),
             "/index": http([ready, ready | {"name": "m"}]),
@@ -243,6 +244,6 @@ def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen:
             "/v2": http({"name": evil, "version": evil, "extensions": []}),
         }
     )
-    done = asked(*verb.split(), "--url", there.url)
+    done = asked(*verb.split(), "--url", remote.url)
     assert not {"\x1b", "\x07"} & set(done.output), done.output
     assert "owned" in done.output

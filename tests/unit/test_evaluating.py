@@ -28,13 +28,13 @@ SCORES = np.eye(4)[[0, 0, 1, 1, 2, 0]] + np.array([0, 0.03, 0.02, 0.01])
 
 
 def test_balanced_accuracy_counts_every_class_alike() -> None:
-    found = accuracy(SCORES, CLASSES, LABELS)
-    assert found.top1 == pytest.approx(3 / 6)
-    assert found.top3 == pytest.approx(5 / 6), "the third photo's class comes last"
-    assert found.balanced == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert [each.label for each in found.classes] == ["a", "b", "c"]
-    assert found.classes[0].precision == pytest.approx(2 / 3)
-    assert found.confusion[0].tolist() == [2, 1, 0, 0]
+    result = accuracy(SCORES, CLASSES, LABELS)
+    assert result.top1 == pytest.approx(3 / 6)
+    assert result.top3 == pytest.approx(5 / 6), "the third photo's class comes last"
+    assert result.balanced == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert [entry.label for entry in result.classes] == ["a", "b", "c"]
+    assert result.classes[0].precision == pytest.approx(2 / 3)
+    assert result.confusion[0].tolist() == [2, 1, 0, 0]
 
 
 def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
@@ -49,9 +49,9 @@ def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("true", [0.5, 2.5])
 def test_the_fitted_temperature_is_the_true_one_and_puts_calibration_right(true: float) -> None:
     logits, classes = sampled(true)
-    found = fit_temperature((logits, classes))
-    assert found == pytest.approx(true, rel=0.06)
-    assert calibration_error(reliability(softmax(logits, found), classes)) < 0.02
+    fitted = fit_temperature((logits, classes))
+    assert fitted == pytest.approx(true, rel=0.06)
+    assert calibration_error(reliability(softmax(logits, fitted), classes)) < 0.02
     if true == 2.5:
         assert calibration_error(reliability(softmax(logits), classes)) > 0.15, "overconfident"
 
@@ -77,9 +77,9 @@ def answered(temperature: float) -> Answered:
 
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    found = evaluate(parts, LABELS, accuracy_goals={"validation": 0.75})
-    assert found.calibration.temperature == pytest.approx(2.0, rel=0.25)
-    numbers = found.as_dict()
+    evaluation = evaluate(parts, LABELS, accuracy_goals={"validation": 0.75})
+    assert evaluation.calibration.temperature == pytest.approx(2.0, rel=0.25)
+    numbers = evaluation.as_dict()
     assert numbers["test"]["photos"] == 400
     assert (
         numbers["validation"]["calibration_error_after"] < numbers["validation"]["calibration_error_before"]
@@ -88,8 +88,8 @@ def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_al
 
 
 def test_the_report_holds_everything_itself() -> None:
-    found = evaluate({"validation": answered(1.0)}, LABELS, accuracy_goals={"validation": 0.75})
-    report = evaluation_page("blobs <1>", found)
+    evaluation = evaluate({"validation": answered(1.0)}, LABELS, accuracy_goals={"validation": 0.75})
+    report = evaluation_page("blobs <1>", evaluation)
     assert "blobs &lt;1&gt;" in report
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
@@ -98,17 +98,17 @@ def test_the_report_holds_everything_itself() -> None:
 
 def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measured_apart() -> None:
     parts = {"validation": answered(1.0), "sharp": answered(4.0)}
-    found = evaluate(parts, LABELS, {"validation": 0.75, "sharp": 0.9})
-    halves = [part.accuracy.photos for part in found.parts.values()]
-    assert list(found.parts) == ["validation", "sharp", "sharp, the half not chosen on"]
+    evaluation = evaluate(parts, LABELS, {"validation": 0.75, "sharp": 0.9})
+    halves = [part.accuracy.photos for part in evaluation.parts.values()]
+    assert list(evaluation.parts) == ["validation", "sharp", "sharp, the half not chosen on"]
     assert halves[:2] == [400, 400]
     assert 150 < halves[2] < 250
-    assert 1.0 < found.calibration.temperature < 4.0, "which suits both"
-    assert found.parts["validation"].at_threshold.accuracy >= 0.75
+    assert 1.0 < evaluation.calibration.temperature < 4.0, "which suits both"
+    assert evaluation.parts["validation"].at_threshold.accuracy >= 0.75
     alone = evaluate(parts, LABELS, {"validation": 0.75})
-    assert found.calibration.threshold > alone.calibration.threshold
-    curve = json.loads(found.calibration.coverage)
-    assert found.calibration.threshold in [threshold for threshold, _, _ in curve]
+    assert evaluation.calibration.threshold > alone.calibration.threshold
+    curve = json.loads(evaluation.calibration.coverage)
+    assert evaluation.calibration.threshold in [threshold for threshold, _, _ in curve]
     assert [answered for _, answered, _ in curve] == sorted((row[1] for row in curve), reverse=True)
 
 
@@ -122,25 +122,25 @@ def test_pictures_of_something_else_are_counted_by_what_is_said_of_them() -> Non
         lambda row: b"picture",
         np.array([0.1, 0.9, 0.9], np.float32),
     )
-    found = evaluate({"validation": foods, "other": other}, LABELS, {"validation": 0.75})
-    assert found.calibration.subject_threshold == pytest.approx(0.406, abs=0.01), (
+    evaluation = evaluate({"validation": foods, "other": other}, LABELS, {"validation": 0.75})
+    assert evaluation.calibration.subject_threshold == pytest.approx(0.406, abs=0.01), (
         "of a hundred foods, 99 pass"
     )
-    assert list(found.parts) == ["validation"]
-    assert (found.others["other"].irrelevant, found.others["other"].unsure) == (1 / 3, 1 / 3)
-    assert "other: 3 pictures, 33.3% said to be something else, 33.3% not sure" in found.lines()
-    assert "Pictures of something else" in evaluation_page("foods", found)
+    assert list(evaluation.parts) == ["validation"]
+    assert (evaluation.others["other"].irrelevant, evaluation.others["other"].unsure) == (1 / 3, 1 / 3)
+    assert "other: 3 pictures, 33.3% said to be something else, 33.3% not sure" in evaluation.lines()
+    assert "Pictures of something else" in evaluation_page("foods", evaluation)
 
 
 def test_accuracy_is_told_by_source_where_names_tell_sources() -> None:
     part = answered(1.0)
     names = [f"{'web' if row % 4 else 'farm'}_{row}.jpg" for row in range(400)]
-    found = evaluate({"validation": replace(part, names=names)}, LABELS, {"validation": 0.75})
-    found = replace(found, learned_from=["farm"])
-    by_source = found.as_dict()["validation"]["by_source"]
-    assert {name: each["photos"] for name, each in by_source.items()} == {"web": 300, "farm": 100}
-    assert re.search(r"  farm: balanced 0\.\d+, .* \(learned from this source\)", found.lines()[0])
-    assert "100 pictures (learned from this source)" in evaluation_page("two sources", found)
+    evaluation = evaluate({"validation": replace(part, names=names)}, LABELS, {"validation": 0.75})
+    evaluation = replace(evaluation, learned_from=["farm"])
+    by_source = evaluation.as_dict()["validation"]["by_source"]
+    assert {name: figures["photos"] for name, figures in by_source.items()} == {"web": 300, "farm": 100}
+    assert re.search(r"  farm: balanced 0\.\d+, .* \(learned from this source\)", evaluation.lines()[0])
+    assert "100 pictures (learned from this source)" in evaluation_page("two sources", evaluation)
     numbered = evaluate({"validation": part}, LABELS, {"validation": 0.75})
     assert "by_source" not in numbered.as_dict()["validation"]
 

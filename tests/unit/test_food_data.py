@@ -128,9 +128,9 @@ def test_training_measures_sources_it_did_not_learn_from_and_repeats_itself(
         (data / name).write_bytes(jpeg((number % 255, 5 * number % 255, 90), side=32))
     weights = []
     for out in (tmp_path / "first", tmp_path / "second"):
-        said = TRAINING.solve(data, out, limit=None, seed=0, tick=lambda share, words="": None)
+        report = TRAINING.solve(data, out, limit=None, seed=0, tick=lambda share, words="": None)
         weights.append(load_tensors(out / "last.safetensors"))
-        assert "farm: balanced" in said
+        assert "farm: balanced" in report
     (tensors, about), (again, _) = weights
     assert all(torch.equal(tensor, again[name]) for name, tensor in tensors.items())
     assert about["sources"] == ["farm", "room", "shop"]

@@ -46,10 +46,10 @@ class Pictures(Engine):
         (memory,) = self._vision(["memory"], {"pixels": np.stack(sources)})
         return list(memory)
 
-    def step(self, *given: Any) -> Likeliest:
+    def step(self, *arguments: Any) -> Likeliest:
         self.before_step()
-        self.widths.add(given[3].shape[4])
-        return super().step(*given)
+        self.widths.add(arguments[3].shape[4])
+        return super().step(*arguments)
 
 
 class Numbers:
@@ -119,10 +119,10 @@ def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
 ) -> None:
     shown, draw = pictures(12), random.Random(4)
     prompts = [PROMPT[: number % 4] for number in range(len(shown))]
-    expected = [alone(each, prefix=prompt) for each, prompt in zip(shown, prompts, strict=True)]
+    expected = [alone(picture, prefix=prompt) for picture, prompt in zip(shown, prompts, strict=True)]
     assert len({tuple(row.tokens) for row in expected}) > len(shown) / 2
     assert len({len(row.tokens) for row in expected}) > 3
-    rows = [Row(each, 20, prefix=prompt) for each, prompt in zip(shown, prompts, strict=True)]
+    rows = [Row(picture, 20, prefix=prompt) for picture, prompt in zip(shown, prompts, strict=True)]
     with opened(engine) as room:
         for row in rows:
             room.submit([row])
@@ -202,7 +202,7 @@ def test_a_failed_encode_fails_only_its_own_rows(engine: Pictures) -> None:
             raise ValueError("this is not a picture")
 
     engine.before_encoding = refuse
-    rows = [Row(each, 20) for each in shown]
+    rows = [Row(picture, 20) for picture in shown]
     with opened(engine) as room:
         room.submit(rows)
         finished(rows)
@@ -323,7 +323,7 @@ def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) 
 def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> None:
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(0.5)
-    rows = [Row(each, 20, beams=1 + number % 2) for number, each in enumerate(pictures(12))]
+    rows = [Row(picture, 20, beams=1 + number % 2) for number, picture in enumerate(pictures(12))]
     with opened(engine, max_rows=2) as room:
         room.submit(rows)
     assert {row.finished for row in rows} <= {"failed", "stop"}
@@ -342,7 +342,7 @@ def test_a_source_that_takes_long_to_prepare_does_not_delay_other_rows(engine: P
         raise ValueError("not a picture")
 
     slow = Row(0, 20, prepare=made), Row(1, 20, beams=2, prepare=made)
-    fails, others = Row(None, 20, prepare=broken), [Row(each, 20) for each in shown[2:]]
+    fails, others = Row(None, 20, prepare=broken), [Row(picture, 20) for picture in shown[2:]]
     with opened(engine) as room:
         room.submit([*slow, fails, *others])
         finished([fails, *others])

@@ -69,8 +69,8 @@ class WritesWhenOpened(nn.Module):
 class Calls:
     """Unpickling it calls something."""
 
-    def __init__(self, called: Callable[..., Any], *given: Any) -> None:
-        self._reduced = called, given
+    def __init__(self, called: Callable[..., Any], *arguments: Any) -> None:
+        self._reduced = called, arguments
 
     def __reduce__(self) -> Any:
         return self._reduced
@@ -107,9 +107,9 @@ def test_torchscript_is_opened_where_a_manifest_of_the_repository_has_its_hash(
         load_tensors(file)
 
 
-def saved(found: Any, **options: Any) -> bytes:
+def saved(content: Any, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    torch.save(found, buffer, **options)
+    torch.save(content, buffer, **options)
     return buffer.getvalue()
 
 
@@ -119,12 +119,12 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(
     form: str, called: Callable[..., Any], tmp_path: Path
 ) -> None:
     victim, file = tmp_path / "victim", tmp_path / "best.pth"
-    given = {
+    arguments = {
         exec: (f"open({str(victim)!r}, 'w')",),
         open: (str(victim), "w"),
         torch.from_file: (str(victim), True, 5),
     }[called]
-    weights = {"w": Calls(called, *given)}
+    weights = {"w": Calls(called, *arguments)}
     file.write_bytes(
         pickle.dumps(weights, protocol=2)
         if form == "bare pickle"
@@ -194,9 +194,9 @@ def test_a_network_that_cannot_be_served_is_refused_with_the_reason(name: str, t
 
 def reference(path: Path, **values: np.ndarray[Any, Any]) -> dict[str, Any]:
     """What an ONNX file answers a row, as `gourmet bench run --reference` asks it."""
-    inputs = tuple(TensorSpec(name, name, each.shape) for name, each in values.items())
+    inputs = tuple(TensorSpec(name, name, array.shape) for name, array in values.items())
     info = ModelInfo("m", (), (), max_batch_size=1)
-    rows = InputRows(info, inputs, {name: [each] for name, each in values.items()}, "")
+    rows = InputRows(info, inputs, {name: [array] for name, array in values.items()}, "")
     return dict(task.of_onnx(path, rows)[0])
 
 
@@ -223,7 +223,7 @@ def test_a_reference_answers_numbers_of_any_type_and_says_that_texts_are_not_com
         return reference(tmp_path / "n.onnx", **values)
 
     result = answered(FLOAT16=np.ones(2, np.float16), INT64=np.arange(2), BOOL=np.array([True, False]))
-    assert {name: each.tolist() for name, each in result.items()} == {
+    assert {name: array.tolist() for name, array in result.items()} == {
         "FLOAT16/y": [1.0, 1.0],
         "INT64/y": [0, 1],
         "BOOL/y": [True, False],

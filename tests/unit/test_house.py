@@ -29,12 +29,12 @@ FOREIGN = TRITON_CLIENTS | {
 
 def named_modules() -> dict[str, Path]:
     """Every module by its name; those of triton/ by their folders, since they lie on no path but Triton's."""
-    found = {}
+    modules = {}
     for folder in (ROOT / "app", ROOT / "src" / "gourmet", ROOT / "triton"):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder.parent).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
 MODULES = named_modules()

@@ -84,10 +84,10 @@ def test_the_web_app_alone_reaches_triton_and_prometheus_alone_comes_past_the_pr
 def test_the_app_understands_its_variables_and_finds_triton_by_its_service(name: str) -> None:
     manifests = overlay(name)
     container = server(manifests, "flask")
-    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    variables = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
     known = {*VARIABLES.values(), *settings(manifests), "GUNICORN_CMD_ARGS"}
-    assert {each["name"] for each in container["env"]} <= known
-    understood = Settings.from_env(settings(manifests) | given)
+    assert {entry["name"] for entry in container["env"]} <= known
+    understood = Settings.from_env(settings(manifests) | variables)
     assert understood.models == Settings().models
     assert understood.trusted_proxies == 1
     ports = {port["name"]: port["port"] for port in one(manifests, "Service", "triton")["spec"]["ports"]}
@@ -109,9 +109,9 @@ def test_probes_ask_what_composes_health_checks_ask(name: str) -> None:
     cpu_stack = (ROOT / "docker-compose.cpu.yaml").read_text()
     assert f"start_period: {seconds}\n" in cpu_stack or (name, seconds) == ("gpu", compose["start_period"])
     flask = server(manifests, "flask")
-    asked = [flask[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
-    assert asked == ["/healthz"] * 3, "a Triton that is pulled for half an hour is no fault of the app's"
-    assert set(asked) <= {str(rule) for rule in create_app(Settings()).url_map.iter_rules()}
+    paths = [flask[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert paths == ["/healthz"] * 3, "a Triton that is pulled for half an hour is no fault of the app's"
+    assert set(paths) <= {str(rule) for rule in create_app(Settings()).url_map.iter_rules()}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -130,7 +130,7 @@ def test_a_pod_that_ends_has_time_for_what_it_was_asked(name: str) -> None:
 
 def test_without_the_secret_of_its_keys_the_app_does_not_start() -> None:
     for name in ("cpu", "gpu"):
-        (keys,) = (each for each in server(overlay(name), "flask")["env"] if each["name"] == "API_KEYS")
+        (keys,) = (entry for entry in server(overlay(name), "flask")["env"] if entry["name"] == "API_KEYS")
         assert keys["valueFrom"] == {"secretKeyRef": {"name": "web-keys", "key": "API_KEYS"}}
 
 
@@ -163,11 +163,15 @@ def test_the_prometheus_rule_is_observability_s_rules() -> None:
 def test_rules_speak_of_their_own_namespace_alone() -> None:
     """What two installations in a cluster count and record is told apart."""
     (rule,) = of_kind(overlay("cpu"), "PrometheusRule")
-    for each in (each for group in rule["spec"]["groups"] for each in group["rules"]):
-        figures = re.findall(r"\b(?:nv_|web_|(?:model|web|route|replica):)[\w:]*|\bup\b", each["expr"])
+    for rule_of_group in (
+        rule_of_group for group in rule["spec"]["groups"] for rule_of_group in group["rules"]
+    ):
+        figures = re.findall(
+            r"\b(?:nv_|web_|(?:model|web|route|replica):)[\w:]*|\bup\b", rule_of_group["expr"]
+        )
         assert figures
-        assert each["expr"].count('namespace="gourmetgram"') == len(figures), each
-        assert each["labels"]["namespace"] == "gourmetgram"
+        assert rule_of_group["expr"].count('namespace="gourmetgram"') == len(figures), rule_of_group
+        assert rule_of_group["labels"]["namespace"] == "gourmetgram"
 
 
 def test_monitors_look_where_the_metrics_are_and_name_jobs_as_the_rules_do() -> None:

@@ -60,15 +60,15 @@ def test_an_invalid_prediction_is_refused(
 
 
 def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> None:
-    asked, boxes = [], 0
+    all_questions, boxes = [], 0
     for path in NOTEBOOKS.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells
         assert not any(cell.get("outputs") for cell in cells)
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
         questions = re.findall(r'^predict\("(\w+): .*", \.\.\., \.\.\.\)$', text, re.MULTILINE)
         assert sorted(questions) == sorted(re.findall(r'answer\("(\w+)"', text))
-        asked += questions
+        all_questions += questions
         exercises_of = [cell for cell in cells if re.match(r"## L?\d", cell.source)]
         boxes += len([cell for cell in cells if cell.metadata.get("tags") == ["box"]]) - len(exercises_of)
-    assert sorted(asked) == sorted(explanations())
+    assert sorted(all_questions) == sorted(explanations())
     assert boxes == 0

@@ -69,8 +69,8 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def recalls(logits: np.ndarray, classes: np.ndarray) -> dict[str, float]:
     """By label, the share of its photos that are answered rightly."""
     right = logits.argmax(axis=1) == classes
-    found = {label: right[classes == number] for number, label in enumerate(SYSTEM.labels)}
-    return {label: float(some.mean()) for label, some in found.items() if some.size}
+    right_by_label = {label: right[classes == number] for number, label in enumerate(SYSTEM.labels)}
+    return {label: float(some.mean()) for label, some in right_by_label.items() if some.size}
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_three_classes_of_thirty_pictures_rise_and_no_other_falls_by_more_than_t
 ) -> None:
     done = learn(folder, tmp_path / "out")
     assert done.exit_code == 0, done.output
-    file, said = tmp_path / "out" / FILE, done.output
+    file, output = tmp_path / "out" / FILE, done.output
     result = read(file)
     assert [row["label"] for row in result.own] == ["Egg", "Meat", "Rice"], "in the order of the classes"
     assert all(row["measured"] == EACH for row in result.own), "each by a layer that had not learned it"
@@ -90,8 +90,8 @@ def test_three_classes_of_thirty_pictures_rise_and_no_other_falls_by_more_than_t
     assert all(measure.candidate >= measure.served - 2.01 for measure in result.kept)
     assert kept["no food: declined or not sure"].examples >= 200
     for label in TAUGHT:
-        assert label in said
-    assert f"--weights {file}" in said
+        assert label in output
+    assert f"--weights {file}" in output
 
 
 def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes() -> None:
@@ -261,15 +261,15 @@ def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_pat
     for part in ("train", "validation"):
         shutil.copytree(folder, tmp_path / "photos" / part)
     shutil.copy(SERVED.with_name("model.pt"), tmp_path / "model.pt")
-    given = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
-    done = CliRunner().invoke(main, ["train", "food11", *given])
+    options = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
+    done = CliRunner().invoke(main, ["train", "food11", *options])
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{tmp_path / 'model.rehearsal.safetensors'}\n"
     served = OnnxLayer.read(SERVED)
     known = rehearsal.read(tmp_path / "model.pt", served.before, served.layer)
     assert known is not None
     assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * EACH * len(TAUGHT)
-    refused = CliRunner().invoke(main, ["train", "digits", *given])
+    refused = CliRunner().invoke(main, ["train", "digits", *options])
     assert refused.exit_code == 2
     assert "--rehearse takes a system that learns from photos" in refused.output
 

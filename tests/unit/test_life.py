@@ -87,8 +87,8 @@ def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
     assert (refused.exit_code, notes.with_name("system.toml").exists()) == (1, True)
     for path in (notes.with_name("sample.jpg"), own / "models/flowers_onnx/1"):
         assert f"to be removed: {path}\n" in refused.output, "it says what, before it asks"
-    said = run("remove", "flowers", "--yes").output
-    assert f"kept {notes.parent}: it has files that gourmet did not write: notes.txt" in said
+    output = run("remove", "flowers", "--yes").output
+    assert f"kept {notes.parent}: it has files that gourmet did not write: notes.txt" in output
     assert files(own) == {
         "systems/flowers/notes.txt",
         *(f"systems/stones/{file}" for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),

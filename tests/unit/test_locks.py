@@ -108,9 +108,9 @@ def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: 
 
 
 def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_key(tmp_path: Path) -> None:
-    for name, asked in (("usual", ""), ("study", "asked")):
+    for name, when in (("usual", ""), ("study", "asked")):
         (tmp_path / "models" / name).mkdir(parents=True)
-        load = f'parameters {{ key: "load" value: {{ string_value: "{asked}" }} }}'
+        load = f'parameters {{ key: "load" value: {{ string_value: "{when}" }} }}'
         (tmp_path / "models" / name / "config.pbtxt").write_text(f'name: "{name}" {load}')
     # Stands for Triton: says what it was started with, and logs while the key is in its command line.
     program = tmp_path / "tritonserver"

@@ -42,7 +42,7 @@ def test_a_run_and_its_resumption_are_one_with_its_curves_and_files(tmp_path: Pa
     result = client.get_run(run)
     assert result.info.status == "FINISHED"
     assert result.data.params == {"width": "256"}
-    assert [(each.step, each.value) for each in client.get_metric_history(run, "loss")] == [
+    assert [(metric.step, metric.value) for metric in client.get_metric_history(run, "loss")] == [
         (1, 2.0),
         (2, 1.0),
     ]

@@ -199,8 +199,8 @@ def scoring(path: Path, output: str) -> Path:
     """A classifier in ONNX whose output has this name."""
     value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
     nodes = [onnx.helper.make_node("ReduceMean", ["x"], [output], axes=[2, 3], keepdims=0)]
-    given, scores = value("x", kind, ["n", 3, 8, 8]), value(output, kind, ["n", 3])
-    graph = onnx.helper.make_graph(nodes, "g", [given], [scores])
+    pixels, scores = value("x", kind, ["n", 3, 8, 8]), value(output, kind, ["n", 3])
+    graph = onnx.helper.make_graph(nodes, "g", [pixels], [scores])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
     return path
 

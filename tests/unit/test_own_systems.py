@@ -121,8 +121,8 @@ def test_verbs_use_the_repository_of_what_they_are_about(name: str, mine: bool, 
     def verb(model: str, models: Path) -> None:
         click.echo(models)
 
-    said = CliRunner().invoke(verb, [name]).output.strip()
-    assert Path(said) == (own / "models" if mine else DEFAULT)
+    output = CliRunner().invoke(verb, [name]).output.strip()
+    assert Path(output) == (own / "models" if mine else DEFAULT)
     assert CliRunner().invoke(verb, [name, "--to", "here"]).output.strip() == "here"
 
 
@@ -161,9 +161,9 @@ def test_half_a_system_is_named_by_the_doctor_and_keeps_nothing_else_from_workin
     assert reason in registry.broken()["flowers"]
     assert set(registry.load_all()) == {"captioner", "digits", "food11", "stones", "translator"}
 
-    (said,) = [str(system) for system in stack.systems(subject) if system.level == "fail"]
-    assert "the system flowers is broken" in said
-    assert reason in said
+    (failure,) = [str(system) for system in stack.systems(subject) if system.level == "fail"]
+    assert "the system flowers is broken" in failure
+    assert reason in failure
 
     assert "flowers" not in Settings.from_env({"FLOWERS_MODEL_NAME": "flowers_onnx"}).models
     browser = create_app(Settings(), FakeClassifier()).test_client()

@@ -75,7 +75,7 @@ def test_a_second_start_names_the_running_stack_and_the_next_step(
 def test_a_limit_on_open_files_is_named_with_what_raises_it(
     monkeypatch: pytest.MonkeyPatch, allowed: int, refused: bool
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (allowed, 4096)}[which])
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: {resource.RLIMIT_NOFILE: (allowed, 4096)}[limit])
     named = rf"open {allowed} files .*`ulimit -n`.* run `ulimit -n 1024`"
     with pytest.raises(preflight.NotReadyToStart, match=named) if refused else nullcontext():
         preflight.check_open_files()
@@ -132,10 +132,10 @@ def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -
 
 def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
-    asked = preflight.configured_models({}, served).values()
-    held_back = preflight.held_back(served, asked)
+    configured = preflight.configured_models({}, served).values()
+    held_back = preflight.held_back(served, configured)
     assert {"onnx-model", "onnx-mnist-cpu", "translator_bls"} <= set(held_back)
-    assert not set(asked) & set(held_back)
+    assert not set(configured) & set(held_back)
 
 
 @pytest.mark.parametrize(

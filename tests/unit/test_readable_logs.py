@@ -92,6 +92,6 @@ def test_with_json_every_line_of_up_is_json_whoever_wrote_it() -> None:
 def test_why_up_did_not_start_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOG_FORMAT", "json")
     ran = CliRunner().invoke(main, ["up", "--triton-only", "--web-only"])
-    said = json.loads(ran.stderr)
-    assert (ran.exit_code, said["level"]) == (2, "error")
-    assert said["message"].startswith("Error: --triton-only and --web-only together leave nothing to start")
+    logged = json.loads(ran.stderr)
+    assert (ran.exit_code, logged["level"]) == (2, "error")
+    assert logged["message"].startswith("Error: --triton-only and --web-only together leave nothing to start")

@@ -154,10 +154,10 @@ def test_shapes_that_contradict_each_other_are_said(counted: Count) -> None:
 def test_a_layer_is_bound_by_what_takes_longer() -> None:
     # The ridge of the even machine is at 10 operations a byte.
     layer = LayerCost("a", "Gemm", operations=1000, weight_bytes=190, moved_bytes=10, quantized=False)
-    one = place(layer, EVEN, 1)
-    assert (one.bound, one.seconds, one.intensity) == ("memory", 200, 5)
+    layer_alone = place(layer, EVEN, 1)
+    assert (layer_alone.bound, layer_alone.seconds, layer_alone.intensity) == ("memory", 200, 5)
     # b × 1000 operations on 190 + b × 10 bytes reach 10 a byte at b = 1900 / 900.
-    assert one.from_batch == 3
+    assert layer_alone.from_batch == 3
     assert [place(layer, EVEN, batch).bound for batch in (2, 3)] == ["memory", "compute"]
     assert from_batch(LayerCost("a", "Relu", 10, 0, 80, False), EVEN) is None  # what a row moves is too much
     assert (

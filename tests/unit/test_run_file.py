@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stack(port: int = 9100, **more: Any) -> RunningStack:
-    told = {
+    addresses = {
         "pid": os.getpid(),
         "http_url": f"127.0.0.1:{port}",
         "grpc_url": f"127.0.0.1:{port + 1}",
@@ -45,12 +45,12 @@ def stack(port: int = 9100, **more: Any) -> RunningStack:
         "repositories": ["/models"],
         "model_control": "explicit",
     }
-    return RunningStack(**{**told, **more})
+    return RunningStack(**{**addresses, **more})
 
 
-def runs(found: RunningStack) -> AbstractContextManager[Path]:
-    port = int(found.http_url.rpartition(":")[2])
-    return run_file.kept((port, port + 1), {"stack": asdict(found)})
+def runs(stack_kept: RunningStack) -> AbstractContextManager[Path]:
+    port = int(stack_kept.http_url.rpartition(":")[2])
+    return run_file.kept((port, port + 1), {"stack": asdict(stack_kept)})
 
 
 def asked(command: Any, *arguments: str, **env: str) -> str:
@@ -131,20 +131,20 @@ def test_the_file_of_a_stack_that_was_killed_is_removed(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def of_another_user(place: Path) -> None:
+def of_another_user(folder_taken: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a folder of another user")
-    place.mkdir()
-    os.mkfifo(place / "triton-8000.json")
-    for path in (place / "triton-8000.json", place):
+    folder_taken.mkdir()
+    os.mkfifo(folder_taken / "triton-8000.json")
+    for path in (folder_taken / "triton-8000.json", folder_taken):
         os.chown(path, NOBODY, NOBODY)
 
 
-def a_link(place: Path) -> None:
-    elsewhere = place.parent / "elsewhere"
+def a_link(folder_taken: Path) -> None:
+    elsewhere = folder_taken.parent / "elsewhere"
     elsewhere.mkdir()
     os.mkfifo(elsewhere / "triton-8000.json")
-    place.symlink_to(elsewhere)
+    folder_taken.symlink_to(elsewhere)
 
 
 @pytest.mark.parametrize("taken_by", [of_another_user, os.mkfifo, a_link])
@@ -153,16 +153,16 @@ def test_a_foreign_file_at_the_run_folder_stops_no_verb_and_no_stack(
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = tmp_path / f"gourmet-{os.getuid()}"
-    taken_by(place)
-    there = sorted(tmp_path.rglob("*"))
+    run_folder = tmp_path / f"gourmet-{os.getuid()}"
+    taken_by(run_folder)
+    before = sorted(tmp_path.rglob("*"))
     assert asked(verb) == "localhost:8000"
     with runs(stack(9100)) as path:
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert running_stack() == stack(9100)
         with runs(stack(9200)) as another:
             assert another.parent == path.parent
-    assert sorted(tmp_path.rglob("*")) == there
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_in_our_folder_only_regular_files_of_our_own_are_read(folder: Path, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_of_several_stacks_the_one_on_the_usual_port_is_meant_and_otherwise_none
 
 def test_a_stack_is_found_by_its_address_and_perf_analyzer_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with runs(stack()):
-        for each in ("localhost:9100", "127.0.0.1:9101"):
-            assert run_file.stack_at(each) == running_stack()
+        for address in ("localhost:9100", "127.0.0.1:9101"):
+            assert run_file.stack_at(address) == running_stack()
         assert _address_for(["-m", "m"]) == ["-u", "127.0.0.1:9100"]
         monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9100")
         assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", "127.0.0.1:9101"]

@@ -94,8 +94,8 @@ def test_the_app_has_a_page_and_a_choice_for_each_pair(systems_folder: Path) -> 
         assert '<a href="/translate/german"' in page
     assert browser.get("/translate/food11").status_code == 404
     assert browser.post("/translate/nobody", data={"text": "Ja."}).status_code == 404
-    said = browser.post("/api/v1/translate", json={"text": "Ja.", "system": "food11"})
-    assert (said.status_code, said.json["error"]["message"]) == (
+    refused = browser.post("/api/v1/translate", json={"text": "Ja.", "system": "food11"})
+    assert (refused.status_code, refused.json["error"]["message"]) == (
         400,
         "system is 'food11'; allowed: translator, german",
     )
@@ -131,8 +131,8 @@ def test_a_description_that_says_no_pair_is_refused_in_a_sentence(
 
 def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, checkpoint: Path) -> None:
     shipped = {path: path.read_bytes() for path in registry.folder_of("translator").rglob("*.toml")}
-    code, said = new(own, checkpoint)
-    assert code == 0, said
+    code, output = new(own, checkpoint)
+    assert code == 0, output
     assert {name for name in everything(own / "models") if "/" not in name} == {"german", "german_stream"}
     for name in ("german", "german_stream"):
         config = read_config(own / "models" / name)
@@ -166,8 +166,8 @@ def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, ch
 def test_an_invalid_pair_is_refused_and_leaves_no_files(
     more: tuple[str, ...], name: str, complaint: str, own: Path, checkpoint: Path
 ) -> None:
-    code, said = new(own, checkpoint, *more, name=name)
-    assert (code != 0, complaint in said) == (True, True), said
+    code, output = new(own, checkpoint, *more, name=name)
+    assert (code != 0, complaint in output) == (True, True), output
     assert files(own) == {"sentences.txt"}
 
 
@@ -178,8 +178,8 @@ def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
     shutil.copy(checkpoint / "model.safetensors", own / "bart")
     (own / "bart" / "config.json").write_text('{"model_type": "bart"}')
     left = everything(own / "bart")
-    code, said = new(own, own / "bart", "--languages", "de,en")
-    assert (code, "holds BART: only translators of Marian's" in said) == (1, True)
+    code, output = new(own, own / "bart", "--languages", "de,en")
+    assert (code, "holds BART: only translators of Marian's" in output) == (1, True)
     made = deploying._made
 
     def second_fails(target: deploying.Target, folder: Path) -> object:
@@ -188,8 +188,8 @@ def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
         return made(target, folder)
 
     monkeypatch.setattr(deploying, "_made", second_fails)
-    code, said = new(own, checkpoint)
-    assert (code, "the second model is not made" in said) == (1, True), said
+    code, output = new(own, checkpoint)
+    assert (code, "the second model is not made" in output) == (1, True), output
     assert everything(own / "bart") == left
     assert {path.name for path in own.iterdir()} - {"bart", "sentences.txt"} <= {"systems", "models"}
     assert not everything(own / "systems") | everything(own / "models")

@@ -40,8 +40,8 @@ def model() -> ModelInfo:
 
 
 def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
-    (found,) = whole_answers(network, [network.parts(SYSTEM.written(text))], 16, lambda *_: None)
-    return SYSTEM.with_warning(text.encode(), found)
+    (translation,) = whole_answers(network, [network.parts(SYSTEM.written(text))], 16, lambda *_: None)
+    return SYSTEM.with_warning(text.encode(), translation)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
     lines = [f"{split}\tm\t{pair}" for split in ("dev", "test") for pair in pairs]
     data.write_text("\n".join(lines))
     before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
-    asked = ["check", "translator", "--calibrate", "--data", str(data), "--model-repository", str(models)]
-    done = CliRunner().invoke(main, asked)
+    command = ["check", "translator", "--calibrate", "--data", str(data), "--model-repository", str(models)]
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     assert "written to translator, translator_stream" in done.output
     # All that it says counts as right here, so that all of it is sure.
@@ -168,7 +168,7 @@ def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_
         config = ConfigFile.read(folder)
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
-    again = CliRunner().invoke(main, [*asked, "--json", "-"])
+    again = CliRunner().invoke(main, [*command, "--json", "-"])
     assert json.loads(again.stdout)["certainty"] == about["certainty"]
 
 

@@ -137,13 +137,13 @@ def test_a_run_leaves_a_log_a_picture_and_its_best_weights(tmp_path: Path) -> No
 
 
 def test_the_watcher_hears_how_much_of_the_work_is_done(tmp_path: Path) -> None:
-    told: list[tuple[float, str]] = []
-    fit(Blobs(), RECIPE, tmp_path, tick=lambda share, words="": told.append((share, words)))
-    shares = [share for share, _ in told]
+    ticks: list[tuple[float, str]] = []
+    fit(Blobs(), RECIPE, tmp_path, tick=lambda share, words="": ticks.append((share, words)))
+    shares = [share for share, _ in ticks]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert all(share < 1.0 for share in shares[:-1])
-    assert told[-1][1].startswith("epoch 3/3 · 8 px · loss ")
+    assert ticks[-1][1].startswith("epoch 3/3 · 8 px · loss ")
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def _without_time(line: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k != "seconds"}
 
 
-def _same_weights(one: Path, other: Path) -> None:
-    first, second = load_tensors(one)[0], load_tensors(other)[0]
+def _same_weights(first_file: Path, second_file: Path) -> None:
+    first, second = load_tensors(first_file)[0], load_tensors(second_file)[0]
     assert first.keys() == second.keys()
     for name in first:
         assert torch.equal(first[name], second[name]), name

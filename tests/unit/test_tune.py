@@ -68,7 +68,7 @@ def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float =
 
 def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     grid = around().coarse()
-    assert {(each.instances, each.threads) for each in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
+    assert {(change.instances, change.threads) for change in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
     # The present config, one instance of two threads without batching, is measured as itself.
     assert len(grid) == 7
     assert candidate(1, 2, 16) not in grid
@@ -89,10 +89,10 @@ def test_what_cannot_batch_is_tried_by_layout_alone_and_says_why(space: Space, b
 
 def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
     result = around(p95_ms=5).fine([candidate(2, 1, 16)], [])
-    waits = {each.delay_us for each in result if not each.preferred_batches}
+    waits = {change.delay_us for change in result if not change.preferred_batches}
     assert waits == {100, 1000, 0}  # 5 ms of waiting keeps no goal of 5 ms
-    assert {each.preferred_batches for each in result} == {(), (8,), (4,)}
-    assert {each.max_batch for each in result} == {16, 8, 4}
+    assert {change.preferred_batches for change in result} == {(), (8,), (4,)}
+    assert {change.max_batch for change in result} == {16, 8, 4}
 
 
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
@@ -112,8 +112,8 @@ def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so
     careful = around(apply=True)
     assert {change.max_batch for change in careful.fine([careful.present], [])} == {16}
     assert "--max-batches" in told(careful)
-    asked = around(apply=True, max_batches=(4,))
-    assert 4 in {change.max_batch for change in asked.fine([asked.present], [])}
+    space = around(apply=True, max_batches=(4,))
+    assert 4 in {change.max_batch for change in space.fine([space.present], [])}
 
 
 def test_on_a_gpu_there_are_no_threads_to_try() -> None:

@@ -40,9 +40,9 @@ def test_missing_backends_are_reported_with_their_folder(
 def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: Path) -> None:
     """Those of killed servers stayed in /tmp: there were 112."""
     result = wheel.find_wheel()
-    given = (result.server / "backends" / "python" / "libtriton_python.so").read_bytes()
+    original = (result.server / "backends" / "python" / "libtriton_python.so").read_bytes()
     made = (result.assemble_backends(tmp_path / "backends") / "python" / "libtriton_python.so").read_bytes()
-    assert given.count(b"/tmp/python_env_") == 1
+    assert original.count(b"/tmp/python_env_") == 1
     assert b"/tmp/python_env_" not in made
-    assert len(made) == len(given)
-    assert sum(a != b for a, b in zip(given, made, strict=True)) == 4
+    assert len(made) == len(original)
+    assert sum(a != b for a, b in zip(original, made, strict=True)) == 4

@@ -29,10 +29,10 @@ def test_every_layout_runs_and_reports(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "Relu")
     layouts = (Layout(1, 1), Layout(2, 1))
 
-    found = without_server.measure(model, {"x": np.ones((1, 4), np.float32)}, seconds=0.1, layouts=layouts)
+    results = without_server.measure(model, {"x": np.ones((1, 4), np.float32)}, seconds=0.1, layouts=layouts)
 
-    assert [result.layout for result in found] == list(layouts)
-    for result in found:
+    assert [result.layout for result in results] == list(layouts)
+    for result in results:
         assert result.runs_per_s > 100
         assert 0 < result.p50_ms < 100
 

@@ -41,7 +41,9 @@ def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_mod
 ) -> None:
     query = f"?model={model}"
     body, content = form(sample)
-    told = python_web.request("POST", "/predict" + query, body, Accept="application/json", **content).json
+    predicted = python_web.request(
+        "POST", "/predict" + query, body, Accept="application/json", **content
+    ).json
     text = json.dumps({"images": [base64.b64encode(sample).decode()]})
     replies = [
         classify(python_web, sample, query=query),
@@ -51,11 +53,11 @@ def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_mod
     for reply in replies:
         assert reply.status == 200, reply.body
         (result,) = reply.json["results"]
-        assert result["model"] == told["model"] == {"name": model, "version": "1"}
-        assert (result["label"], result["sure"]) == (told["label"], told["sure"])
+        assert result["model"] == predicted["model"] == {"name": model, "version": "1"}
+        assert (result["label"], result["sure"]) == (predicted["label"], predicted["sure"])
         assert contract.SYSTEM.labels[result["class_id"]] == result["label"]
-        assert [entry["label"] for entry in result["top"]] == [entry["label"] for entry in told["top"]]
-        assert result["probability"] == pytest.approx(told["probability"], abs=1e-5)
+        assert [entry["label"] for entry in result["top"]] == [entry["label"] for entry in predicted["top"]]
+        assert result["probability"] == pytest.approx(predicted["probability"], abs=1e-5)
 
 
 def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: bytes) -> None:
@@ -120,12 +122,12 @@ def test_a_damaged_photo_is_refused_in_the_same_words_by_the_app_and_by_triton(
     python_web: Any, sample: bytes
 ) -> None:
     for broken in (sample[: len(sample) // 2], b"text", b"", sample[:200]):
-        told = []
+        errors = []
         for model in MODELS:
             (result,) = classify(python_web, broken, query=f"?model={model}").json["results"]
-            told.append((result["error"]["code"], result["error"]["message"]))
-        assert len(set(told)) == 1, told
-        assert "INPUT_IMAGE" not in told[0][1]
+            errors.append((result["error"]["code"], result["error"]["message"]))
+        assert len(set(errors)) == 1, errors
+        assert "INPUT_IMAGE" not in errors[0][1]
 
 
 @pytest.mark.parametrize("name", ["no_such_model", "..", "a/b", "food_classifier/versions/1", "x" * 300, "ä"])

@@ -64,8 +64,8 @@ def run(folder: Path, program: str, *words: object) -> str:
 def test_schemathesis_finds_nothing(start: StartWeb, triton: Any, tmp_path: Path) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_int8")  # the fastest
     config = ("--config-file", TESTS / "support" / "schemathesis.toml")
-    said = run(tmp_path, "schemathesis", *config, "run", f"{web.url}/api/v1/openapi.json")
-    assert "Tested: 9" in said
+    output = run(tmp_path, "schemathesis", *config, "run", f"{web.url}/api/v1/openapi.json")
+    assert "Tested: 9" in output
 
 
 def test_a_generated_client_classifies_uploads_several_and_translates(
@@ -84,8 +84,8 @@ def test_a_generated_client_classifies_uploads_several_and_translates(
     )
     (tmp_path / "photo.jpg").write_bytes(sample)
     (tmp_path / "ask.py").write_text(ASK)
-    said = run(tmp_path, "python", "-P", "ask.py", python_web.url, "photo.jpg").splitlines()
-    assert said == [
+    printed = run(tmp_path, "python", "-P", "ask.py", python_web.url, "photo.jpg").splitlines()
+    assert printed == [
         "Noodles/Pasta True",
         "a.jpg:Noodles/Pasta text.txt:refused b.jpg:Noodles/Pasta",
         "Noodles/Pasta",

@@ -24,11 +24,11 @@ Examples = dict[tuple[str, str], str]
 def examples(python_web: Any) -> Examples:
     """The examples as the page shows them, by operation and language."""
     text = python_web.request("GET", "/api/docs", Accept="text/html").body.decode()
-    found = re.findall(r"<h2>(\w+)</h2>\s*<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
+    blocks = re.findall(r"<h2>(\w+)</h2>\s*<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
     shown: Examples = {}
-    for language, example in found:
-        asked = re.findall(r"(?:v1|API\}?)/(\w+)", example)
-        shown[asked[0], language] = html.unescape(example)
+    for language, example in blocks:
+        routes = re.findall(r"(?:v1|API\}?)/(\w+)", example)
+        shown[routes[0], language] = html.unescape(example)
     assert set(shown) == {
         (operation, language)
         for operation in ("caption", "classify", "digits", "explain")
@@ -57,21 +57,21 @@ def run(command: list[str], folder: Path) -> str:
 
 def test_the_curl_examples_print_answers(examples: Examples, photos: Path, python_web: Any) -> None:
     shown = run(["bash", "-ec", examples["classify", "curl"]], photos).splitlines()
-    one, several, models = (json.loads(line) for line in shown if line)
-    assert one["results"][0]["label"]
+    single, several, models = (json.loads(line) for line in shown if line)
+    assert single["results"][0]["label"]
     assert several["results"][0]["model"]["name"] == "food_classifier_onnx"
     assert several["results"][1]["error"]["code"] == "broken_picture"
     assert models["default"] == "food_classifier"
     # The sample of an answer on the page is one that the model gives.
     operation = python_web.request("GET", "/api/v1/openapi.json").json["paths"]["/api/v1/classify"]["post"]
     sample = operation["responses"]["200"]["content"]["application/json"]["example"]
-    said, given = (each["results"][0] for each in (sample, several))
-    assert said.keys() - {"inside"} == given.keys() - {"inside"}
-    assert said["timings_ms"].keys() - {"wait"} == given["timings_ms"].keys() - {"wait"}
+    documented, printed = (reply["results"][0] for reply in (sample, several))
+    assert documented.keys() - {"inside"} == printed.keys() - {"inside"}
+    assert documented["timings_ms"].keys() - {"wait"} == printed["timings_ms"].keys() - {"wait"}
     for field in ("label", "class_id", "sure", "relevant", "threshold", "bytes_sent", "filename", "model"):
-        assert said[field] == given[field], field
-    assert [each["label"] for each in said["top"]] == [each["label"] for each in given["top"]]
-    assert said["probability"] == pytest.approx(given["probability"], abs=0.01)
+        assert documented[field] == printed[field], field
+    assert [entry["label"] for entry in documented["top"]] == [entry["label"] for entry in printed["top"]]
+    assert documented["probability"] == pytest.approx(printed["probability"], abs=0.01)
 
 
 def test_the_python_example_prints_the_label(examples: Examples, photos: Path) -> None:
@@ -127,9 +127,9 @@ def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_stic
     examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
 ) -> None:
     page = visit(f"{python_web.url}/api/docs", **PHONE)
-    told = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
-    assert told[0].startswith("photo.jpg: ")
-    assert told[1].startswith("text.txt: this is not a picture")
+    messages = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
+    assert messages[0].startswith("photo.jpg: ")
+    assert messages[1].startswith("text.txt: this is not a picture")
     assert page.evaluate(EXPLAIN, [examples["explain", "JavaScript"], encoded(sample)]) == [
         [7, False],
         [14, True],

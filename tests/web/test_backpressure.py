@@ -125,7 +125,7 @@ def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(
         assert any(b"ready after" in line for line in up.stdout)
         with PhotoLoad(f"http://127.0.0.1:{port}", known, per_s=20) as load:
             load.run_until(lambda: load.account().count(ANSWERED) > 20)
-            told = time.monotonic()
+            signalled = time.monotonic()
             up.send_signal(signal.SIGTERM)
             load.run_until(lambda: up.poll() is not None)
     finally:
@@ -134,5 +134,5 @@ def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(
     assert up.returncode == 0
     account = load.account()
     # gunicorn resets connections that no worker has accepted, which may be some of the last.
-    assert not Account(tuple(a for a in account.attempts if a.sent < told - 1)).lost
+    assert not Account(tuple(a for a in account.attempts if a.sent < signalled - 1)).lost
     assert account.count(SILENT) > 0

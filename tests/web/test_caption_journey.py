@@ -86,13 +86,13 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
     whole = text.input_value()
     seen = sorted(page.evaluate("[...window.seen]"), key=len)
     assert len(seen) > 5
-    assert all(whole.startswith(each) for each in seen)
+    assert all(whole.startswith(prefix) for prefix in seen)
     expect(page.locator("#spoken")).to_have_text(f"my (best) soup.jpg: {whole}")
     expect(card.locator(".facts")).to_contain_text("captioner_stream version 1")
     expect(card.locator(".facts")).to_contain_text("first word after")
     card.locator(".time summary").click()
     phases = card.locator(".waterfall .name").all_inner_texts()
-    assert [each for each in phases if each != "Queue in the app"] == [
+    assert [phase for phase in phases if phase != "Queue in the app"] == [
         *("Upload", "Receive", "Decode", "To the first word", "All further words", "Response")
     ]
     expect(card.locator(".note").first).to_contain_text("Written by a model")
@@ -174,16 +174,16 @@ def test_axe_finds_nothing_while_it_grows_and_after(
     visit: Callable[..., Page], web: WebApp, view: dict[str, Any]
 ) -> None:
     page = visit(f"{web.url}/caption", reduced_motion="reduce", **view)
-    found = violations(page)
+    problems = violations(page)
     page.set_input_files("#file", photo(SOUP))
     expect(page.locator("textarea[aria-busy]")).not_to_have_value("")
-    found += violations(page)
+    problems += violations(page)
     card = page.locator(".card[data-state=answered]")
     choose(card, "others")
     expect(card.locator(".wordings li")).to_have_count(4)
     card.locator(".time summary").click()
-    found += violations(page)
-    assert found == []
+    problems += violations(page)
+    assert problems == []
     assert fits(page)
 
 
@@ -197,11 +197,11 @@ def test_the_examples_of_the_api_s_page_print_captions(
     for name, data in {"photo.jpg": SOUP, "other.jpg": CUPCAKES}.items():
         (tmp_path / name).write_bytes(data)
     several, *stream = run(["bash", "-ec", example("curl")], tmp_path).splitlines()
-    assert [len(each["alternatives"]) for each in json.loads(several)["results"]] == [2, 2]
+    assert [len(result["alternatives"]) for result in json.loads(several)["results"]] == [2, 2]
     assert stream[0] == "event: piece"
     first, *others = run([sys.executable, "-c", example("python")], tmp_path).splitlines()
     assert first.endswith(" (not sure)")
-    assert [each.startswith("or: a photograph of") for each in others] == [True, True]
+    assert [line.startswith("or: a photograph of") for line in others] == [True, True]
     page = visit(f"{web.url}/api/docs")
     words = page.evaluate(DESCRIBE, [example("javascript"), base64.b64encode(SOUP).decode()])
     assert len(words) > 5

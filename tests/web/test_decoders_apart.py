@@ -52,12 +52,12 @@ def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str
 
 
 def decoding(*parents: int) -> list[psutil.Process]:
-    found = []
+    decoders_at_work = []
     for child in (child for pid in parents for child in psutil.Process(pid).children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # it may have ended since it was listed
             if "gourmet.pictures.decoding_process" in child.cmdline():
-                found.append(child)
-    return found
+                decoders_at_work.append(child)
+    return decoders_at_work
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
         stuck = [pool.submit(ask, gif(fault)) for _ in range(at_once)]
         time.sleep(0.2)
         honest = [ask(sample) for _ in range(10)]
-        assert not all(each.done() for each in stuck)
-        answers = [each.result() for each in stuck]
-    assert [each.status for each in honest] == [200] * 10
+        assert not all(future.done() for future in stuck)
+        answers = [future.result() for future in stuck]
+    assert [reply.status for reply in honest] == [200] * 10
     # None waits for the decoder; what that costs them is in tests/hard's row.
-    assert max(each.seconds for each in honest) < decoders.WALL_S / 4
+    assert max(reply.seconds for reply in honest) < decoders.WALL_S / 4
     codes = {(answer.status, answer.json["error"]["code"]) for answer in answers}
     assert (504, "too_slow") in codes
     assert {code for _, code in codes} <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
@@ -94,9 +94,9 @@ def test_the_client_that_leaves_early_does_not_leave_the_computation_running(pla
     connection = http.client.HTTPConnection("127.0.0.1", planted_web.port, timeout=60)
     connection.request("POST", "/digits", body, content)
     time.sleep(1)
-    there = len(decoding(planted_web.process.pid))  # with those that are idle
+    before = len(decoding(planted_web.process.pid))  # with those that are idle
     connection.close()
-    eventually(lambda: len(decoding(planted_web.process.pid)) == there - 1, 3)
+    eventually(lambda: len(decoding(planted_web.process.pid)) == before - 1, 3)
 
 
 def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: RunningTriton) -> None:
@@ -108,10 +108,10 @@ def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: Runni
 
     began = time.monotonic()
     with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client, ThreadPoolExecutor() as pool:
-        asked = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=1.5)
+        pending = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=1.5)
         time.sleep(1)
         at_work = there()
         with pytest.raises(InferenceServerException, match="Deadline"):
-            asked.result()
+            pending.result()
     eventually(lambda: there() == at_work - 1, 3)
     assert time.monotonic() - began < decoders.WALL_S / 2

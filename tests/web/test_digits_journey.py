@@ -30,8 +30,8 @@ def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_we
     page.click("nav summary")
     page.click("nav >> text=Digits")
     expect(page.locator("#label")).to_have_text("Nothing drawn yet")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.method))
+    methods: list[str] = []
+    page.on("request", lambda request: methods.append(request.method))
     draw(page, drawn_digits.STROKES[4])
     expect(page.locator("#label")).to_have_text("4")
     expect(page.locator("#facts")).to_contain_text("digits version 1")
@@ -40,7 +40,7 @@ def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_we
     expect(page.locator(".ten li.best .name")).to_have_text("4")
     expect(page.locator("#spoken")).to_contain_text("4, ")
     # Nearly forty movements of the mouse were not as many questions, and the last answer was waited for.
-    assert 1 <= asked.count("POST") < 20
+    assert 1 <= methods.count("POST") < 20
     page.click("#wipe")
     expect(page.locator("#label")).to_have_text("Nothing drawn yet")
     expect(page.locator("#here")).to_be_visible()

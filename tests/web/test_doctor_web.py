@@ -10,8 +10,8 @@ from gourmet.serving.preflight import free_ports
 
 
 def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:
-    (found,) = CHECKS[check](Examined((), "127.0.0.1", {"--port": port}, triton_url, False, {}))
-    return found
+    (finding,) = CHECKS[check](Examined((), "127.0.0.1", {"--port": port}, triton_url, False, {}))
+    return finding
 
 
 def test_a_web_app_that_is_ready(python_web: Any) -> None:
@@ -24,11 +24,11 @@ def test_a_web_app_that_is_ready(python_web: Any) -> None:
 
 def test_a_web_app_whose_triton_is_away_says_why(start: Any) -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
-    found = says("web", start(nowhere).port)
-    assert found.level == "fail"
-    assert "runs but is not ready (" in found.cause
-    assert nowhere in found.cause
-    assert "TRITON_SERVER_URL" in found.fix
+    finding = says("web", start(nowhere).port)
+    assert finding.level == "fail"
+    assert "runs but is not ready (" in finding.cause
+    assert nowhere in finding.cause
+    assert "TRITON_SERVER_URL" in finding.fix
 
 
 def test_no_web_app() -> None:

@@ -32,9 +32,11 @@ def test_photos_and_texts_are_answered_over_tls_and_no_log_has_the_token(
         assert web.predict(sample).status == 200
         for stream in (False, True):
             body = {"text": "Я люблю чай.", "stream": stream}
-            said = web.request("POST", "/api/v1/translate", json.dumps(body), Content_Type="application/json")
-            assert said.status == 200, said.body
-            assert b"tea" in said.body
+            reply = web.request(
+                "POST", "/api/v1/translate", json.dumps(body), Content_Type="application/json"
+            )
+            assert reply.status == 200, reply.body
+            assert b"tea" in reply.body
         assert f"authorization: Bearer {TOKEN}".encode() in https.asked
         assert b"HTTP/2" in grpcs.asked
         assert web.stop() == 0

@@ -72,9 +72,9 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
     up = Up("--model-repository", str(tmp_path / "models"), tmp=tmp_path, env=env)
     url = f"http://127.0.0.1:{up.port}/api/v1/translate"
 
-    def ask(asked: dict[str, Any]) -> tuple[int, str, float]:
+    def ask(payload: dict[str, Any]) -> tuple[int, str, float]:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
+        request = urllib.request.Request(url, json.dumps(payload).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=90) as reply:
                 return reply.status, reply.read().decode(), time.monotonic()
@@ -88,18 +88,18 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
         for stub in stubs:
             stub.suspend()  # so that both are sure to be under way
         with ThreadPoolExecutor(2) as pool:
-            asked = time.monotonic()
+            killed_at = time.monotonic()
             whole = pool.submit(ask, {"texts": [TEXT]})
             streamed = pool.submit(ask, {"text": TEXT, "stream": True})
             eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 2)
             for stub in stubs:
                 stub.kill()
-            status, said, ended = whole.result()
-            assert status in (502, 503, 504), said
-            assert ended - asked < DEADLINE_S + 5
-            status, said, ended = streamed.result()
-            assert status in (502, 503, 504) or "event: error" in said, said[-300:]
-            assert ended - asked < DEADLINE_S + 5
+            status, content, ended = whole.result()
+            assert status in (502, 503, 504), content
+            assert ended - killed_at < DEADLINE_S + 5
+            status, content, ended = streamed.result()
+            assert status in (502, 503, 504) or "event: error" in content, content[-300:]
+            assert ended - killed_at < DEADLINE_S + 5
         wait_until(lambda: ask({"text": TEXT})[0] == 200, 60, "the model does not answer again")
     finally:
         up.stop(signal.SIGTERM)
@@ -131,12 +131,12 @@ def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again
         web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, WEB_CONCURRENCY="1")
         wait_until(lambda: web.request("GET", "/readyz").status == 200, 60, "not ready")
         proxy.delay_s = 20.0
-        asked = pool.submit(web.predict, sample)
+        pending = pool.submit(web.predict, sample)
         wait_until(lambda: web.measured("web_photos_in_flight").get("work") == 1, 60, "not at work")
         (worker,) = psutil.Process(web.process.pid).children()
         worker.kill()
         with pytest.raises(ConnectionError):
-            asked.result(timeout=5)
+            pending.result(timeout=5)
         proxy.delay_s = 0.0
         assert web.predict(sample).status == 200
         web.stop()

@@ -104,8 +104,8 @@ def webs(start: StartWeb, triton: RunningTriton, made_up: RunningTriton) -> Webs
 
 @pytest.fixture(params=CASES, ids=lambda case: case.system)
 def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+    case_of_system: Case = request.param
+    return case_of_system
 
 
 @pytest.fixture
@@ -150,16 +150,16 @@ def at_work(web: WebApp) -> float:
 
 
 def test_inputs_are_answered_together_as_each_is_alone(web: WebApp, case: Case) -> None:
-    replies = [case.ask(web, each) for each in case.inputs]
+    replies = [case.ask(web, row) for row in case.inputs]
     alone = [case.told(reply)[0] for reply in replies]
     with ThreadPoolExecutor(len(case.inputs)) as pool:
-        at_once = list(pool.map(lambda each: case.told(case.ask(web, each))[0], case.inputs))
-    assert [each["text"] for each in at_once] == [each["text"] for each in alone]
-    assert len({each["text"] for each in alone}) > len(alone) / 2
-    assert all(each["tokens"] > 0 for each in alone)
+        at_once = list(pool.map(lambda row: case.told(case.ask(web, row))[0], case.inputs))
+    assert [answer["text"] for answer in at_once] == [answer["text"] for answer in alone]
+    assert len({answer["text"] for answer in alone}) > len(alone) / 2
+    assert all(answer["tokens"] > 0 for answer in alone)
     if case.several:
         together = case.told(case.ask(web, *case.inputs))
-        assert [each["text"] for each in together] == [each["text"] for each in alone]
+        assert [answer["text"] for answer in together] == [answer["text"] for answer in alone]
     about = replies[0].json if "timings_ms" in replies[0].json else alone[0]
     assert about["timings_ms"].keys() >= {"receive", "triton", "total"}
     assert about["request_id"] == replies[0].headers["x-request-id"]
@@ -210,8 +210,8 @@ def test_the_deadline_ends_it_as_a_status_or_as_an_event(
     more = {"model": "echo_stream"} if system == "echo" else {}
     reply = streaming(case).ask(hasty, case.endless, **(more if whole else stream(case)))
     if reply.status == 200:
-        *_, (name, told) = events(iter(reply.body.splitlines()))
-        assert (whole, name, told["error"]["code"]) == (False, "error", "triton_too_slow")
+        *_, (name, body) = events(iter(reply.body.splitlines()))
+        assert (whole, name, body["error"]["code"]) == (False, "error", "triton_too_slow")
     else:
         assert (reply.status, reply.json["error"]["code"]) == (504, "triton_too_slow")
 
@@ -278,7 +278,7 @@ def test_any_model_may_be_asked_by_name_but_one_that_is_not_for_the_web_where_it
     translator: WebApp, start: StartWeb, triton: RunningTriton
 ) -> None:
     case = BY_NAME["translator"]
-    right = [each["text"] for each in case.told(case.ask(translator, *TEXTS[:2]))]
+    right = [answer["text"] for answer in case.told(case.ask(translator, *TEXTS[:2]))]
     streams = case.ask(translator, *TEXTS[:2], model=TRANSLATOR.streaming_model)
     refused = case.ask(translator, *TEXTS[:2], model="translator_bls")
     assert (refused.status, refused.json["error"]["code"]) == (404, "unknown_model")
@@ -286,7 +286,10 @@ def test_any_model_may_be_asked_by_name_but_one_that_is_not_for_the_web_where_it
     web = start(triton.http_url, WEB_CONCURRENCY="1", TRANSLATOR_MODEL_NAME="translator_bls")
     configured = case.ask(web, *TEXTS[:2])
     for reply, model in ((streams, TRANSLATOR.streaming_model), (configured, "translator_bls")):
-        assert ([each["text"] for each in case.told(reply)], reply.json["model"]["name"]) == (right, model)
+        assert ([answer["text"] for answer in case.told(reply)], reply.json["model"]["name"]) == (
+            right,
+            model,
+        )
 
 
 def test_what_is_hardly_russian_is_translated_with_a_warning(translator: WebApp) -> None:
@@ -336,11 +339,11 @@ def described(web: WebApp, *photos: bytes, query: str = "") -> Any:
 
 def test_photos_of_a_form_have_their_names_and_say_whether_they_are_sure(captioner: WebApp) -> None:
     results = described(captioner, *PHOTOS).json["results"]
-    assert [each["filename"] for each in results] == [f"{number}.jpg" for number in range(len(PHOTOS))]
-    for each in results:
-        assert each["sure"] is (each["score"] >= THRESHOLD)
-        assert each["tokens"] == len(each["text"].split()) - 3  # the prompt is not counted
-        assert "decode" in each["timings_ms"]
+    assert [result["filename"] for result in results] == [f"{number}.jpg" for number in range(len(PHOTOS))]
+    for result in results:
+        assert result["sure"] is (result["score"] >= THRESHOLD)
+        assert result["tokens"] == len(result["text"].split()) - 3  # the prompt is not counted
+        assert "decode" in result["timings_ms"]
 
 
 def test_options_come_as_parameters_as_fields_and_as_json(captioner: WebApp) -> None:
@@ -364,8 +367,8 @@ def test_options_come_as_parameters_as_fields_and_as_json(captioner: WebApp) -> 
 
 
 def test_beams_tell_what_else_they_found(captioner: WebApp) -> None:
-    (found,) = described(captioner, PHOTOS[1], query="?beams=4&max_tokens=8").json["results"]
-    wordings = [found["text"], *found["alternatives"]]
+    (result,) = described(captioner, PHOTOS[1], query="?beams=4&max_tokens=8").json["results"]
+    wordings = [result["text"], *result["alternatives"]]
     assert len(set(wordings)) == len(wordings) == 4
     assert "alternatives" not in described(captioner, PHOTOS[1]).json["results"][0]
 

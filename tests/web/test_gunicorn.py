@@ -59,10 +59,10 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
 def test_a_kept_connection_is_answered_on_however_soon_the_next_request_comes(
     web: Any, pause_s: float
 ) -> None:
-    asked, body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b'{"alive":true}\n'
+    request, body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b'{"alive":true}\n'
     with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
         for at_once in (1, 1, 1, 3, 1):  # of three, two wait in gunicorn's buffer
-            connection.sendall(asked * at_once)
+            connection.sendall(request * at_once)
             replies = b""
             while replies.count(body) < at_once:
                 replies += connection.recv(65536)

@@ -58,9 +58,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, start: StartWeb) -> Iterator
             server.wait_until_live(180)
         haproxy = Haproxy(tmp_path_factory.mktemp("haproxy") / "log")
         # On a machine with much other work an answer may take a while; here only its end counts.
-        given = {"TRITON_GRPC_URL": haproxy.grpc, "TRUSTED_PROXIES": "1", "REQUEST_DEADLINE_S": "60"}
-        webs = [start(haproxy.triton, WEB_CONCURRENCY="1", **given) for _ in range(2)]
-        haproxy.start([(each.options.http_url, each.options.grpc_url) for each in tritons], webs)
+        settings = {"TRITON_GRPC_URL": haproxy.grpc, "TRUSTED_PROXIES": "1", "REQUEST_DEADLINE_S": "60"}
+        webs = [start(haproxy.triton, WEB_CONCURRENCY="1", **settings) for _ in range(2)]
+        haproxy.start([(backend.options.http_url, backend.options.grpc_url) for backend in tritons], webs)
         running.callback(haproxy.stop)
         fleet = Fleet(haproxy, tritons, processes, [])
         eventually(lambda: len(haproxy.are_up()) >= 5 and fleet.is_whole(), 60)

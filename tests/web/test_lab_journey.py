@@ -21,11 +21,11 @@ NARROW = {**PHONE, "viewport": {"width": 360, "height": 740}}
 
 def look(at: float, times: int, **more: Any) -> dict[str, Any]:
     """A model that was asked ten times as often, each time with four rows in a batch of their own."""
-    asked = 10 * times
+    requests = 10 * times
     model = {
-        **{"name": "m", "version": "1", "requests": asked, "failures": 0, "rows": 4 * asked},
-        **{"executions": asked, "queue_ms": 3.0 * asked, "compute_ms": 40.0 * asked},
-        **{"batches": [{"rows": 4, "executions": asked}], **more},
+        **{"name": "m", "version": "1", "requests": requests, "failures": 0, "rows": 4 * requests},
+        **{"executions": requests, "queue_ms": 3.0 * requests, "compute_ms": 40.0 * requests},
+        **{"batches": [{"rows": 4, "executions": requests}], **more},
     }
     other = {**model, "name": "other", "requests": 7, "failures": 0}
     return {"at": at, "models": [model, other], "machine": ["CPU: 7% busy"], "configs": {"m": "2 instances"}}
@@ -55,15 +55,15 @@ def test_figures_move_and_go_on_when_triton_comes_back(
         assert web.request("POST", "/api/v1/classify", sample, **headers).status == 200
 
     page = visit(f"{web.url}/lab", forgiven=("status of 50",))
-    asked = page.locator("#totals tr", has_text=MODEL).locator("td").first
+    cell = page.locator("#totals tr", has_text=MODEL).locator("td").first
     card = page.locator(".model")
     expect(page.locator("#quiet")).to_contain_text("No requests since this page was opened")
-    before = int(asked.inner_text())
+    before = int(cell.inner_text())
     for _ in range(3):
         send()
     expect(card.locator("h3")).to_contain_text(MODEL)
     expect(card.locator(".facts")).to_contain_text("; 3 since this page was opened")
-    expect(asked).to_have_text(str(before + 3))
+    expect(cell).to_have_text(str(before + 3))
     expect(card.locator(".rows_per_s path")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+L"))
     expect(card.locator(".sizes")).to_contain_text("100")
     # Whoever listens is not told every second.
@@ -77,7 +77,7 @@ def test_figures_move_and_go_on_when_triton_comes_back(
     expect(page.locator("#status")).to_contain_text("Live figures are back")
     # It counts from nothing again.
     send()
-    expect(asked).to_have_text("1")
+    expect(cell).to_have_text("1")
     expect(card.locator(".facts")).not_to_contain_text("-")
 
 
@@ -111,20 +111,20 @@ def test_why_there_are_no_figures_is_said_once_for_each_reason(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit("about:blank", forgiven=("status of 503",))
-    told = ["broke off", "broke off", "no Triton answers", "no Triton answers", "broke off"]
-    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away(told[0])))
+    reasons = ["broke off", "broke off", "no Triton answers", "no Triton answers", "broke off"]
+    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away(reasons[0])))
     page.goto(f"{python_web.url}/lab")
     reason = page.locator("#status small")
-    expect(reason).to_have_text(told[0])
+    expect(reason).to_have_text(reasons[0])
     page.evaluate(
         "new MutationObserver(() => { window.said = (window.said ?? 0) + 1 })"
         ".observe(document.querySelector('#status'), { childList: true })"
     )
-    while told[1:]:
-        del told[0]
+    while reasons[1:]:
+        del reasons[0]
         with page.expect_response("**/lab/figures"):
             page.evaluate("dispatchEvent(new Event('online'))")
-        expect(reason).to_have_text(told[0])
+        expect(reason).to_have_text(reasons[0])
     assert page.evaluate("window.said") == 2
 
 
@@ -133,8 +133,8 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
     page.clock.install()
     page.goto(f"{python_web.url}/lab")
     expect(page.locator("#quiet")).to_contain_text("No requests")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
 
     def hide(hidden: str) -> None:
         page.evaluate(
@@ -149,9 +149,9 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
     for stop, go_on in stops:
         stop()
         page.wait_for_timeout(200)  # for the one that may be under way
-        asked.clear()
+        urls.clear()
         page.clock.run_for(10_000)
-        assert asked == []
+        assert urls == []
         with page.expect_request("**/lab/figures"):
             go_on()
 
@@ -165,12 +165,12 @@ def test_axe_finds_nothing(visit: Callable[..., Page], python_web: Any, view: di
     tell(page, look(100, 1), look(102, 2, failures=2))
     page.goto(f"{python_web.url}/lab")
     expect(page.locator(".failing")).to_have_count(1)
-    found = violations(page)
+    problems = violations(page)
     page.unroute("**/lab/figures")
     page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away("no Triton answers")))
     expect(page.locator("#status")).to_contain_text("no Triton answers")
-    found += violations(page)
-    assert found == []
+    problems += violations(page)
+    assert problems == []
     assert fits(page)
 
 
@@ -212,7 +212,7 @@ def counts(web: Any, model: str) -> dict[str, Any]:
         reply = web.request("GET", "/lab/figures", Accept="application/json")
         assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
         if reply.json["at"] >= began:
-            return next(each for each in reply.json["models"] if each["name"] == model)
+            return next(entry for entry in reply.json["models"] if entry["name"] == model)
         assert time.time() < began + 60
         time.sleep(0.1)
 
@@ -233,9 +233,9 @@ def test_photos_are_counted_with_their_milliseconds_and_batches(
     assert now["rows"] - before["rows"] >= 6
     assert now["queue_ms"] > before["queue_ms"]
     assert now["compute_ms"] > before["compute_ms"]
-    executed = sum(each["rows"] * each["executions"] for each in now["batches"])
+    executed = sum(batch["rows"] * batch["executions"] for batch in now["batches"])
     assert executed == now["rows"]
-    assert sum(each["executions"] for each in now["batches"]) == now["executions"]
+    assert sum(batch["executions"] for batch in now["batches"]) == now["executions"]
 
 
 def test_without_a_script_there_is_the_table(visit: Callable[..., Page], python_web: Any) -> None:

@@ -71,8 +71,8 @@ def test_a_system_comes_and_goes_and_nothing_is_left(home: Path, tmp_path: Path,
         assert git_status() == clone
 
         body, headers = form(sample)
-        asked = urllib.request.Request(f"{page}/api/v1/classify?model=flowers_onnx", body, headers)
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        request = urllib.request.Request(f"{page}/api/v1/classify?model=flowers_onnx", body, headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["results"][0]["label"] in LABELS
         states = {name: row["state"] for name, row in listed().items()}
         assert states == began | {"flowers_onnx": "serves"}
@@ -103,11 +103,11 @@ def brought(folder: Path) -> dict[str, tuple[object, ...]]:
     }
     for name, model in files.items():
         onnx.save(model, folder / f"{name}.onnx")
-    asked: dict[str, tuple[object, ...]] = {
+    commands: dict[str, tuple[object, ...]] = {
         name: ("--labels", "a,b,c", "--weights", folder / f"{name}.onnx") for name in files
     }
     torch_kind = ("--labels", ",".join(LABELS), "--architecture", ARCHITECTURE, "--weights")
-    return asked | {"of_pth": (*torch_kind, weights), "text": (*torch_kind, folder / "text.pth")}
+    return commands | {"of_pth": (*torch_kind, weights), "text": (*torch_kind, folder / "text.pth")}
 
 
 WRONG = {"masks": "a segmentation", "text": "is not a file of weights"}
@@ -122,7 +122,7 @@ def test_a_day_of_five_files_in_a_fresh_clone_leaves_all_as_it_was(
     verb = partial(gourmet, program=program)
     assert f"{tmp_path / 'clone'}/triton/models" in verb("rollback", "digits", succeeds=False)
     (tmp_path / "brought").mkdir()
-    asked = brought(tmp_path / "brought")
+    commands = brought(tmp_path / "brought")
     monkeypatch.setenv("FOOD11_MODEL_NAME", "food_classifier")
     models = some_models(tmp_path / "models", "food_classifier", "food_classifier_onnx")
 
@@ -140,9 +140,9 @@ def test_a_day_of_five_files_in_a_fresh_clone_leaves_all_as_it_was(
     try:
         up.wait_for("ready after")
         page, began = f"http://127.0.0.1:{up.port}", listed(program)
-        for name, words in asked.items():
-            said = verb("new", name, *words, succeeds=name not in WRONG)
-            assert WRONG.get(name, f"{name}_onnx answers: the sample is ") in said
+        for name, words in commands.items():
+            output = verb("new", name, *words, succeeds=name not in WRONG)
+            assert WRONG.get(name, f"{name}_onnx answers: the sample is ") in output
             assert status(f"{page}/classify/{name}") == (404 if name in WRONG else 200)
 
         def answered(version: int) -> int:
@@ -151,8 +151,8 @@ def test_a_day_of_five_files_in_a_fresh_clone_leaves_all_as_it_was(
             return status(urllib.request.Request(address, body, headers))
 
         for version in (2, 3):
-            said = verb("deploy", "first", "--weights", tmp_path / "brought" / "first.onnx")
-            assert f"first_onnx/{version}\n" in said
+            output = verb("deploy", "first", "--weights", tmp_path / "brought" / "first.onnx")
+            assert f"first_onnx/{version}\n" in output
         verb("config", "first_onnx", "--versions", "2,3")
         assert [answered(version) for version in (1, 2, 3)] == [404, 200, 200]
         verb("config", "first_onnx", "--reset")
@@ -162,7 +162,7 @@ def test_a_day_of_five_files_in_a_fresh_clone_leaves_all_as_it_was(
         wait_until(lambda: [answered(version) for version in (2, 3)] == [404, 200], 60, "2 still serves")
         assert "version 3 is withdrawn, version 2 serves" in verb("rollback", "first")
         assert answered(2) == 200
-        for name in asked.keys() - WRONG.keys():
+        for name in commands.keys() - WRONG.keys():
             verb("remove", name, "--yes")
         assert listed(program).keys() == began.keys()
         assert git_status(tmp_path / "clone") == ""

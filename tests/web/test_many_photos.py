@@ -33,9 +33,9 @@ def two_colours() -> bytes:
 
 def sent(route: Route) -> Image.Image:
     body = route.request.post_data_buffer or b""
-    found = re.search(rb"Content-Type: image/\w+\r\n\r\n(.*)\r\n--", body, re.DOTALL)
-    assert found
-    return Image.open(io.BytesIO(found[1])).convert("RGB")
+    match = re.search(rb"Content-Type: image/\w+\r\n\r\n(.*)\r\n--", body, re.DOTALL)
+    assert match
+    return Image.open(io.BytesIO(match[1])).convert("RGB")
 
 
 def is_small_square_of(picture: Image.Image, colour: int) -> bool:
@@ -123,7 +123,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     visit: Callable[..., Page], python_web: Any, tmp_path: Path
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **PHONE)
-    told = {
+    results = {
         "a.jpg": {"label": "Soup", "probability": 0.9, "sure": True, "relevant": True},
         "b.jpg": {"label": "Egg", "probability": 0.4, "sure": False, "relevant": True},
         "c.jpg": {"label": "Bread", "probability": 0.3, "sure": False, "relevant": False},
@@ -133,13 +133,13 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     def told_by_name(route: Route) -> None:
         answer = route.fetch().json()
         body = route.request.post_data_buffer or b""
-        name = next(name for name in told if f'filename="{name}"'.encode() in body)
-        answer["results"][0] |= told[name]
+        name = next(name for name in results if f'filename="{name}"'.encode() in body)
+        answer["results"][0] |= results[name]
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", told_by_name)
     picture = two_colours()
-    page.set_input_files("#file", [photo(picture, name) for name in told])
+    page.set_input_files("#file", [photo(picture, name) for name in results])
     expect(page.locator(".card[data-state=answered]")).to_have_count(4)
     expect(page.locator("#counts")).to_have_text("4 answered: Soup 2, not sure 1, not food 1")
     expect(page.locator(".add label")).to_be_in_viewport()
@@ -150,7 +150,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     assert violations(page) == []
     shown = page.locator(".card")
     order = "cards => cards.map(card => card.getAttribute('aria-label'))"
-    assert shown.evaluate_all(order) == list(told)
+    assert shown.evaluate_all(order) == list(results)
     page.get_by_label("Sort by").select_option("doubt")
     assert shown.evaluate_all(order) == ["c.jpg", "b.jpg", "a.jpg", "=d.jpg"]
     page.get_by_label("Only not sure").check()
@@ -273,7 +273,7 @@ def test_api_page_history_and_command_answer_in_the_same_words(
     for name, data in photos.items():
         reply = python_web.request("POST", "/api/v1/classify", data, Content_Type="image/jpeg").json
         (answer,) = reply["results"]
-        two = " or ".join(each["label"] for each in answer.get("candidates", ()))
+        two = " or ".join(candidate["label"] for candidate in answer.get("candidates", ()))
         for row in (rows[name] for rows in tables):
             assert [column for column in row if column in words] == words
             assert row["label"] == answer["label"]

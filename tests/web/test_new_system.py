@@ -48,14 +48,14 @@ def test_weights_of_others_answer_on_the_page_and_the_api(
         body, headers = form(sample)
         address = f"http://127.0.0.1:{up.port}/api/v1/classify?model=flowers_onnx"
         with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
-            told = json.load(answer)["results"][0]
-        assert told["label"] in LABELS
+            result = json.load(answer)["results"][0]
+        assert result["label"] in LABELS
 
         opened = visit(page)
         photo = {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample}
         opened.set_input_files("#file", photo)
         expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
-        assert opened.locator(".card .top li .name").first.inner_text() == told["label"]
+        assert opened.locator(".card .top li .name").first.inner_text() == result["label"]
     finally:
         up.stop()
 
@@ -103,10 +103,10 @@ def test_a_half_precision_network_of_several_labels_with_weights_beside_it_answe
         body, headers = form(sample)
         address = f"http://127.0.0.1:{up.port}/api/v1/classify?model=tags_onnx"
         with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
-            told = json.load(answer)["results"][0]
-        assert [each["label"] for each in told["labels"]] == ["bright", "red"]
-        assert sum(each["probability"] for each in told["labels"]) > 1.0
-        assert told["sure"]
+            result = json.load(answer)["results"][0]
+        assert [entry["label"] for entry in result["labels"]] == ["bright", "red"]
+        assert sum(entry["probability"] for entry in result["labels"]) > 1.0
+        assert result["sure"]
 
         opened = visit(f"http://127.0.0.1:{up.port}/classify/tags")
         opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})

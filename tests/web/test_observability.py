@@ -59,9 +59,9 @@ def prometheus(
     def query(expression: str) -> list[dict[str, Any]]:
         words = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=10) as answer:
-            found = json.load(answer)
-        assert found["status"] == "success", found
-        results: list[dict[str, Any]] = found["data"]["result"]
+            reply = json.load(answer)
+        assert reply["status"] == "success", reply
+        results: list[dict[str, Any]] = reply["data"]["result"]
         return results
 
     try:
@@ -128,7 +128,7 @@ def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_trit
 
             def fires(web: Any = web, query: Ask = query) -> bool:
                 """Bad photos are no model's fault."""
-                asked = {
+                statuses = {
                     model: web.request("POST", f"/api/v1/classify?model={model}", photo, **JPEG).status
                     for model, photo in (
                         ("internal", sample),
@@ -137,14 +137,14 @@ def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_trit
                         ("food_classifier_onnx", b"no photo"),
                     )
                 }
-                assert asked["internal"] == 502, asked
+                assert statuses["internal"] == 502, statuses
                 time.sleep(0.2)
                 firing = query('ALERTS{alertname="ModelFails",alertstate="firing"}')
-                return {each["metric"]["model"] for each in firing} == {"internal", "invalid_arg"}
+                return {series["metric"]["model"] for series in firing} == {"internal", "invalid_arg"}
 
             wait_until(fires, 60, "the alert does not fire")
             counted = query('sum by (model) (nv_inference_request_failure{model="internal"})')
-            assert [each["value"][1] for each in counted] == ["0"]
+            assert [series["value"][1] for series in counted] == ["0"]
             (successes,) = query('sum by (model) (nv_inference_request_success{model="internal"})')
             assert int(successes["value"][1]) > 5
 
@@ -166,7 +166,7 @@ class Watched:
     query: Ask
 
     def firing(self, name: str) -> list[dict[str, str]]:
-        return [each["metric"] for each in self.query(f'ALERTS{{alertname="{name}",alertstate="firing"}}')]
+        return [alert["metric"] for alert in self.query(f'ALERTS{{alertname="{name}",alertstate="firing"}}')]
 
     def has_answered(self, photo: bytes) -> bool:
         time.sleep(0.05)
@@ -197,11 +197,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator
             nginx(up.port, folder / "nginx") as front,
             prometheus(folder, up.metrics, up.port, rules, front.of_observers) as query,
         ):
-            found = Watched(up, front, Site(front.port), query)
+            stack = Watched(up, front, Site(front.port), query)
             wait_until(lambda: len(query("up == 1")) == 3, 60, "not all are asked")
             known = "web:errors:share1h == 0 and web:errors:share1m == 0"
-            wait_until(lambda: found.has_answered(sample) and bool(query(known)), 60, "no photo was answered")
-            yield found
+            wait_until(lambda: stack.has_answered(sample) and bool(query(known)), 60, "no photo was answered")
+            yield stack
     finally:
         up.stop()
 
@@ -235,38 +235,40 @@ def test_a_burst_of_errors_fires_nothing_and_errors_that_go_on_fire_until_they_e
     watched.told("unload")
     wait_until(fires, 60, "the alert does not fire")
     wait_until(lambda: bool(watched.firing("NotReady")), 60, "nobody is told that the model is not ready")
-    assert [each["system"] for each in watched.firing("NotReady")] == ["food11"]
+    assert [alert["system"] for alert in watched.firing("NotReady")] == ["food11"]
     watched.told("load")
     wait_until(lambda: not fires(), 60, "the alert does not end")
     wait_until(lambda: not watched.firing("NotReady"), 60, "it is ready again")
 
 
 def test_restarts_are_told(watched: Watched, sample: bytes) -> None:
-    asked = 'count(nv_inference_request_success{job="triton"} > 0) == 2'
+    expression = 'count(nv_inference_request_success{job="triton"} > 0) == 2'
     for _ in range(3):
         # The web app's own probes ask both models, and Prometheus saw it.
-        wait_until(lambda: bool(watched.query(asked)), 60, "the models are not asked")
+        wait_until(lambda: bool(watched.query(expression)), 60, "the models are not asked")
         # Then more than the probes of the next start, so that the counters fall.
         for _ in range(6):
             wait_until(lambda: watched.has_answered(sample), 60, "no photo was answered")
             watched.site.request("POST", "/api/v1/digits", DIGIT, **{"Content-Type": "image/png"})
-        wait_until(lambda: bool(watched.query(asked.replace("> 0", "> 5"))), 60, "Prometheus did not see it")
+        wait_until(
+            lambda: bool(watched.query(expression.replace("> 0", "> 5"))), 60, "Prometheus did not see it"
+        )
         os.kill(watched.up.triton_pid(), signal.SIGKILL)
-        wait_until(lambda: not watched.query(asked), 60, "Triton was not started again")
+        wait_until(lambda: not watched.query(expression), 60, "Triton was not started again")
     wait_until(lambda: bool(watched.firing("Restarts")), 60, "the alert does not fire")
-    assert {each["job"] for each in watched.firing("Restarts")} == {"triton"}
+    assert {alert["job"] for alert in watched.firing("Restarts")} == {"triton"}
 
 
 def test_a_dead_nginx_is_told(watched: Watched) -> None:
     wait_until(lambda: not watched.firing("Away"), 60, "all is well")
     watched.nginx.process.terminate()  # killed, its workers would go on
     wait_until(lambda: bool(watched.firing("Away")), 60, "the alert does not fire")
-    assert {each["job"] for each in watched.firing("Away")} == {"proxy"}
+    assert {alert["job"] for alert in watched.firing("Away")} == {"proxy"}
 
 
 def test_both_servers_are_asked(ask: Ask) -> None:
-    found = {one["metric"]["job"]: one["value"][1] for one in ask("up")}
-    assert found == {"triton": "1", "web": "1", "proxy": "1"}
+    states = {series["metric"]["job"]: series["value"][1] for series in ask("up")}
+    assert states == {"triton": "1", "web": "1", "proxy": "1"}
     assert ask('{job="proxy",__name__!~"up|scrape_.*|ALERTS.*"}') == []
 
 
@@ -277,7 +279,7 @@ def test_the_figures_are_those_of_the_models(ask: Ask) -> None:
     assert 1 <= float(batch["value"][1]) <= 16
     (errors,) = ask("web:errors:share5m")
     assert 0 <= float(errors["value"][1]) <= 1
-    assert "/predict" in {one["metric"]["route"] for one in ask("route:web_seconds:p95_5m")}
+    assert "/predict" in {series["metric"]["route"] for series in ask("route:web_seconds:p95_5m")}
 
 
 def test_every_panel_of_the_dashboard_has_something_to_show(ask: Ask) -> None:

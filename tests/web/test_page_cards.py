@@ -73,12 +73,12 @@ def test_long_labels_stay_clear_of_their_bars_and_whole_words(
     page = visit(python_web.url, **screen)
 
     def with_long_labels(route: Route) -> None:
-        told = route.fetch().json()
-        result = told["results"][0]
+        reply = route.fetch().json()
+        result = reply["results"][0]
         for guess, label in zip(result["top"], LABELS, strict=True):
             guess["label"] = label
         result["label"] = LABELS[0]
-        route.fulfill(json=told)
+        route.fulfill(json=reply)
 
     page.route("**/api/v1/classify?*", with_long_labels)
     page.set_input_files("#file", photo(sample))
@@ -97,13 +97,13 @@ def test_the_file_input_is_announced_once_and_not_as_invalid(
     expect(chooser).to_have_accessible_name("Choose photos")
     session = page.context.new_cdp_session(page)
     node = session.send("Runtime.evaluate", {"expression": "document.querySelector('#file')"})
-    told = session.send("Accessibility.getPartialAXTree", {"objectId": node["result"]["objectId"]})["nodes"][
-        0
-    ]
-    said = {each["name"]: each["value"].get("value") for each in told["properties"]}
-    assert said.get("invalid", "false") == "false"
-    assert told["description"]["value"].count("JPEG") == 1
-    assert "JPEG" not in told["name"]["value"]
+    announced = session.send("Accessibility.getPartialAXTree", {"objectId": node["result"]["objectId"]})[
+        "nodes"
+    ][0]
+    properties = {entry["name"]: entry["value"].get("value") for entry in announced["properties"]}
+    assert properties.get("invalid", "false") == "false"
+    assert announced["description"]["value"].count("JPEG") == 1
+    assert "JPEG" not in announced["name"]["value"]
 
 
 def test_after_remove_the_focus_is_on_the_next_card_and_at_last_on_the_chooser(
@@ -163,11 +163,11 @@ def test_a_request_whose_connection_was_reset_is_sent_again_once(
     visit: Callable[..., Page], python_web: Any, place: str
 ) -> None:
     page = visit(python_web.url + place, forgiven=("ERR_CONNECTION_RESET",))
-    asked: list[str] = []
+    urls: list[str] = []
 
     def reset_first(route: Route) -> None:
-        asked.append(route.request.url)
-        if len(asked) == 1:
+        urls.append(route.request.url)
+        if len(urls) == 1:
             route.abort("connectionreset")
         else:
             route.continue_()
@@ -188,7 +188,7 @@ def test_a_request_whose_connection_was_reset_is_sent_again_once(
     else:
         page.locator(".sample", has_text="Green soup").click()
         answered(page)
-    assert len(asked) == 2
+    assert len(urls) == 2
     assert not page.evaluate("window.troubled ?? false")
 
 

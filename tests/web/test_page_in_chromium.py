@@ -53,29 +53,29 @@ GARBAGE = photo(b"this is no photo", "notes.jpg")
 def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_web: Any) -> None:
     with page.expect_response("**/api/v1/classify?*") as answered:
         page.set_input_files("#file", photo(sample))
-    told = answered.value.json()["results"][0]
+    result = answered.value.json()["results"][0]
     card = page.locator(".card")
     expect(card.locator("h3")).to_contain_text(LABELS)
-    expect(card.locator("h3")).to_contain_text(told["label"])
-    expect(card.locator("h3")).to_contain_text(f"{100 * told['probability']:.0f} %")
-    expect(card.locator(".doubt")).to_have_count(0 if told["sure"] else 1)
+    expect(card.locator("h3")).to_contain_text(result["label"])
+    expect(card.locator("h3")).to_contain_text(f"{100 * result['probability']:.0f} %")
+    expect(card.locator(".doubt")).to_have_count(0 if result["sure"] else 1)
     expect(card.locator(".top li")).to_have_count(5)
     expect(card.locator(".facts")).to_contain_text("food_classifier version 1")
     expect(card.locator(".photo img")).to_be_visible()
-    expect(page.locator("#spoken")).to_contain_text(told["label"])
+    expect(page.locator("#spoken")).to_contain_text(result["label"])
     card.locator(".time summary").click()
     phases = card.locator(".waterfall .name")
     expect(phases.last).to_have_text("Response")
     shown = set(phases.all_inner_texts())
     assert {"Upload", "Receive", "Decode"} <= shown
     # Of a photo that was alone with its model, its own time in Triton is told apart.
-    inside = told["inside"]
-    is_alone = inside["requests"] == 1 and inside["queue"] <= told["timings_ms"]["triton"]
+    inside = result["inside"]
+    is_alone = inside["requests"] == 1 and inside["queue"] <= result["timings_ms"]["triton"]
     assert ({"To Triton and back", "Triton’s queue", "Inference"} <= shown) == is_alone
     # The same answer as to a program that asks the old way.
     reply = python_web.predict(sample).json
-    assert (reply["label"], reply["sure"]) == (told["label"], told["sure"])
-    assert reply["probability"] == pytest.approx(told["probability"], abs=1e-5)
+    assert (reply["label"], reply["sure"]) == (result["label"], result["sure"])
+    assert reply["probability"] == pytest.approx(result["probability"], abs=1e-5)
     # The page is not wider than the screen.
     assert fits(page)
 
@@ -98,13 +98,13 @@ def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes)
 
 def test_a_few_photos_at_most_are_on_their_way_at_once(desk: Page, sample: bytes) -> None:
     under_way: set[Any] = set()
-    most = 0
+    max_under_way = 0
 
     def begun(request: Any) -> None:
-        nonlocal most
+        nonlocal max_under_way
         if request.method == "POST":
             under_way.add(request)
-            most = max(most, len(under_way))
+            max_under_way = max(max_under_way, len(under_way))
 
     def ended(request: Any) -> None:
         under_way.discard(request)
@@ -113,7 +113,7 @@ def test_a_few_photos_at_most_are_on_their_way_at_once(desk: Page, sample: bytes
     desk.on("requestfinished", ended)
     desk.set_input_files("#file", [photo(sample, f"{number}.jpg") for number in range(6)])
     expect(desk.locator(".card[data-state=answered]")).to_have_count(6)
-    assert 1 <= most <= 2
+    assert 1 <= max_under_way <= 2
 
 
 def test_a_photo_that_is_too_large_is_refused_before_it_is_sent(desk: Page) -> None:

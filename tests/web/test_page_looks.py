@@ -27,7 +27,7 @@ def test_axe_finds_nothing_on_any_page_in_any_state(
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **view)
     expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 448)
-    found = violations(page)
+    problems = violations(page)
     # Sure, not sure and refused; with the time told, the models compared and the history open.
     page.locator(".sample", has_text="Green soup").click()
     page.locator(".sample", has_text="Spaghetti").click()
@@ -38,7 +38,7 @@ def test_axe_finds_nothing_on_any_page_in_any_state(
     choose(page.locator(".card[data-state=answered]").first, "compare")
     expect(page.locator(".panel")).to_have_count(3)
     page.click("#history summary")
-    found += violations(page)
+    problems += violations(page)
     # Under way, and in trouble.
     page.route("**/api/v1/classify?*", lambda route: None)
     page.route(
@@ -47,13 +47,13 @@ def test_axe_finds_nothing_on_any_page_in_any_state(
     page.set_input_files("#file", photo(sample, "b.jpg"))
     expect(page.locator(".card[data-state=busy]")).to_have_count(1)
     page.evaluate("dispatchEvent(new Event('online'))")
-    found += violations(page)
+    problems += violations(page)
     page.unroute_all(behavior="ignoreErrors")
     # Swagger UI's part of /api/docs is its own: see test_api_docs.
     for path in ("/compare", "/caption", "/test", "/nothing", "/model-card/translator"):
         page.goto(python_web.url + path)
-        found += violations(page)
-    assert found == []
+        problems += violations(page)
+    assert problems == []
 
 
 def test_the_first_paint_is_light_and_its_colours_follow_the_reader(
@@ -115,7 +115,7 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
     page = visit(web.url, **PHONE)
     with page.expect_response("**/api/v1/classify*") as answered:
         page.set_input_files("#camera", photo(phone_photo, "IMG_0001.jpg"))
-    told = answered.value.json()["results"][0]
+    result = answered.value.json()["results"][0]
     card = page.locator(".card[data-state=answered]")
     expect(card.locator(".facts")).to_contain_text("made smaller")
     sent = int(answered.value.request.all_headers()["content-length"])
@@ -126,8 +126,8 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
         "(({naturalWidth: w, naturalHeight: h}) => [w, h])(document.querySelector('.card img'))"
     ) == [672, 896]
     whole = web.predict(phone_photo).json
-    assert told["label"] == whole["label"]
-    assert told["probability"] == pytest.approx(whole["probability"], abs=0.03)
+    assert result["label"] == whole["label"]
+    assert result["probability"] == pytest.approx(whole["probability"], abs=0.03)
 
 
 # A sample's name begins with the number of its class.
@@ -164,15 +164,15 @@ def test_every_served_form_knows_every_sample_and_names_no_dish_where_there_is_n
         reply = python_web.request("POST", f"/api/v1/classify?model={model}", data, Content_Type="image/*")
         return reply.json["results"][0]
 
-    told = {name: ask((SAMPLES / name).read_bytes()) for name in PHOTOS}
-    assert {name: (each["label"], each["sure"], each["relevant"]) for name, each in told.items()} == {
-        name: (label, name not in NOT_SURE, True) for name, label in PHOTOS.items()
-    }
+    results = {name: ask((SAMPLES / name).read_bytes()) for name in PHOTOS}
+    assert {
+        name: (result["label"], result["sure"], result["relevant"]) for name, result in results.items()
+    } == {name: (label, name not in NOT_SURE, True) for name, label in PHOTOS.items()}
     others = {name: ask(png(picture)) for name, picture in NO_FOOD.items()}
-    assert {name: (each["relevant"], each["sure"]) for name, each in others.items()} == dict.fromkeys(
+    assert {name: (result["relevant"], result["sure"]) for name, result in others.items()} == dict.fromkeys(
         NO_FOOD, (False, False)
     )
-    assert all(each["food"] < 0.5 for each in others.values())
+    assert all(result["food"] < 0.5 for result in others.values())
 
 
 def test_the_first_click_on_each_sample_is_answered_and_no_food_is_said_to_be_none(
@@ -222,7 +222,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)
     # Whatever was wrong is over, and the page asks no more.
     expect(status).to_be_empty()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.clock.run_for(10_000)
-    assert asked == []
+    assert urls == []

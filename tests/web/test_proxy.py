@@ -246,21 +246,19 @@ def test_where_the_app_is_away_a_visitor_is_told_when_to_ask_again(web: Any, tmp
 def test_with_a_certificate_nothing_is_answered_without_tls(web: Any, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     signed, key = certificates.sign("here", "IP:127.0.0.1")
-    (place,) = free_ports(1)
+    (port,) = free_ports(1)
     (tmp_path / "certificates").mkdir()
     shutil.copy(signed, tmp_path / "certificates" / "fullchain.pem")
     shutil.copy(key, tmp_path / "certificates" / "privkey.pem")
     config = (ROOT / "proxy" / "tls.conf").read_text().replace("/etc/nginx/", f"{tmp_path}/")
     (tmp_path / "server.d").mkdir()
-    (tmp_path / "server.d" / "tls.conf").write_text(
-        config.replace("listen 8443", f"listen 127.0.0.1:{place}")
-    )
-    with nginx(web.port, tmp_path, f":{place}") as plain:
+    (tmp_path / "server.d" / "tls.conf").write_text(config.replace("listen 8443", f"listen 127.0.0.1:{port}"))
+    with nginx(web.port, tmp_path, f":{port}") as plain:
         sent_on = replace(web, port=plain.port).request("POST", "/predict?a=b", b"x")
         assert (sent_on.status, sent_on.headers["location"]) == (
             308,
-            f"https://127.0.0.1:{place}/predict?a=b",
+            f"https://127.0.0.1:{port}/predict?a=b",
         )
         trusted = ssl.create_default_context(cafile=certificates.ca)
-        with urllib.request.urlopen(f"https://127.0.0.1:{place}/healthz", context=trusted) as answer:
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/healthz", context=trusted) as answer:
             assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"

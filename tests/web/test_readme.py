@@ -21,12 +21,12 @@ README = (ROOT / "README.md").read_text()
 
 def examples() -> list[tuple[str, str]]:
     """Every command of a console block, with what the README says it prints."""
-    found = []
+    pairs = []
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
-            found.append((command.split("  #")[0].strip(), output.strip()))
-    return found
+            pairs.append((command.split("  #")[0].strip(), output.strip()))
+    return pairs
 
 
 def shown(command: str) -> str:
@@ -69,12 +69,12 @@ def test_the_readme_has_the_two_commands_first() -> None:
 
 
 def test_curl_prints_what_it_shows(python_web, triton) -> None:
-    printed, told = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
-    assert printed.keys() == told.keys()
-    assert printed["timings_ms"].keys() == told["timings_ms"].keys()
-    assert printed["label"] == told["label"]
-    assert printed["probability"] == pytest.approx(told["probability"], abs=0.02)
-    assert [entry["label"] for entry in printed["top"]] == [entry["label"] for entry in told["top"]]
+    printed, documented = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
+    assert printed.keys() == documented.keys()
+    assert printed["timings_ms"].keys() == documented["timings_ms"].keys()
+    assert printed["label"] == documented["label"]
+    assert printed["probability"] == pytest.approx(documented["probability"], abs=0.02)
+    assert [entry["label"] for entry in printed["top"]] == [entry["label"] for entry in documented["top"]]
 
 
 @pytest.mark.slow
@@ -92,5 +92,5 @@ def test_perf_analyzer_prints_what_it_shows(python_web, triton) -> None:
     # Shorter and with no demand on how steady this machine is; the figures are nobody's concern here.
     quick = f"-u {triton.http_url} --measurement-interval 1000 --stability-percentage 999"
     printed = run(f"{PERF} {quick}", python_web.port, triton)
-    told = shown(PERF)
-    assert form(told.splitlines()[-1]) in form(printed)
+    documented = shown(PERF)
+    assert form(documented.splitlines()[-1]) in form(printed)

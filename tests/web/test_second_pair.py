@@ -45,8 +45,8 @@ def test_a_second_pair_comes_answers_everywhere_gets_versions_and_another_name_a
 
     def asked(text: str = "Ich mag Tee.", **body: Any) -> tuple[str, str]:
         """The translation and the model that made it."""
-        told = json.loads(post(text=text, **body))
-        return told["translations"][0]["text"], told["model"]["name"]
+        reply = json.loads(post(text=text, **body))
+        return reply["translations"][0]["text"], reply["model"]["name"]
 
     def ours() -> tuple[tuple[str, str], int]:
         """What the first pair says, and how many versions of it there are."""
@@ -58,10 +58,10 @@ def test_a_second_pair_comes_answers_everywhere_gets_versions_and_another_name_a
         assert first[0] == ("I like tea.", "translator")
 
         new = ("new", "german", "--like", "translator", "--checkpoint", checkpoint, "--languages", "de,en")
-        said = gourmet(*new, "--data", sentences, "--title", "German to English", "--fp32")
-        assert "german answers: «Ich mag Tee.» → " in said
-        assert "german_stream answers: «Ich mag Tee.» → " in said
-        assert f"{page}/translate/german" in said
+        output = gourmet(*new, "--data", sentences, "--title", "German to English", "--fp32")
+        assert "german answers: «Ich mag Tee.» → " in output
+        assert "german_stream answers: «Ich mag Tee.» → " in output
+        assert f"{page}/translate/german" in output
         assert ours() == first
         rows = listed()
         assert {rows[name]["state"] for name in ("german", "german_stream")} == {"serves"}
@@ -105,12 +105,12 @@ def test_a_second_pair_comes_answers_everywhere_gets_versions_and_another_name_a
         assert visit(f"{page}/translate").locator("h1").inner_text() == "Russian to English"
 
         # A second version of both models, and back in one step.
-        said = verb("deploy", "german", "--checkpoint", checkpoint, "--fp32")
-        assert said.count(" answers: «Ich mag Tee.» → ") == 2
+        output = verb("deploy", "german", "--checkpoint", checkpoint, "--fp32")
+        assert output.count(" answers: «Ich mag Tee.» → ") == 2
         assert {row["version"] for name, row in listed().items() if name.startswith("german")} >= {2}
-        said = verb("rollback", "german")
+        output = verb("rollback", "german")
         assert [
-            f"{name}: version 2 is withdrawn, version 1 serves" in said
+            f"{name}: version 2 is withdrawn, version 1 serves" in output
             for name in ("german", "german_stream")
         ] == [
             True,

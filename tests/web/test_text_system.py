@@ -48,21 +48,21 @@ def test_up_asks_its_sample(up: Up) -> None:
 
 def test_every_verb_finds_it_without_an_address(up: Up) -> None:
     assert 'name: "digits"' in run(GOURMET, "config", "digits", "--raw").stdout
-    told = run(GOURMET, "doctor").stdout
+    output = run(GOURMET, "doctor").stdout
     for port in (up.port, up.http, up.grpc, up.metrics):
-        assert f"{port} held by the running stack" in told
+        assert f"{port} held by the running stack" in output
 
 
 def test_doctor_asks_its_sample(up: Up) -> None:
-    found = run(GOURMET, "doctor")
-    assert "echo answers: «one two three» → three two one" in found.stdout
-    assert "captions answers: the sample shows a photograph of" in found.stdout
+    doctor = run(GOURMET, "doctor")
+    assert "echo answers: «one two three» → three two one" in doctor.stdout
+    assert "captions answers: the sample shows a photograph of" in doctor.stdout
 
 
 def test_doctor_asks_a_model_that_answers_in_pieces_for_all_of_them(up: Up) -> None:
-    found = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream", CAPTIONS_MODEL_NAME="captions_stream")
-    assert "echo_stream answers: «one two three» → three two one" in found.stdout
-    assert "captions_stream answers: the sample shows a photograph of" in found.stdout
+    doctor = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream", CAPTIONS_MODEL_NAME="captions_stream")
+    assert "echo_stream answers: «one two three» → three two one" in doctor.stdout
+    assert "captions_stream answers: the sample shows a photograph of" in doctor.stdout
 
 
 def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
@@ -80,8 +80,8 @@ def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
 def test_check_asks_its_examples_whole_and_in_pieces(up: Up, model: str) -> None:
     done = run(GOURMET, "check", model, f"--url=localhost:{up.http}", "--limit=20", "--json=-")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["answered"], told["faults"]) == (20, [])
-    assert told["streams"] is model.endswith("_stream")
-    assert told["compared_with"] == (model.removesuffix("_stream") if told["streams"] else None)
-    assert told["pieces"] > 20 if told["streams"] else told["pieces"] == 20
+    report = json.loads(done.stdout)
+    assert (report["answered"], report["faults"]) == (20, [])
+    assert report["streams"] is model.endswith("_stream")
+    assert report["compared_with"] == (model.removesuffix("_stream") if report["streams"] else None)
+    assert report["pieces"] > 20 if report["streams"] else report["pieces"] == 20

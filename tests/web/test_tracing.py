@@ -33,13 +33,13 @@ class Collector(ThreadingHTTPServer):
 
     def spans(self) -> dict[str, dict[str, Any]]:
         """The spans of those that send JSON, by name; of Triton's, which may send protobuf, see `seen`."""
-        found = {}
+        by_name = {}
         for body in self.bodies:
             if body.lstrip()[:1] == b"{":
                 for resource in json.loads(body)["resourceSpans"]:
                     for scope in resource.get("scopeSpans", ()):
-                        found |= {span["name"]: span for span in scope["spans"]}
-        return found
+                        by_name |= {span["name"]: span for span in scope["spans"]}
+        return by_name
 
     def seen(self, service: bytes, trace: str) -> bool:
         """Whether something of `service` that belongs to the trace has come, in either form."""

@@ -64,9 +64,9 @@ def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Pag
     examples = page.locator("#examples button")
     russian = examples.first.locator("span").text_content() or ""
     answers = []
-    for place in (0, 1):
-        examples.nth(place).click()
-        expect(page.locator("#earlier li")).to_have_count(place + 1)
+    for index in (0, 1):
+        examples.nth(index).click()
+        expect(page.locator("#earlier li")).to_have_count(index + 1)
         answers.append(page.locator("#translation").text_content())
     page.reload()
     page.locator("#earlier button").last.click()

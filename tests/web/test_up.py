@@ -76,8 +76,8 @@ def few(tmp_path: Path) -> Path:
 
 def held_back_until_a_verb_asks(running: Up) -> None:
     """A model for study is not there, and comes with the first question of the workbench."""
-    said = next(line for line in running.lines if "onnx-mnist-cpu" in line)
-    assert "loaded when a verb asks, or all with --all" in said
+    reported = next(line for line in running.lines if "onnx-mnist-cpu" in line)
+    assert "loaded when a verb asks, or all with --all" in reported
     ready = f"http://127.0.0.1:{running.http}/v2/models/onnx-mnist-cpu/ready"
     assert not http_ok(ready)
     ask = [GOURMET, "check", "onnx-mnist-cpu", "--limit", "8", "--url", f"127.0.0.1:{running.http}"]

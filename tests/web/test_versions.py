@@ -30,8 +30,8 @@ def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
         url = server.options.http_url
 
         def config(*arguments: str) -> str:
-            there = ["--url", url, "--repository", str(models)]
-            ran = CliRunner().invoke(main, ["config", *there, MODEL, *arguments])
+            server = ["--url", url, "--repository", str(models)]
+            ran = CliRunner().invoke(main, ["config", *server, MODEL, *arguments])
             assert ran.exit_code == 0, ran.output
             return ran.output
 
@@ -50,10 +50,10 @@ def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
             reply = web.request("POST", f"/api/v1/digits{query}", sample, **{"Content-Type": "image/jpeg"})
             return str(reply.json["results"][0]["model"]["version"] if reply.status == 200 else reply.status)
 
-        found = [
+        seen = [
             answered(query) for query in ("", "?version=1", "?model=digits/1", "?version=10", "?version=2")
         ]
-        assert found == ["10", "1", "1", "10", "404"]
+        assert seen == ["10", "1", "1", "10", "404"]
         body, content = form(sample)
         accept = {"Accept": "application/json"}
         reply = web.request("POST", "/compare?system=digits", body, **accept, **content)

@@ -49,10 +49,10 @@ def test_every_model_finds_the_planted_plate_and_its_falls_are_what_covering_rea
 
     reply = ask(f"{EXPLAIN}?grid=7&", table)
     assert reply.headers["content-type"].startswith("application/x-ndjson")
-    *progress, told = map(json.loads, reply.body.splitlines())
+    *progress, final = map(json.loads, reply.body.splitlines())
     assert [line["done"] for line in progress] == [*range(4, 49, 4), 49]
-    assert (told["final"], told["model"]["name"]) == (True, model)
-    falls = np.array(told["falls"])
+    assert (final["final"], final["model"]["name"]) == (True, model)
+    falls = np.array(final["falls"])
     row, column = map(int, np.unravel_index(falls.argmax(), falls.shape))
     left, top, right, bottom = PLATE
     assert column * 32 < right
@@ -65,9 +65,9 @@ def test_every_model_finds_the_planted_plate_and_its_falls_are_what_covering_rea
     covered.paste(colour, (column * 32, row * 32, column * 32 + 32, row * 32 + 32))
     shares = [ask("/api/v1/classify?", picture).json["results"][0]["top"] for picture in (table, covered)]
     before, after = ({guess["label"]: guess["probability"] for guess in top} for top in shares)
-    assert told["probability"] == pytest.approx(before[told["label"]], abs=2e-3)
-    if told["label"] in after:
-        assert falls.max() == pytest.approx(before[told["label"]] - after[told["label"]], abs=4e-3)
+    assert final["probability"] == pytest.approx(before[final["label"]], abs=2e-3)
+    if final["label"] in after:
+        assert falls.max() == pytest.approx(before[final["label"]] - after[final["label"]], abs=4e-3)
 
 
 def explained(page: Page) -> Any:
