@@ -24,7 +24,7 @@ MAX_MB = 300.0
 
 
 def decode(*files: str) -> list[dict[str, Any]]:
-    """What decoding.py says of those files; a process that died says so in its place."""
+    """Return the results of decoding.py for these files; a dead process is a result too."""
     ran = subprocess.run(
         [sys.executable, "-P", decoding.__file__, *files],
         env={**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[1])},

@@ -1,4 +1,4 @@
-"""What tests of served models share."""
+"""Fixtures for tests of served models."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def asker(request, triton, pictures) -> Iterator[Asker]:
             client.load_model("food_classifier", config=json.dumps(shipped))
 
 
-def test_the_pictures_tell_rows_apart(asker) -> None:
+def test_the_test_pictures_have_distinct_answers(asker) -> None:
     # Without this, a wrong row could pass for a right one.
     distance = np.abs(asker.expected[:, None] - asker.expected[None]).max(axis=2)
     np.fill_diagonal(distance, 1)

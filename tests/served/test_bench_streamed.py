@@ -82,7 +82,7 @@ def test_an_answer_that_lacks_a_piece_ends_the_run(echoing: RunningTriton, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_stream_cannot_do_is_said(echoing: RunningTriton) -> None:
+def test_unsupported_options_of_a_stream_are_refused(echoing: RunningTriton) -> None:
     for arguments, says in (
         (["--batch", "2"], "takes one input a request"),
         (["--shared-memory"], "answers in pieces (it is decoupled)"),
@@ -91,7 +91,7 @@ def test_what_a_stream_cannot_do_is_said(echoing: RunningTriton) -> None:
         assert (result.exit_code, says in result.output) == (2, True), result.output
 
 
-def test_whole_answers_of_a_text_system_are_measured_as_ever(echoing: RunningTriton, tmp_path: Path) -> None:
+def test_whole_answers_of_a_text_system_are_still_measured(echoing: RunningTriton, tmp_path: Path) -> None:
     result = bench(echoing, "echo", "--attempts", "6", "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
     saved = read(tmp_path / "bench.json")

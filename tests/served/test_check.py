@@ -148,7 +148,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
 
 
-def test_another_model_is_asked_the_same_and_the_answers_are_compared(triton: Any, drawn: Path) -> None:
+def test_a_second_model_gets_the_same_pictures_and_is_compared(triton: Any, drawn: Path) -> None:
     options = ("--data", drawn, "--limit", 30, "--url", triton.http_url, "--json", "-")
     done = run("food_classifier_int8", "--against", "food_classifier_onnx", *options)
     assert done.exit_code == 0, done.output
@@ -208,7 +208,7 @@ def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str
     assert "top-1" in done.stdout
 
 
-def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path) -> None:
+def test_a_request_past_its_timeout_is_counted_as_failed(faulty: str, drawn: Path) -> None:
     report = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
     assert report.answered == 0
     assert "did not answer within 0.1 s" in report.problems()[0]
@@ -224,7 +224,7 @@ def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
     assert "2 of 4 pictures answered" in done.stdout
 
 
-def test_without_labels_it_says_how_fast_and_how_like_the_network(
+def test_without_labels_the_report_has_speed_and_agreement_with_the_network(
     triton: Any, committed: Path, tmp_path: Path
 ) -> None:
     for number, data in enumerate(SYSTEM.examples(20, 1, (40, 40))):
@@ -244,7 +244,7 @@ def test_without_labels_it_says_how_fast_and_how_like_the_network(
     assert "--min-top1 0.5 cannot be judged: there are no labels" in judged.stderr
 
 
-def test_without_data_it_asks_about_what_the_system_brings_along(triton: Any, faulty: str) -> None:
+def test_without_data_the_bundled_examples_are_checked(triton: Any, faulty: str) -> None:
     done = run("digits", "--url", triton.http_url, "--limit", "1")
     assert done.exit_code == 0, done.output
     assert "1 of 1 pictures answered" in done.output
@@ -274,7 +274,7 @@ def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Pa
         (["food_none", "--out", "picture.png"], "name a folder, or a file that ends in .html"),
     ],
 )
-def test_a_check_that_cannot_run_says_why_in_one_sentence(
+def test_a_check_that_cannot_run_ends_with_one_sentence(
     arguments: list[str], complaint: str, faulty: str, drawn: Path
 ) -> None:
     done = run("--url", faulty, "--data", drawn, *arguments)
@@ -303,7 +303,7 @@ def stands_still(rows: Callable[[], int], for_s: float = 1.5) -> bool:
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_and_says_that_it_did_and_the_same_check_goes_on_from_there(
+def test_ctrl_c_stops_a_check_and_the_same_command_resumes_it(
     faulty: str, drawn: Path, tmp_path: Path
 ) -> None:
     rows = rows_counted(faulty, "food_slow")

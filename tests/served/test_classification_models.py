@@ -96,7 +96,7 @@ def test_triton_s_classification_extension_names_the_label(served: Served) -> No
 
 
 @pytest.mark.parametrize("name", [each for each in MODELS if each != WHOLE_SHAPES])
-def test_nvidia_s_image_client_learns_all_it_needs(name: str) -> None:
+def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -> None:
     config = read_config(DEFAULT / name)
     if config.backend != "onnxruntime":
         pytest.skip("it takes the picture as it is")
@@ -111,9 +111,7 @@ def test_nvidia_s_image_client_learns_all_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_model_of_a_system_says_the_same_of_the_sample_about_as_surely(
-    triton: RunningTriton, system: str
-) -> None:
+def test_all_models_of_a_system_agree_on_the_sample(triton: RunningTriton, system: str) -> None:
     models = [name for name, owner in MODELS.items() if owner == system]
     answers = [ask_sample(triton.http_url, system, model) for model in models]
     matches = [re.fullmatch(r"the sample is (.+), (\d+)% sure", answer) for answer in answers]
@@ -123,6 +121,6 @@ def test_every_model_of_a_system_says_the_same_of_the_sample_about_as_surely(
     assert max(sure) - min(sure) <= 5
 
 
-def test_a_model_that_is_not_there_is_named(triton: RunningTriton) -> None:
+def test_a_missing_model_is_named(triton: RunningTriton) -> None:
     with pytest.raises(ModelUnavailable, match="'no_soup' is not ready"):
         ask_sample(triton.http_url, "food11", "no_soup")

@@ -55,7 +55,7 @@ def alone(triton: Triton, model: str, path: str) -> list[float]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
+def test_each_photo_has_its_own_answer_and_other_files_a_reason(
     triton: RunningTriton, photos: Path, tmp_path: Path, model: str
 ) -> None:
     result = classify(triton, photos, "--out", tmp_path / "out.jsonl", "--model", model)
@@ -81,13 +81,13 @@ def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_model_that_is_no_classifier_is_refused(triton: RunningTriton, photos: Path) -> None:
+def test_a_model_that_is_not_a_classifier_is_refused(triton: RunningTriton, photos: Path) -> None:
     result = classify(triton, photos, "--model", "translator")
     assert result.exit_code == 2
     assert "'translator' does not classify pictures: name another model with --model" in result.output
 
 
-def test_a_name_that_is_no_text_is_on_the_page_too(
+def test_a_file_name_that_is_not_utf_8_is_on_the_page(
     triton: RunningTriton, photos: Path, tmp_path: Path
 ) -> None:
     photo = os.fsdecode(os.fsencode(tmp_path) + b"/zw\xf6lf.jpg")
@@ -98,7 +98,7 @@ def test_a_name_that_is_no_text_is_on_the_page_too(
     assert "/zw?lf.jpg" in (tmp_path / "out.html").read_text()
 
 
-def test_without_a_table_it_prints_a_line_for_each_and_fails_where_one_has_none(
+def test_without_a_table_each_photo_has_a_line_and_a_failed_one_sets_the_exit_status(
     triton: RunningTriton, photos: Path
 ) -> None:
     result = classify(triton, photos / "0" / "00.jpg", photos / "1" / "none.png")
@@ -109,7 +109,7 @@ def test_without_a_table_it_prints_a_line_for_each_and_fails_where_one_has_none(
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
-def test_an_ended_run_resumes_and_has_the_rows_of_a_whole_one(
+def test_an_interrupted_run_resumes_and_has_the_rows_of_a_whole_run(
     triton: RunningTriton, photos: Path, tmp_path: Path, ended_by: signal.Signals
 ) -> None:
     many = tmp_path / "list.txt"
@@ -134,7 +134,7 @@ def test_an_ended_run_resumes_and_has_the_rows_of_a_whole_one(
     assert len(answers) == len(some)
 
 
-def test_a_server_that_goes_away_ends_it_with_what_there_is(photos: Path, tmp_path: Path) -> None:
+def test_a_run_whose_server_goes_away_keeps_its_rows(photos: Path, tmp_path: Path) -> None:
     models = some_models(tmp_path / "models", "food_classifier_onnx")
     (tmp_path / "list.txt").write_text("\n".join([str(photos / "0" / "00.jpg")] * 4_000))
     out = tmp_path / "out.jsonl"

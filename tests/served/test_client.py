@@ -82,7 +82,7 @@ def inputs(client: Triton) -> Any:
     return contract.SYSTEM.request_inputs(contract.SYSTEM.sample(), client.describe(MODEL))
 
 
-def test_it_says_what_it_is_and_what_a_model_takes(triton: Triton) -> None:
+def test_the_client_describes_the_server_and_a_model(triton: Triton) -> None:
     assert triton.is_live()
     assert triton.version() == "triton 2.51.0"
     info = triton.describe(MODEL)
@@ -92,7 +92,7 @@ def test_it_says_what_it_is_and_what_a_model_takes(triton: Triton) -> None:
     assert triton.ready_models() == [MODEL, "speller"]
 
 
-def test_its_answers_are_counted(triton: Triton, server: RunningTriton) -> None:
+def test_the_answers_of_a_model_are_counted(triton: Triton, server: RunningTriton) -> None:
     before = triton.total(MODEL)
     answer = triton.infer(MODEL, inputs(triton), request_id="mine")
     with Triton(server.http_url) as other:
@@ -148,14 +148,14 @@ def test_an_answer_comes_in_pieces(triton: Triton) -> None:
     assert whole["letter"].tolist() == ["чай".encode()]
 
 
-def test_an_answer_that_breaks_off_says_why_and_one_that_takes_too_long_ends(triton: Triton) -> None:
+def test_a_broken_stream_has_a_reason_and_a_slow_one_times_out(triton: Triton) -> None:
     with pytest.raises(ModelFailed, match="no more letters"):
         spelled(triton, "a!")
     with pytest.raises(NoAnswerInTime):
         spelled(triton, "a.", 1.0)
 
 
-def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTriton) -> None:
+def test_an_unreachable_server_and_one_that_is_not_triton_are_distinguished(server: RunningTriton) -> None:
     for url in ("127.0.0.1:9", "grpc://127.0.0.1:9"):
         with Triton(url) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
             nobody.describe(MODEL)

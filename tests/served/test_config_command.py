@@ -34,9 +34,7 @@ def gourmet_config(triton):
 
 
 @pytest.mark.smoke
-def test_without_options_it_says_what_serves_in_a_sentence_and_prints_it_with_raw(
-    gourmet_config, tmp_path
-) -> None:
+def test_without_options_the_config_is_summarised_and_raw_prints_it(gourmet_config, tmp_path) -> None:
     assert gourmet_config(MODEL).output.startswith("2 instances on the CPU; batches of up to 16 rows")
     result = gourmet_config(MODEL, "--raw")
     assert result.exit_code == 0, result.output
@@ -44,7 +42,7 @@ def test_without_options_it_says_what_serves_in_a_sentence_and_prints_it_with_ra
     assert read_config(tmp_path).name == MODEL
 
 
-def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None:
+def test_a_change_applies_at_once_and_reset_reverts_it(gourmet_config) -> None:
     result = gourmet_config(MODEL, "--instances", "3", "--delay", "100us")
     assert result.exit_code == 0, result.output
     assert "now: 3 instances on the CPU; batches of up to 16 rows; dynamic batching, " in result.output
@@ -122,7 +120,7 @@ def test_a_config_that_cannot_load_leaves_the_old_one_serving(gourmet_config) ->
     assert "kind: KIND_CPU" in gourmet_config(MODEL, "--raw").output
 
 
-def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:
+def test_answers_are_cached_when_the_response_cache_is_on(gourmet_config, triton) -> None:
     assert "answers cached" in gourmet_config(MODEL, "--response-cache").output
     tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 3, 224, 224), np.float32))
@@ -134,13 +132,13 @@ def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:
     assert "answers cached" not in gourmet_config(MODEL, "--no-response-cache").output.splitlines()[-1]
 
 
-def test_an_unknown_model_is_named_with_those_that_are_there(gourmet_config) -> None:
+def test_an_unknown_model_is_refused_with_the_known_models(gourmet_config) -> None:
     result = gourmet_config("food_clasifier")
     assert result.exit_code == 2
     assert "no model 'food_clasifier'; it has captioner, captioner_decoder, captioner_" in result.output
 
 
-def test_no_server_is_said_with_the_next_step() -> None:
+def test_a_missing_server_is_reported_with_the_next_step() -> None:
     result = CliRunner().invoke(main, ["config", MODEL, "--url", "127.0.0.1:9"])
     assert result.exit_code == 1
     assert "no Triton answers at 127.0.0.1:9" in result.output

@@ -77,7 +77,7 @@ def cpu_s(triton: RunningTriton) -> Callable[[], float]:
 
 
 def work_until_idle(used: Callable[[], float]) -> float:
-    """What the server uses of the processors from now on until it does nothing any more, in seconds."""
+    """Return the CPU seconds that the server uses from now until it is idle."""
     began, at_first = time.monotonic(), used()
     while time.monotonic() - began < 60:
         before = used()

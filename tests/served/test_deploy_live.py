@@ -105,7 +105,7 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
 
 
 @pytest.mark.slow
-def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, model: Path) -> None:
+def test_after_a_rollback_every_verb_reports_the_model_as_served(lab_triton: Any, model: Path) -> None:
     """Triton's list keeps a row for the version that is gone, beside that of the one that serves."""
     url = lab_triton.http_url
     next_version(model, (model / "1" / "model.onnx").read_bytes(), url)
@@ -144,7 +144,7 @@ def gourmet_rollback(triton: Any, name: str) -> Result:
     return CliRunner().invoke(main, words)
 
 
-def test_a_rollback_asks_the_version_before_and_says_what_it_answers(lab_triton: Any, model: Path) -> None:
+def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, model: Path) -> None:
     next_version(model, (model / "1" / "model.onnx").read_bytes(), lab_triton.http_url)
     done = gourmet_rollback(lab_triton, MODEL)
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""What `gourmet deployer` writes is loaded by a running Triton; `gourmet deployer client` asks it."""
+"""A running Triton loads the models of `gourmet deployer`; `gourmet deployer client` calls them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_one_changed_weight_of_the_checkpoint_is_found(ask: Ask, checkpoint: Pat
     assert ask(*compared, "--max-difference", 100).exit_code == 0
 
 
-def test_labelled_pictures_tell_how_many_answers_are_right(ask: Ask, tmp_path: Path) -> None:
+def test_labelled_pictures_give_the_accuracy(ask: Ask, tmp_path: Path) -> None:
     for number, label in enumerate(("ant", "bee", "cat")):
         for layout in ("plain", "imagenet/val-jpeg"):
             folder = tmp_path / layout / label

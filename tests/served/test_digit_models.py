@@ -41,7 +41,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("digit", [0, 8])
-def test_an_image_of_a_0_and_of_an_8_as_the_first_users_of_the_model_send_them(client, digit) -> None:
+def test_a_0_and_an_8_are_read_in_the_original_input_format(client, digit) -> None:
     image = drawn_digits.png(digit, size=28)
     # Their client sends the grey values of a 28×28 picture, 0 to 255, as they are.
     values = np.asarray(Image.open(io.BytesIO(image)), np.float32).reshape(1, 1, 28, 28)
@@ -54,7 +54,7 @@ def test_an_image_of_a_0_and_of_an_8_as_the_first_users_of_the_model_send_them(c
 @pytest.mark.smoke
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize(("ink", "paper"), [(255, 0), (0, 255)], ids=["white on black", "black on white"])
-def test_drawn_digits_are_called_by_their_names(client, model, ink, paper) -> None:
+def test_drawn_digits_are_recognised(client, model, ink, paper) -> None:
     for digit in range(10):
         values = contract.SYSTEM.encode(drawn_digits.png(digit, ink=ink, paper=paper), "FP32")
         assert logits(client, model, values).argmax() == digit

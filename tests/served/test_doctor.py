@@ -35,7 +35,7 @@ def lines(check: str, subject: Examined) -> list[str]:
     return [f"{finding.level} {finding}" for finding in CHECKS[check](subject)]
 
 
-def test_a_running_stack_that_is_well(triton: Any) -> None:
+def test_a_healthy_stack_has_no_failure(triton: Any) -> None:
     subject = subject_of(triton)
     findings = [(name, finding) for name, finding in examine(subject) if name != "packages"]
     assert [str(result) for _, result in findings if result.level == "fail"] == []
@@ -47,7 +47,7 @@ def test_a_running_stack_that_is_well(triton: Any) -> None:
     assert answering == {"food_classifier", "digits", "translator", "captioner"}
 
 
-def test_no_server_where_one_was_said_to_be(triton: Any) -> None:
+def test_a_missing_server_at_the_given_address_is_a_failure(triton: Any) -> None:
     nowhere = replace(subject_of(triton), url=f"127.0.0.1:{free_ports(1)[0]}")
     findings = [finding for name, finding in examine(nowhere) if name == "server"]
     assert [(finding.level, finding.fix) for finding in findings] == [("fail", "start one with `gourmet up`")]
@@ -76,7 +76,7 @@ def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
         shutil.rmtree(onnx_lab.repository / name)
 
 
-def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> None:
+def test_models_that_are_not_served_are_named_with_the_reason(broken_lab: Any) -> None:
     about_doctor_models = [line for line in lines("served", subject_of(broken_lab)) if "doctor_" in line]
     (broken,) = [line for line in about_doctor_models if "doctor_broken" in line and line.startswith("fail")]
     assert "did not load (" in broken
@@ -96,7 +96,7 @@ def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
     assert "initialize" not in line  # Python's own lines of code
 
 
-def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:
+def test_a_program_that_is_not_triton_on_the_port_is_a_failure(triton: Any, tmp_path: Path) -> None:
     """Somebody else's server on Triton's port answers, and answers nothing that can be understood."""
     handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:

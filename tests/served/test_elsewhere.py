@@ -64,7 +64,7 @@ def _known(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def door_to(address: str, certificates: Certificates) -> TlsDoor:
-    """It wants a certificate of whoever comes in."""
+    """Return a TLS door that requires a client certificate."""
     context = certificates.context()
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(certificates.ca)
@@ -100,7 +100,7 @@ def gourmet(*words: object) -> Result:
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_a_version_is_taken_back_on_a_server_that_sees_no_folder_of_ours(
+def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, ours: Path, elsewhere: RunningTriton
 ) -> None:
     url = f"{scheme}://{(https if scheme == 'https' else grpcs).place}"
@@ -120,7 +120,7 @@ def test_a_version_is_taken_back_on_a_server_that_sees_no_folder_of_ours(
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_a_config_is_changed_and_put_back_from_the_server_s_own_repository(
+def test_a_config_is_changed_and_reset_from_the_server_s_own_repository(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, elsewhere: RunningTriton
 ) -> None:
     server = ("--url", f"{scheme}://{(https if scheme == 'https' else grpcs).place}")
@@ -168,7 +168,7 @@ def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsD
     assert f"authorization: Bearer {TOKEN}".encode() in https.asked
 
 
-def test_what_bench_sends_goes_over_tls_too(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
+def test_bench_sends_requests_over_tls(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
     done = gourmet("rollback", MODEL, "--url", f"https://{https.place}", "--repository", ours, "--send")
     assert done.exit_code == 0, done.output
     with connect(f"https://{https.place}") as triton:
@@ -184,7 +184,7 @@ def test_what_bench_sends_goes_over_tls_too(https: TlsDoor, grpcs: TlsDoor, ours
     assert https.asked.lower().count(f"authorization: bearer {TOKEN}".encode()) == 2
 
 
-def test_texts_come_over_tls_and_to_nobody_without_a_certificate(
+def test_texts_are_streamed_over_tls_only_to_clients_with_a_certificate(
     triton: Any, certificates: Certificates
 ) -> None:
     with (
@@ -200,7 +200,7 @@ def test_texts_come_over_tls_and_to_nobody_without_a_certificate(
                     stranger.check_live()
 
 
-def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack_here(
+def test_verbs_for_a_remote_triton_leave_the_local_stack_unchanged(
     elsewhere: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --url and --repository alone, beside a stack whose run file every verb finds."""

@@ -85,7 +85,7 @@ def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
         ("onnxruntime", "int8", 1e-6),
     ],
 )
-def test_every_engine_answers_as_the_file_of_its_precision(
+def test_every_engine_agrees_with_the_file_of_its_precision(
     client, pictures, engine: str, precision: str, apart: float
 ) -> None:
     shipped = as_json(read_config(DEFAULT / "food_classifier"))

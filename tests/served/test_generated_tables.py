@@ -29,9 +29,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_each_line_that_is_not_empty_has_the_translation_that_it_has_alone(
-    triton: RunningTriton, tmp_path: Path
-) -> None:
+def test_each_line_has_the_same_translation_as_alone(triton: RunningTriton, tmp_path: Path) -> None:
     # The last has several sentences, and ends as texts do in C.
     lines = [*TEXTS[:20], "", "я" * 2001, *TEXTS[20:], f"{' '.join(TEXTS[:9])}\0"]
     out = tmp_path / "out.jsonl"
@@ -54,7 +52,7 @@ def test_each_line_that_is_not_empty_has_the_translation_that_it_has_alone(
     assert max(scores[False]) < min(scores[True]), "of everyday sentences, about which nothing is doubtful"
 
 
-def test_a_stopped_run_goes_on_behind_its_rows_and_asks_for_the_same_texts(
+def test_a_stopped_run_resumes_after_its_rows_with_the_same_texts(
     triton: RunningTriton, tmp_path: Path
 ) -> None:
     whole, again = tmp_path / "whole.csv", tmp_path / "again.csv"
@@ -103,7 +101,7 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
         (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams and --engine"),
     ],
 )
-def test_options_that_make_no_table_are_refused(
+def test_invalid_options_of_a_table_are_refused(
     triton: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

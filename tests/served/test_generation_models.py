@@ -128,7 +128,7 @@ def answers() -> dict[str, list[GeneratedText]]:
 
 @pytest.fixture
 def alone(answers: dict[str, list[GeneratedText]], case: Case) -> list[GeneratedText]:
-    """What the loop answers each row in this process, when nobody else is there."""
+    """Return the answers of the loop in this process, each row computed alone."""
     if case.system not in answers:
         network = case.serving.open(package.read(MODELS / case.system / "1" / package.FILE), 1)
         start, end = network.vocabulary.start, network.vocabulary.end
@@ -180,7 +180,7 @@ def same(texts: Sequence[GeneratedText], expected: Sequence[GeneratedText]) -> b
 # Every system
 
 
-def test_the_words_are_those_of_the_loop_alone_however_rows_are_cut_and_merged(
+def test_batched_rows_have_the_words_of_the_loop_alone(
     client: Client, case: Case, alone: list[GeneratedText]
 ) -> None:
     random = np.random.default_rng(4)
@@ -194,12 +194,12 @@ def test_the_words_are_those_of_the_loop_alone_however_rows_are_cut_and_merged(
 
 
 @pytest.mark.smoke
-def test_every_way_answers_the_sample(server: RunningTriton, case: Case) -> None:
+def test_every_model_answers_the_sample(server: RunningTriton, case: Case) -> None:
     for model in (case.system, f"{case.system}_stream"):
         assert case.sample in ask_sample(server.http_url, case.system, model)
 
 
-def test_pieces_join_to_the_whole_answer_also_while_many_are_told_at_once(
+def test_pieces_join_to_the_whole_answer_also_in_concurrent_streams(
     server: RunningTriton, case: Case, alone: list[GeneratedText]
 ) -> None:
     def told(row: bytes) -> list[dict[str, Any]]:
@@ -302,7 +302,7 @@ def test_triton_s_own_generate_answers_where_there_is_one_piece(
 
 
 @in_translating
-def test_several_sentences_are_put_together_with_what_was_between_them(
+def test_translated_sentences_keep_the_whitespace_between_them(
     client: Client, alone: list[GeneratedText]
 ) -> None:
     text = f"  {TEXTS[0].decode()}\n\n{TEXTS[1].decode()} "
@@ -325,7 +325,7 @@ def test_limits_and_beams_of_a_translation_are_kept(client: Client) -> None:
 
 
 @in_translating
-def test_odd_texts_and_the_longest_are_answered(client: Client) -> None:
+def test_unusual_texts_and_the_longest_one_are_answered(client: Client) -> None:
     odd = ["What is not Russian at all.", "😀 → 12", "א" * 50, "\u0301\u202e\ufeffда", "!"]
     assert all((answer.score or 0) <= 0 for answer in translated(client, *odd))
     (longest,) = translated(client, ("Я люблю чай, а он любит кофе. " * 100)[:MOST_CHARACTERS])
@@ -351,7 +351,7 @@ def infer(client: Client, model: str, **inputs: np.ndarray) -> triton_http.Infer
 
 
 @in_translating
-def test_a_loop_in_the_client_over_whole_steps_finds_the_same_words(
+def test_a_client_side_loop_over_the_step_model_gives_the_same_words(
     client: Client, alone: list[GeneratedText]
 ) -> None:
     tokenizer = Tokenizer(package.read(MODELS / "translator" / "1" / package.FILE))
@@ -377,7 +377,7 @@ def test_whole_steps_take_four_rows_and_no_more(client: Client) -> None:
 
 
 @in_translating
-def test_more_than_may_wait_are_refused_but_of_a_request_alone(client: Client) -> None:
+def test_rows_beyond_the_queue_are_refused_unless_one_request_holds_them(client: Client) -> None:
     def failure(request: Any) -> str:
         try:
             request.get_result()
@@ -397,7 +397,7 @@ def test_more_than_may_wait_are_refused_but_of_a_request_alone(client: Client) -
 
 @pytest.mark.slow
 @in_translating
-def test_triton_s_metrics_tell_of_the_room_s_queue_and_of_its_tokens(
+def test_triton_s_metrics_have_the_queue_and_the_tokens_of_the_room(
     client: Client, server: RunningTriton
 ) -> None:
     """Triton itself counts a request as answered once it is handed over."""
@@ -465,7 +465,7 @@ def test_a_prompt_begins_the_caption_and_limits_and_beams_are_kept(
 
 @pytest.mark.slow
 @in_describing
-def test_pictures_that_take_long_to_decode_stall_nobody(
+def test_slow_pictures_do_not_delay_other_requests(
     client: Client, case: Case, alone: list[GeneratedText]
 ) -> None:
     slow = [client.async_infer("captioner", given(case, [gif("never returns")])) for _ in range(3)]
@@ -480,9 +480,7 @@ def test_pictures_that_take_long_to_decode_stall_nobody(
 
 
 @in_describing
-def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
-    client: Client, alone: list[GeneratedText]
-) -> None:
+def test_the_separate_graphs_give_the_same_first_word(client: Client, alone: list[GeneratedText]) -> None:
     network = CAPTIONER_SERVING.open(package.read(MODELS / "captioner" / "1" / package.FILE), 1)
     ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
     memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")
@@ -502,7 +500,7 @@ def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
 
 
 @in_describing
-def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
+def test_describe_prints_captions_whole_streamed_and_as_a_table(
     server: RunningTriton, alone: list[GeneratedText], tmp_path: Path
 ) -> None:
     for number, photo in enumerate(PHOTOS[:3]):

@@ -31,7 +31,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(600, True), (0.7, False)], ids=["hangs", "is late"])
-def test_a_container_whose_model_hangs_is_ended_by_its_sixth_check_and_by_none_before(
+def test_a_container_whose_model_hangs_ends_at_its_sixth_health_check(
     seconds: float, ends: bool, tmp_path: Path
 ) -> None:
     model = tmp_path / "models" / "food_classifier"

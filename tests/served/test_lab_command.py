@@ -68,7 +68,7 @@ class RunningLab:
         wait_until(lambda: http_ok(f"http://127.0.0.1:{self.lab}/api"), 60, "JupyterLab answers", poll_s=0.2)
 
     def contents(self, token: str) -> Any:
-        """What JupyterLab says it has, to somebody with this token."""
+        """Return the file list of JupyterLab for this token."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.lab}/api/contents", headers={"Authorization": f"token {token}"}
         )
@@ -93,7 +93,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningLab]:
 
 @needs_jupyterlab
 @pytest.mark.parametrize("lab", [False, True], indirect=True, ids=["starts a stack", "finds one"])
-def test_the_notebook_opens_behind_a_token_and_ctrl_c_ends_all(
+def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
     lab: RunningLab, request: pytest.FixtureRequest
 ) -> None:
     lab.wait_until_open()
@@ -116,7 +116,7 @@ def test_the_notebook_opens_behind_a_token_and_ctrl_c_ends_all(
 
 
 @needs_jupyterlab
-def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_triton_that_is_away_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9")
     result = CliRunner().invoke(main, ["lab"])
     assert result.exit_code == 1
@@ -124,7 +124,7 @@ def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: p
 
 
 @needs_jupyterlab
-def test_fresh_puts_the_work_so_far_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fresh_sets_the_previous_work_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "triton.ipynb").write_text("my work")
     monkeypatch.setenv("GOURMET_LAB", str(tmp_path / "lab"))
@@ -133,9 +133,7 @@ def test_fresh_puts_the_work_so_far_aside(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (aside / "triton.ipynb").read_text() == "my work"
 
 
-def test_hand_in_needs_an_answer_and_no_server_even_if_two_stacks_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_hand_in_needs_an_answer_but_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOURMET_LAB", str(tmp_path))
     monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))
     with contextlib.ExitStack() as stacks:
@@ -147,7 +145,7 @@ def test_hand_in_needs_an_answer_and_no_server_even_if_two_stacks_run(
     assert "has no answer yet: work on an exercise first" in result.output
 
 
-def test_without_jupyterlab_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_jupyterlab_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["lab"])
     assert result.exit_code == 1

@@ -119,7 +119,7 @@ def test_a_planted_slowdown_changes_the_explanation(lab_triton: RunningTriton, f
 
 
 @pytest.mark.usefixtures("left_as_found")
-def test_a_measurement_beside_a_busy_program_decides_nothing(triton: Any, folder: Path) -> None:
+def test_a_measurement_beside_a_busy_program_is_undecided(triton: Any, folder: Path) -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(available_cpus())]
     try:
         run(notebook("triton.ipynb", WIDE, "1"), triton.http_url, folder, seconds=0.5)

@@ -49,7 +49,7 @@ def changed(triton: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_the_configs_are_back_however_the_kernel_ends(
+def test_the_configs_are_restored_however_the_kernel_ends(
     triton: Any, how: signal.Signals, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(tmp_path)]
@@ -63,7 +63,7 @@ def test_the_configs_are_back_however_the_kernel_ends(
     )
 
 
-def test_doctor_and_the_next_lab_name_what_was_left_changed_and_the_command(
+def test_doctor_and_the_next_lab_report_a_changed_config_with_the_command(
     triton: Any, changed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = (
@@ -81,7 +81,7 @@ def test_doctor_and_the_next_lab_name_what_was_left_changed_and_the_command(
     assert [MODEL in str(finding) for finding in _strayed(triton.http_url, named=True)] == [True]
 
 
-def test_a_fresh_lab_restores_configs_and_unloads_what_is_for_study(triton: Any, changed: None) -> None:
+def test_a_fresh_lab_restores_configs_and_unloads_study_models(triton: Any, changed: None) -> None:
     assert CliRunner().invoke(main, ["load", "food_first", "--url", triton.http_url]).exit_code == 0
     restore_models(triton.http_url)
     assert instances(triton.http_url) == 2

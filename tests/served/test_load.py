@@ -58,9 +58,7 @@ def test_a_model_for_study_is_loaded_asked_and_unloaded(stack: Up) -> None:
     assert output.startswith("Error: food_first is not loaded; ready are digits")
 
 
-def test_a_folder_of_ones_own_serves_changes_its_config_and_goes_when_unloaded(
-    stack: Up, folder: Path
-) -> None:
+def test_a_user_folder_is_served_reconfigured_and_unloaded(stack: Up, folder: Path) -> None:
     url = f"127.0.0.1:{stack.http}"
     assert gourmet(url, "load", "my_food", "--from", str(folder))[1].startswith("my_food answers: the sample")
     assert "now: 2 instances" in gourmet(url, "config", "my_food", "--instances", "2")[1]
@@ -69,7 +67,7 @@ def test_a_folder_of_ones_own_serves_changes_its_config_and_goes_when_unloaded(
     assert not list(own_models().parent.glob(".load-*"))
 
 
-def test_a_broken_model_is_refused_with_its_line_and_the_old_one_goes_on(stack: Up, folder: Path) -> None:
+def test_a_broken_model_is_refused_with_its_line_and_the_old_one_serves(stack: Up, folder: Path) -> None:
     url, model = f"127.0.0.1:{stack.http}", folder / "1" / "model.py"
     assert gourmet(url, "load", "my_food", "--from", str(folder))[0] == 0
     model.write_text(model.read_text().replace("json.loads(", "json.lods("))
@@ -107,7 +105,7 @@ def test_a_triton_that_does_not_serve_the_own_folder_is_sent_the_files(
         (("bench", "run", "nothing"), "`gourmet load nothing`"),
     ],
 )
-def test_what_cannot_be_loaded_or_is_unknown_is_refused_in_a_sentence(
+def test_an_unknown_or_unloadable_model_is_refused_in_a_sentence(
     stack: Up, folder: Path, tmp_path: Path, words: tuple[str, ...], refusal: str
 ) -> None:
     empty = tmp_path / "empty"

@@ -61,7 +61,7 @@ def test_removing_the_manifest_does_not_remove_the_check(onnx_lab: Any, put: Any
         onnx_lab.client.load_model(name)
 
 
-def test_the_file_is_looked_at_before_its_names_are_read(onnx_lab: Any) -> None:
+def test_the_hash_is_verified_before_the_file_is_read(onnx_lab: Any) -> None:
     """Without tensors in the config they come from the file, which is opened for that even earlier."""
     name = "tampered_and_unnamed"
     onnx_lab.put(name, "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", "")

@@ -56,7 +56,7 @@ def test_every_element_type_passes_through_unchanged_under_its_own_name(onnx_lab
         np.testing.assert_array_equal(answers[f"out_{name}"], values, err_msg=name)
 
 
-def test_inputs_go_by_name_whatever_their_order_and_only_wanted_outputs_come_back(onnx_lab: Any) -> None:
+def test_inputs_match_by_name_and_only_requested_outputs_come_back(onnx_lab: Any) -> None:
     rows = "float[batch, 3]"
     onnx_lab.serve(
         "difference",
@@ -138,7 +138,7 @@ def test_a_shape_the_config_allows_and_the_file_does_not_is_refused_with_both_si
     assert onnx_lab.ask("narrow", {"x": np.ones((1, 4), np.float32)})["y"].sum() == 8
 
 
-def test_bytes_that_are_no_text_are_refused_by_name(onnx_lab: Any) -> None:
+def test_bytes_that_are_not_utf_8_are_refused_by_name(onnx_lab: Any) -> None:
     onnx_lab.serve("text", "(string[batch, 1] words) => (string[batch, 1] same) { same = Identity(words) }")
     with pytest.raises(InferenceServerException, match=r"input 'words' .* not UTF-8 text"):
         onnx_lab.ask("text", {"words": np.array([[b"\xff\xd8\xff"]], np.object_)})
@@ -164,7 +164,7 @@ def test_an_optional_input_has_the_value_of_the_file_until_it_is_sent(onnx_lab: 
     np.testing.assert_array_equal(onnx_lab.ask("optional", {"x": x, "bias": x})["y"], [2, 2])
 
 
-def test_a_model_whose_answer_has_other_rows_than_its_input_says_so(onnx_lab: Any) -> None:
+def test_a_model_that_returns_another_number_of_rows_is_an_error(onnx_lab: Any) -> None:
     onnx_lab.serve(
         "rowless",
         "(float[batch, 2] x) => (int64[count, 2] y) { places = NonZero(x) y = Transpose(places) }",

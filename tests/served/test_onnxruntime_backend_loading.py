@@ -56,7 +56,7 @@ def test_a_config_is_completed_from_the_file(onnx_lab: Any) -> None:
     assert tensors(served, "output") == {"same": ("TYPE_FP32", [3, -1], None)}
 
 
-def test_what_the_config_says_is_kept_when_the_rest_is_completed(onnx_lab: Any) -> None:
+def test_given_fields_of_a_config_are_kept_when_the_rest_is_completed(onnx_lab: Any) -> None:
     onnx_lab.serve(
         "complete_half",
         identity("batch"),
@@ -122,7 +122,7 @@ def test_the_file_may_lie_with_its_weights_in_a_folder_of_its_name(onnx_lab: Any
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("bad_") else "",
 )
-def test_what_cannot_be_served_is_refused_at_load_with_both_sides(
+def test_a_mismatch_of_file_and_config_is_refused_at_load_with_both_sides(
     onnx_lab: Any, name: str, model: str | bytes, text: str, says: str
 ) -> None:
     """One of each way to refuse; the others are in tests/unit/test_onnxruntime_backend.py."""

@@ -26,7 +26,7 @@ def test_the_default_model_is_sent_the_sample_photo(triton: RunningTriton, proto
     assert float(re.findall(r"throughput: ([\d.]+) infer/sec", done.stdout)[-1]) > 0
 
 
-def test_a_model_that_is_not_there_is_named_in_perf_analyzer_s_words(triton: RunningTriton) -> None:
+def test_a_missing_model_is_reported_with_perf_analyzer_s_message(triton: RunningTriton) -> None:
     done = perf_analyzer("-m", "nobody", "-u", triton.http_url)
     assert done.returncode != 0
     assert "unknown model: 'nobody'" in done.stdout + done.stderr

@@ -181,7 +181,7 @@ def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve) -> None:
 
 
 @pytest.mark.slow
-def test_weights_that_others_name_and_share_are_served(onnx_lab: Any, serve: Serve) -> None:
+def test_another_file_name_and_weight_sharing_are_accepted(onnx_lab: Any, serve: Serve) -> None:
     config = f'default_model_filename: "net.pt" {tensors("input", "x")} {tensors("output", "y")}'
     group = "instance_group [ { kind: KIND_MODEL } ]"
     more = f"{group} {parameters(ENABLE_WEIGHT_SHARING='true')}"
@@ -215,7 +215,7 @@ def test_a_network_that_does_not_fit_its_config_is_refused_with_the_reason(
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_torchscript_or_not_the_deployed_one_is_refused(serve: Serve) -> None:
+def test_a_file_that_is_not_the_deployed_torchscript_is_refused(serve: Serve) -> None:
     with pytest.raises(InferenceServerException, match="cannot be opened as TorchScript"):
         serve("bad_bytes", b"not a network", ONE)
     file = scripted(Doubler())

@@ -72,7 +72,7 @@ def _control(url: str, action: str) -> None:
 
 
 def rows_since(url: str, before: ModelStatistics, expected: int) -> int:
-    """How many rows were computed since; Triton counts them a little after it answered."""
+    """Return the number of rows computed since; Triton counts them shortly after its answer."""
     with connect(url) as triton:
         return triton.counted("slow", before, lambda counted: counted.rows >= expected).rows
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 QUICK = ["--rows", "4", "--window", "0.3", "--windows", "2", "--warm-up", "0.1", "--steady", "95"]
 
 
-def test_the_loop_is_measured_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_place_of_the_loop_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_LEVELS", (1, 4))
     monkeypatch.setattr(loops, "_DELAYS_US", (0, 2000))
     options = [*QUICK, "--attempts", "9", "--save", str(tmp_path)]

@@ -80,7 +80,7 @@ def config(onnx_lab: Any, served: str) -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.slow
-def test_the_best_is_found_explained_written_and_applied(
+def test_the_best_config_is_explained_written_and_applied(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:
     # On a machine that stands still now and then a few short turns may not tell: then it says so, and loads
@@ -121,7 +121,7 @@ def test_the_best_is_found_explained_written_and_applied(
         ([], True, "undecided", "present", "not be compared with it, since too few turns could be believed"),
     ],
 )
-def test_a_search_without_a_winner_says_why_and_changes_nothing(
+def test_a_search_without_a_winner_gives_the_reason_and_changes_nothing(
     arguments: list[str],
     config: Callable[[], Any],
     tmp_path: Path,
@@ -152,7 +152,7 @@ def test_a_search_without_a_winner_says_why_and_changes_nothing(
 
 
 def interrupted(running: subprocess.Popen[str]) -> str:
-    """What it says when Ctrl-C is pressed, and pressed again where it goes on."""
+    """Press Ctrl-C, again if the search goes on, and return the output."""
     for _ in range(12):
         running.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

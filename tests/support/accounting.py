@@ -98,7 +98,7 @@ class Account:
 
     @property
     def lost(self) -> Counter[str]:
-        """What may never be: wrong answers and none at all, by reason."""
+        """Wrong and missing answers, by reason; none is allowed."""
         return self.reasons(WRONG) + self.reasons(SILENT)
 
     @property
@@ -112,7 +112,7 @@ class Account:
         return quantile([attempt.sent - attempt.due for attempt in self.attempts], 0.95)
 
     def per_s(self, outcome: Outcome) -> float:
-        """How many a second ended so."""
+        """Return the requests per second with this outcome."""
         ends = [attempt.done for attempt in self.attempts if attempt.outcome == outcome]
         return (len(ends) - 1) / (max(ends) - min(ends)) if len(ends) > 1 else 0.0
 
@@ -309,7 +309,7 @@ class _PhotosClient:
 
 
 def judge(answer: HttpAnswer, photo: KnownPhoto, name: str) -> tuple[Outcome, str]:
-    """What an answer to the request `name` is: the right one, a refusal with its reason, or wrong."""
+    """Classify the answer to the request `name`: right, refused with a reason, or wrong."""
     if answer.headers.get("x-request-id") != name:
         return WRONG, f"{answer.status} with the id {answer.headers.get('x-request-id')!r}"
     try:
@@ -330,7 +330,7 @@ def judge(answer: HttpAnswer, photo: KnownPhoto, name: str) -> tuple[Outcome, st
 
 
 def learn(url: str, photos: Sequence[bytes]) -> list[KnownPhoto]:
-    """What the app answers each photo, one after the other; they must differ, so that a mix-up shows."""
+    """Return the answer to each photo, sent alone; the answers must differ, so that a mix-up shows."""
 
     async def ask_all() -> list[HttpAnswer]:
         client = _PhotosClient(url)

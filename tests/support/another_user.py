@@ -1,4 +1,4 @@
-"""What another user of this machine may do, tried as one."""
+"""Run code as another user of this machine."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> None:
 def _likeliest(
     engine: Engine, memory: np.ndarray, mask: np.ndarray, prefixes: list[list[int]]
 ) -> list[tuple[list[int], list[float]]]:
-    """What may follow each, told to the network from the first token on."""
+    """Return the likeliest next tokens of each prefix, computed from its first token."""
     beams, layers, (heads, _, size) = len(prefixes), memory.shape[0], memory.shape[2:]
     rows = max(beams, engine.min_rows)
     prefixes = [*prefixes, *[prefixes[0]] * (rows - beams)]

@@ -1,4 +1,4 @@
-"""What Schemathesis cannot take from the API's document: pictures, and labels of the models."""
+"""Pictures and labels for Schemathesis, which the OpenAPI document does not contain."""
 
 from __future__ import annotations
 

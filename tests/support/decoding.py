@@ -39,7 +39,7 @@ def decoders() -> list[psutil.Process]:
 
 
 def peak_mb() -> float:
-    """Of this process, and of those that decode for it."""
+    """Return the peak memory of this process and its decoders."""
     pids = ["self", *(process.pid for process in decoders())]
     peaks = (Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0] for pid in pids)
     return sum(map(int, peaks)) * 1024 / 1e6
@@ -60,7 +60,7 @@ def spent_s() -> float:
 
 
 def decode(data: bytes) -> str:
-    """What becomes of a file on the way that uploads take; raises what must not be raised."""
+    """Decode a file as uploads are decoded and return the result; unexpected errors propagate."""
     try:
         picture = from_base64(data)
         contract.SYSTEM.identify(picture)

@@ -1,4 +1,4 @@
-"""What a Dockerfile says."""
+"""The instructions of a Dockerfile."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ THREADS = 3
 
 
 def send(url: str, wire: bytes, seconds: float = 60) -> HttpAnswer | None:
-    """What comes back for bytes sent as they are; nothing where the connection was closed instead."""
+    """Send raw bytes and return the reply, or nothing if the connection was closed."""
     parts = urlsplit(url)
     received = b""
     with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as connection:
@@ -51,7 +51,7 @@ def honest(url: str, photo: KnownPhoto, name: str) -> str:
 
 
 def outcome(url: str, number: int, known: list[KnownPhoto]) -> tuple[str, str]:
-    """What became of a hostile request, and what it was."""
+    """Return the result of a hostile request and its description."""
     if number % HONEST_EVERY == 0:
         return honest(url, known[number % len(known)], f"honest-{number}"), "honest"
     description, wire = hostile.request(number)

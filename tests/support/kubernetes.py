@@ -80,7 +80,7 @@ def server(manifests: list[Manifest], name: str) -> Manifest:
 
 
 def settings(manifests: list[Manifest]) -> dict[str, str]:
-    """What the ConfigMap of that name gives to Triton and the web app."""
+    """Return the variables that the ConfigMap of this name gives to Triton and the web app."""
     named = {manifest["metadata"]["name"]: manifest["data"] for manifest in of_kind(manifests, "ConfigMap")}
     (values,) = (data for name, data in named.items() if name.startswith("settings-"))
     return dict(values)

@@ -1,4 +1,4 @@
-"""What tests of pages share: screens, uploads, and what axe-core finds."""
+"""Helpers for tests of pages: screens, uploads and problems reported by axe-core."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def violations(page: Page) -> list[str]:
 
 
 def fits(page: Page) -> bool:
-    """Whether the page is not wider than the screen."""
+    """Return True if the page is not wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
 

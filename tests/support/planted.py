@@ -32,7 +32,7 @@ GifImagePlugin.GifImageFile.load = planted
 
 
 def plant(folder: Path) -> dict[str, str]:
-    """What to have in the environment of a Python whose processes shall have the fault."""
+    """Return the environment of a Python whose processes have the fault."""
     (folder / "sitecustomize.py").write_text(_PLANTED)
     return {"PYTHONPATH": str(folder)}
 

@@ -28,7 +28,7 @@ class Size:
 
 
 def size_of(processes: Iterable[psutil.Process]) -> Size:
-    """What these take together, without those that ended meanwhile."""
+    """Return the total size of these processes; ended ones are left out."""
     memory, descriptors, threads = 0.0, 0, 0
     for process in processes:
         with contextlib.suppress(psutil.Error):

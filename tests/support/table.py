@@ -20,7 +20,7 @@ _HEAD: Final = (
 
 @dataclass(frozen=True)
 class TableRow:
-    """What was tried and what became of it; the counts by reason are those that were not answered."""
+    """A trial and its result; the counts by reason are unanswered requests."""
 
     tried: str
     requests: int

@@ -1,4 +1,4 @@
-"""What several files of the tests need: a folder of systems, and what `gourmet doctor` looks at."""
+"""Fixtures of several files: a folder of systems, and the subject of `gourmet doctor`."""
 
 from __future__ import annotations
 

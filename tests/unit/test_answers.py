@@ -1,4 +1,4 @@
-"""What may be said of a picture, by its probabilities and by how likely it shows the subject at all."""
+"""Verdicts on a picture from its probabilities and the probability that it shows the subject."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer(Ranked):
         "no subject",
     ],
 )
-def test_an_answer_says_how_much_it_may_be_relied_on(
+def test_an_answer_states_how_sure_it_is(
     answer: Answer, relevant: bool, doubtful: bool, sure: bool, candidates: list[str]
 ) -> None:
     assert (answer.relevant, answer.doubtful, answer.sure) == (relevant, doubtful, sure)

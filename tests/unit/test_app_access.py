@@ -53,7 +53,7 @@ def test_each_key_opens_the_api_either_way(key: str, way: str) -> None:
     ],
     ids=str,
 )
-def test_without_a_key_the_api_says_how_to_send_one(headers: dict[str, str]) -> None:
+def test_a_request_without_a_key_is_refused_with_the_header_to_send(headers: dict[str, str]) -> None:
     for reply in (client(api_keys=KEYS).get(MODELS, headers=headers), classify(client(api_keys=KEYS))):
         assert code(reply) == (401, "key_needed")
         assert reply.headers["WWW-Authenticate"].startswith("Bearer")
@@ -93,7 +93,7 @@ def test_an_app_without_keys_sets_no_cookie() -> None:
 # The rate limit
 
 
-def test_beyond_the_rate_the_app_says_when_to_come_again() -> None:
+def test_a_request_beyond_the_rate_limit_gets_retry_after() -> None:
     browser = client(rate_limit=Rate(3, 60))
     first = browser.get(MODELS)
     assert first.headers["RateLimit-Policy"] == '"default";q=3;w=60'
@@ -152,7 +152,7 @@ def test_a_client_is_the_address_that_the_trusted_proxies_name(
     assert statuses == [200, 429 if is_same else 200]
 
 
-def test_a_client_is_its_64() -> None:
+def test_an_ipv6_client_is_its_64_prefix() -> None:
     """A subscriber of IPv6 has 2 ** 64 addresses."""
     browser = client(rate_limit=Rate(1, 3600))
     expected_statuses = [
@@ -170,7 +170,7 @@ def test_a_client_is_its_64() -> None:
 STORAGE = {"rate_limit_storage": "redis://:a-password@127.0.0.1:9/0"}
 
 
-def test_where_the_shared_count_cannot_be_asked_the_app_counts_by_itself_and_says_how_often() -> None:
+def test_without_redis_the_app_counts_locally_and_reports_how_often() -> None:
     browser = client(rate_limit=Rate(2, 3600), **STORAGE)
     assert [browser.get(MODELS).status_code for _ in range(3)] == [200, 200, 429]
     text = browser.get("/metrics").text
@@ -229,7 +229,7 @@ def named() -> FlaskClient:
         ("", 400),
     ],
 )
-def test_where_hosts_are_set_other_names_are_refused(host: str, status: int, named: FlaskClient) -> None:
+def test_with_trusted_hosts_other_names_are_refused(host: str, status: int, named: FlaskClient) -> None:
     page = named.get("/healthz", headers={"Host": host, "Accept": "text/html"})
     reply = named.get("/healthz", headers={"Host": host, "Accept": "application/json"})
     assert page.status_code == reply.status_code == status
@@ -246,7 +246,7 @@ def test_unless_origins_are_set_other_sites_get_nothing() -> None:
         assert not [name for name in dict(reply.headers) if name.startswith("Access-Control")]
 
 
-def test_pages_of_the_origins_that_are_set_may_ask() -> None:
+def test_pages_of_allowed_origins_may_call_the_api() -> None:
     browser = client(cors_origins=("https://a.example", "http://b.example:81"), api_keys=KEYS)
     preflight = browser.options(CLASSIFY, headers=PREFLIGHT)
     assert preflight.status_code == 200
@@ -264,7 +264,7 @@ def test_pages_of_the_origins_that_are_set_may_ask() -> None:
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "https://a.example.evil", "http://a.example", "null"]
 )
-def test_pages_of_other_origins_may_not(origin: str) -> None:
+def test_pages_of_other_origins_may_not_call_the_api(origin: str) -> None:
     browser = client(cors_origins=("https://a.example",))
     reply = browser.options(CLASSIFY, headers={**PREFLIGHT, "Origin": origin})
     assert "Access-Control-Allow-Origin" not in reply.headers

@@ -94,7 +94,7 @@ def test_several_photos_are_answered_in_order_and_a_bad_one_fails_alone() -> Non
     assert results[0]["timings_ms"]["wait"] >= 0
 
 
-def test_a_text_that_is_no_base64_fails_alone_too() -> None:
+def test_invalid_base64_fails_alone() -> None:
     texts = ["!!!", base64.b64encode(PHOTO).decode(), ""]
     results = client().post(CLASSIFY, json={"images": texts}).get_json()["results"]
     assert "base64" in results[0]["error"]["message"]
@@ -208,7 +208,7 @@ class SlowClassifier(FakeClassifier):
         return replace(EGG, probabilities=tuple(probabilities))
 
 
-def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -> None:
+def test_photos_of_a_call_run_concurrently_up_to_a_limit() -> None:
     slow = SlowClassifier(0.05)
     photos = [b"x" * (index % 11) for index in range(16)]
     results = send(client(slow), *photos).get_json()["results"]
@@ -246,7 +246,7 @@ def test_the_api_speaks_json_to_browsers_too(path: str) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, error: str | None) -> None:
+def test_health_reports_the_whole_state_in_one_response(outcome: Any, state: str, error: str | None) -> None:
     reply = client(outcome).get("/api/v1/health")
     assert reply.status_code == 200
     health = reply.get_json()
@@ -257,7 +257,7 @@ def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, erro
     assert health["message"]
 
 
-def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_that_was_ready_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
     fake = FakeClassifier()
     browser = client(fake)
@@ -312,7 +312,7 @@ def test_an_undocumented_parameter_is_refused_and_the_allowed_ones_are_named(
     assert allowed.strip(", ") in reply.get_json()["error"]["message"].partition("allowed: ")[2]
 
 
-def test_photos_of_a_call_are_asked_again_where_a_version_took_the_place_of_another() -> None:
+def test_photos_of_a_call_are_repeated_when_the_model_version_changes() -> None:
     class Replaced(FakeClassifier):
         """Its version 4 takes the place of version 3 after two photos."""
 

@@ -107,7 +107,7 @@ def asked_of(triton: Listener) -> int:
         ({"images": [ENCODED], "model": "nobody"}, 404, "nobody"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_whole_and_no_model_asked(
+def test_an_invalid_call_is_refused_without_calling_the_model(
     browser: FlaskClient, triton: Listener, body: Any, status: int, words: str
 ) -> None:
     reply = browser.post(CAPTION, json=body)
@@ -124,7 +124,7 @@ def test_a_call_that_makes_no_sense_is_refused_whole_and_no_model_asked(
         ("?heat=1", "not a parameter"),
     ],
 )
-def test_parameters_are_looked_at_as_options_are(browser: FlaskClient, query: str, words: str) -> None:
+def test_query_parameters_are_validated_like_options(browser: FlaskClient, query: str, words: str) -> None:
     reply = browser.post(CAPTION + query, data=form(PHOTO))
     assert (reply.status_code, words in reply.json["error"]["message"]) == (400, True), reply.json
 
@@ -156,7 +156,7 @@ def test_a_photo_with_a_bad_header_is_refused_before_the_model_is_called(
         ("PROMPT has 17 pieces of words", "bad_request", "PROMPT has 17 pieces of words"),
     ],
 )
-def test_a_refusal_of_the_model_is_an_error_of_the_photo_or_of_the_call(
+def test_an_error_of_the_model_is_reported_for_the_photo_or_the_call(
     listen: Listen, said: str, code: str, message: str
 ) -> None:
     triton = listen(script(http({"error": said}, "400 Bad Request")))
@@ -176,7 +176,9 @@ BODIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=["form", "json", "as it is"])
-def test_answers_are_as_the_document_says_however_photos_come(browser: FlaskClient, body: Any) -> None:
+def test_captions_match_the_openapi_document_for_every_kind_of_upload(
+    browser: FlaskClient, body: Any
+) -> None:
     made = browser.get("/api/v1/openapi.json").json
     reply = browser.post(CAPTION, **body)
     assert reply.status_code == 200
@@ -219,7 +221,7 @@ def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: 
         assert marks(app.view_functions[endpoint]).admitted == "texts"
 
 
-def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_gets_wrong() -> None:
+def test_the_page_works_without_javascript_and_states_the_weaknesses_of_its_model() -> None:
     browser = create_app(Settings(triton_url="127.0.0.1:9")).test_client()  # where nobody answers
     page = knowing(browser, "captioner").get("/caption").text
     assert re.search(r'<form[^>]*action="/caption"[^>]*enctype="multipart/form-data"', page)
@@ -231,7 +233,7 @@ def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_g
     assert (reply.status_code, "no photo found" in reply.text) == (400, True)
 
 
-def test_the_document_has_its_options_and_the_page_its_examples(browser: FlaskClient) -> None:
+def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(browser: FlaskClient) -> None:
     parameters = browser.get("/api/v1/openapi.json").json["paths"][CAPTION]["post"]["parameters"]
     allowed = {entry["name"]: entry["schema"] for entry in parameters if "name" in entry}
     assert allowed.keys() == {"prompt", *SYSTEM.options, "stream"}

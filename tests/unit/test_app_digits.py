@@ -52,7 +52,7 @@ def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_s
     assert "digits_predictions_total" in browser.get("/metrics").text
 
 
-def test_of_several_pictures_each_has_its_digit_or_its_error() -> None:
+def test_each_of_several_pictures_has_a_digit_or_an_error() -> None:
     three, none = (
         client().post("/api/v1/digits", data=form(contract.SYSTEM.sample(), b"text")).get_json()["results"]
     )
@@ -60,18 +60,18 @@ def test_of_several_pictures_each_has_its_digit_or_its_error() -> None:
 
 
 @pytest.mark.parametrize("code", ["blank", "several_digits"])
-def test_a_picture_of_none_or_of_several_is_the_client_s_fault(code: str) -> None:
+def test_a_picture_of_no_digit_or_several_is_a_client_error(code: str) -> None:
     reply = client(PictureError(code, "not one digit")).post("/api/v1/digits", data=form())
     assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, code)
 
 
 @pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False)])
-def test_the_link_is_there_where_digits_are_read(digits: Any, is_linked: bool) -> None:
+def test_the_digits_page_is_linked_where_its_model_is_ready(digits: Any, is_linked: bool) -> None:
     browser = knowing(client(digits), contract.SYSTEM.name)
     assert ('href="/digits"' in browser.get("/", headers=PAGE).text) is is_linked
 
 
-def test_without_its_model_the_page_says_so() -> None:
+def test_the_digits_page_reports_a_missing_model() -> None:
     reply = knowing(client(AWAY), contract.SYSTEM.name).get("/digits", headers=PAGE)
     assert reply.status_code == 200
     assert re.search(r"<noscript>.*no Triton answers.*</noscript>", reply.text)

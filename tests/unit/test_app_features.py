@@ -63,7 +63,7 @@ def compared(classifier: FakeClassifier, **headers: str) -> Any:
     return client(classifier).post("/compare", data=form(), headers=headers)
 
 
-def test_times_are_those_of_warm_models() -> None:
+def test_comparison_times_exclude_the_warm_up() -> None:
     body = compared(Comparing(), **JSON).get_json()
     assert [row["model"]["name"] for row in body["results"]] == ["a", "b", "c"]
     assert all(row["timings_ms"]["total"] < 1000 * COLD_S / 2 for row in body["results"])
@@ -135,7 +135,7 @@ IRRELEVANT = {"sure": False, "relevant": False}
         ([("Egg", IRRELEVANT), ("Egg", SURE), ("Soup", IRRELEVANT)], "2 of 3 models say not food"),
     ],
 )
-def test_the_verdict_accounts_for_how_sure_the_models_are(
+def test_the_verdict_considers_which_models_are_sure(
     answers: list[tuple[str, dict[str, bool]]], says: str
 ) -> None:
     assert verdict([{"label": label, **said} for label, said in answers], "food") == says
@@ -291,13 +291,13 @@ def test_a_second_correction_of_a_photo_replaces_the_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("label", "photo"), [("Pizza", SYSTEM.sample()), ("", SYSTEM.sample()), ("Egg", b"no photo")]
 )
-def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, label: str, photo: bytes) -> None:
+def test_an_unusable_correction_is_refused(tmp_path: Path, label: str, photo: bytes) -> None:
     answered = correct(client(keep_corrections=tmp_path), label, photo)
     assert answered.status_code == 400
     assert kept(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_to_costs_the_correction_alone(tmp_path: Path) -> None:
+def test_an_unwritable_folder_fails_only_the_correction(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     browser = client(keep_corrections=tmp_path / "file")
     refused = correct(browser, "Egg")

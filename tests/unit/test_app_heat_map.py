@@ -32,7 +32,7 @@ EXPLAIN = "/api/v1/explain"
 # What is covered, and what is found
 
 
-def test_a_denial_is_explained_by_how_likely_the_photo_shows_something_else() -> None:
+def test_an_answer_of_no_food_is_explained_by_the_probability_of_another_subject() -> None:
     class Denies(FakeClassifier):
         def rows(
             self, deadline: Deadline, request_id: str = "", model: str = ""
@@ -66,7 +66,7 @@ def lines(reply: Any) -> list[Any]:
     return [json.loads(line) for line in reply.text.splitlines()]
 
 
-def test_the_answer_is_how_far_it_is_and_two_maps_as_the_document_says() -> None:
+def test_a_heat_map_streams_its_progress_and_two_maps_as_documented() -> None:
     browser = client()
     events = lines(send(browser))
     maps = [line for line in events if line["kind"] == "map"]
@@ -85,7 +85,7 @@ def test_the_answer_is_how_far_it_is_and_two_maps_as_the_document_says() -> None
         jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(line)
 
 
-def test_another_label_and_the_coarse_map_alone_can_be_asked_for() -> None:
+def test_another_label_and_the_coarse_map_alone_can_be_requested() -> None:
     *progress, only = lines(send(client(), query="?label=Rice&grid=7"))
     assert (only["label"], only["class_id"], only["grid"], only["final"]) == ("Rice", 7, 7, True)
     assert progress[-1] == {"kind": "progress", "done": 49, "total": 49}
@@ -111,7 +111,7 @@ def test_a_heat_map_of_an_invalid_request_has_the_status_of_its_error(
     assert (reply.status_code, reply.get_json()["error"]["code"]) == (status, code)
 
 
-def test_without_a_triton_there_is_no_stream_but_the_usual_error() -> None:
+def test_without_triton_a_heat_map_is_the_usual_error() -> None:
     browser = client(errors.TritonUnavailable("away"))
     for _ in range(2):  # the turn was given back
         reply = send(browser)
@@ -159,7 +159,7 @@ class Held(FakeClassifier):
         return served, ask
 
 
-def test_heat_maps_wait_for_each_other_and_photos_for_none_of_them() -> None:
+def test_heat_maps_run_one_at_a_time_and_never_delay_photos() -> None:
     """A turn lasts until the last line, and only so many wait: those beyond are refused."""
     held = Held()
     app = create_app(Settings(max_at_work=1, max_waiting=4), held)
@@ -190,7 +190,7 @@ def test_a_client_that_leaves_ends_its_heat_map() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "left"), [(20, 4), (5, 0)])
-def test_it_counts_as_sixteen_photos_or_as_all_that_a_client_has(allowed: int, left: int) -> None:
+def test_a_heat_map_counts_as_sixteen_photos_or_the_whole_rate_limit(allowed: int, left: int) -> None:
     browser = client(rate_limit=Rate(allowed, 3600))
     reply = send(browser, query="?grid=7")
     assert reply.status_code == 200

@@ -1,4 +1,4 @@
-"""What the app makes of servers that are no Triton, or a bad one. A listener of a few lines plays them."""
+"""Errors of the app for servers that are not Triton or answer badly; a small listener plays them."""
 
 from __future__ import annotations
 
@@ -161,13 +161,13 @@ def test_an_error_of_a_model_that_decodes_reads_like_one_of_the_app(
     assert "INPUT_IMAGE" not in str(caught.value)
 
 
-def test_a_file_that_is_not_a_photo_is_refused_for_that_though_triton_is_away() -> None:
+def test_a_file_that_is_not_a_photo_is_refused_as_such_while_triton_is_away() -> None:
     with pytest.raises(PictureError) as caught:
         classifier_of(AppTriton("127.0.0.1:9", 1.0)).classify(b"text", Deadline(2))
     assert caught.value.code == "not_a_picture"
 
 
-def test_a_bad_request_to_a_model_that_takes_tensors_is_not_the_picture_s_fault(listen: Listen) -> None:
+def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: Listen) -> None:
     tensor = {
         "name": "m",
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 3, 224, 224]}],

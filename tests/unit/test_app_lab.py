@@ -61,7 +61,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
     return client()
 
 
-def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_figures_have_all_models_by_name_and_are_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = counting(monkeypatch, [COUNTED, NEVER_ASKED])
     body = browser.get("/lab/figures").get_json()
     assert browser.get("/lab/figures").get_json() == body
@@ -73,7 +73,7 @@ def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pyt
     }
 
 
-def test_that_triton_is_away_is_kept_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_to_triton_is_cached_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = counting(monkeypatch, TritonUnavailable("away"))
     for _ in range(3):
         assert browser.get("/lab/figures").status_code == 503
@@ -130,7 +130,7 @@ def test_the_lab_table_has_means_and_a_dash_without_requests(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["open", "keys and a rate"])
-def test_while_triton_is_away_the_page_says_so(guarded: bool) -> None:
+def test_the_lab_page_reports_that_triton_is_away(guarded: bool) -> None:
     settings = {"api_keys": ("k" * 16,), "rate_limit": Rate(1, 3600)} if guarded else {}
     browser = client(**settings)
     for _ in range(3):  # neither an API that takes a key nor photos that are counted
@@ -144,7 +144,7 @@ def test_while_triton_is_away_the_page_says_so(guarded: bool) -> None:
     assert "gourmet bench run food_classifier" in page.text
 
 
-def test_it_can_be_turned_off() -> None:
+def test_the_lab_can_be_turned_off() -> None:
     browser = client(lab_page="off")
     for address in ("/lab", "/lab/figures"):
         assert browser.get(address).status_code == 404

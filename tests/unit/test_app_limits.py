@@ -39,7 +39,7 @@ def post(app: Any, path: str = "/predict", **environ: Any) -> Any:
 
 @pytest.mark.parametrize("outcome", [EGG, TritonUnavailable("away"), ZeroDivisionError()])
 @pytest.mark.parametrize("path", ["/predict", "/api/v1/classify", "/nowhere", "/predict?model=none"])
-def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: str) -> None:
+def test_every_place_in_the_queue_is_freed_however_a_request_ends(outcome: Any, path: str) -> None:
     app = create_app(Settings(max_at_work=1, max_waiting=0), FakeClassifier(outcome))
     statuses = {post(app, path).status_code for _ in range(3)}
     assert len(statuses) == 1

@@ -49,7 +49,7 @@ def client(outcome: Prediction | Exception = EGG, **settings: Any) -> Any:
     return app_client(outcome, log_format="json", **settings)
 
 
-def test_a_request_is_one_line_with_what_helps_to_find_it(lines: LoggedLines) -> None:
+def test_a_request_is_logged_as_one_line_with_its_identifiers(lines: LoggedLines) -> None:
     answer = client().post("/predict", data=form(), headers={"X-Request-ID": "mine-7"})
     (line,) = lines.requests()
     assert answer.headers["X-Request-ID"] == line["request_id"] == "mine-7"
@@ -64,7 +64,7 @@ def test_a_request_is_one_line_with_what_helps_to_find_it(lines: LoggedLines) ->
     assert line["time"].endswith("+00:00")
 
 
-def test_the_photos_name_keys_and_the_query_stay_out(lines: LoggedLines) -> None:
+def test_file_names_keys_and_the_query_stay_out_of_the_log(lines: LoggedLines) -> None:
     browser = client(api_keys=(SECRET,))
     headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}
     browser.post(

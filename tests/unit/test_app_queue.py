@@ -48,7 +48,7 @@ def test_a_client_alone_has_all_places() -> None:
     assert queue.acquire(YOU, never) == 0.0
 
 
-def test_first_come_is_first_served() -> None:
+def test_waiting_requests_are_served_in_order_of_arrival() -> None:
     queued = Queued(FairQueue(1))
     queued.queue.acquire(ME, never)
     queued.come(YOU, SHE, YOU)

@@ -53,7 +53,7 @@ def hanging() -> Iterator[Hanging]:
     fake.goes_on.set()
 
 
-def test_no_page_asks_a_model_also_not_the_first_after_the_start(hanging: Hanging) -> None:
+def test_no_page_calls_a_model_not_even_the_first_one(hanging: Hanging) -> None:
     """So none waits for one that never answers either."""
     browser, began = client(hanging), time.monotonic()
     for path in PAGES * 5:
@@ -217,7 +217,7 @@ def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: 
     assert translator["error"]["message"] == "translator answers its sample with nothing"
 
 
-def test_figures_say_of_each_system_whether_it_answers_and_wait_for_none(hanging: Hanging) -> None:
+def test_metrics_have_the_readiness_of_each_system_without_waiting(hanging: Hanging) -> None:
     digits = client(FakeClassifier(others={"digits": TritonTooSlow("no answer")}))
 
     def known() -> bool:

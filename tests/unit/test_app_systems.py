@@ -96,7 +96,7 @@ def form() -> dict[str, Any]:
     return {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
 
 
-def test_its_model_answers_with_the_labels_of_its_config(browser: FlaskClient) -> None:
+def test_a_model_of_a_user_system_answers_with_the_labels_of_its_config(browser: FlaskClient) -> None:
     reply = browser.post("/api/v1/classify?model=flowers&probabilities=all", data=form())
     (result,) = reply.get_json()["results"]
     assert (reply.status_code, result["label"], result["class_id"]) == (200, "daisy", 2)
@@ -109,7 +109,7 @@ def test_its_model_answers_with_the_labels_of_its_config(browser: FlaskClient) -
     assert "probabilities" not in other
 
 
-def test_it_is_listed_with_its_system_and_a_model_whose_config_is_wrong_is_not(browser: FlaskClient) -> None:
+def test_a_user_model_is_listed_with_its_system_unless_its_config_is_wrong(browser: FlaskClient) -> None:
     every = browser.get("/api/v1/models").get_json()
     assert {model["name"]: model["system"] for model in every["models"]} == {
         "flowers": "flowers",
@@ -122,7 +122,7 @@ def test_it_is_listed_with_its_system_and_a_model_whose_config_is_wrong_is_not(b
     assert browser.get("/api/v1/models?system=stones").status_code == 400
 
 
-def test_it_takes_part_in_the_comparison_of_its_system_alone(browser: FlaskClient) -> None:
+def test_a_user_model_is_compared_only_within_its_system(browser: FlaskClient) -> None:
     reply = browser.post("/compare?system=flowers", data=form(), headers=JSON)
     assert [row["model"]["name"] for row in reply.get_json()["results"]] == ["flowers"]
     assert "flowers" in browser.get("/compare?system=flowers", headers=PAGE).text
@@ -130,7 +130,7 @@ def test_it_takes_part_in_the_comparison_of_its_system_alone(browser: FlaskClien
     assert [row["model"]["name"] for row in usual] == ["food_classifier"]
 
 
-def test_it_has_a_page_with_its_labels_and_a_link_to_it(browser: FlaskClient) -> None:
+def test_a_user_system_has_a_linked_page_with_its_labels(browser: FlaskClient) -> None:
     reply = browser.get("/classify/flowers", headers=PAGE)
     assert reply.status_code == 200
     assert all(label in reply.text for label in LABELS)
@@ -145,7 +145,7 @@ def test_it_has_a_page_with_its_labels_and_a_link_to_it(browser: FlaskClient) ->
         assert browser.post(f"/classify/{other}", data=form()).status_code == 404
 
 
-def test_there_is_no_link_while_its_model_does_not_answer(listen: Listen) -> None:
+def test_a_user_system_is_not_linked_while_its_model_does_not_answer(listen: Listen) -> None:
     triton = listen(stats("food_classifier") | model("food_classifier", "food11", 11))
     (browser,) = client(triton)
     health = browser.get("/api/v1/health?system=flowers").get_json()
@@ -207,7 +207,7 @@ def two_versions(listen: Listen) -> Listener:
         ("", {"model": "flowers/9"}, ("rose", "9")),
     ],
 )
-def test_a_version_is_asked_by_a_parameter_or_by_name_and_version(
+def test_a_version_is_chosen_by_parameter_or_by_name_and_version(
     two_versions: Listener, query: str, fields: dict[str, str], answer: tuple[str, str]
 ) -> None:
     (browser,) = client(two_versions, food11="flowers")
@@ -295,7 +295,7 @@ def test_a_configured_model_whose_labels_are_not_known_is_refused_in_a_sentence(
     assert browser.get("/", headers=PAGE).status_code == 200
 
 
-def test_its_variable_chooses_its_model() -> None:
+def test_the_variable_of_a_user_system_chooses_its_model() -> None:
     assert Settings().models["flowers"] == "flowers"
     assert Settings.from_env({"FLOWERS_MODEL_NAME": "roses"}).models["flowers"] == "roses"
     with pytest.raises(SettingsError, match=r"FLOWERS_MODEL_NAME is 'two words'.*such as flowers"):
@@ -325,7 +325,9 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MOST_LABELS + 1
 
 
-def test_without_triton_the_page_says_so_and_the_log_has_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_triton_the_page_reports_it_and_the_log_has_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = create_app(Settings(triton_url="127.0.0.1:9"))
     reply = app.test_client().post("/predict", data=form(), headers=PAGE)
     assert (reply.status_code, "no Triton answers at 127.0.0.1:9" in reply.text) == (503, True)

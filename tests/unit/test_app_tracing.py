@@ -53,7 +53,7 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in spans.get_finished_spans()}
 
 
-def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser_s_trace(
+def test_a_request_s_span_contains_triton_s_and_continues_the_browser_s_trace(
     traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
 ) -> None:
     app, _ = traced
@@ -88,7 +88,7 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
     assert {span.parent.span_id for span in inner if span.parent} == {outer.context.span_id}
 
 
-def test_an_error_is_the_span_s_too(
+def test_an_error_is_recorded_in_the_span(
     traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
 ) -> None:
     app, classifier = traced
@@ -140,7 +140,7 @@ def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_traces_are_off_unless_there_is_somewhere_to_send_them(
+def test_tracing_is_off_without_an_endpoint(
     env: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "_tracer", None)

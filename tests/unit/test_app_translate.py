@@ -54,7 +54,7 @@ def test_an_invalid_translation_request_is_refused_without_calling_a_model(
     assert "Value error" not in reply.json["error"]["message"]
 
 
-def test_a_call_of_too_many_sentences_is_refused_with_how_many_may_be(browser: FlaskClient) -> None:
+def test_a_call_with_too_many_sentences_is_refused_with_the_limit(browser: FlaskClient) -> None:
     """It is one turn of its client's, and 3,200 lines kept others waiting while their answer was made."""
     texts = ["\n".join(["Да."] * 100)] * 4
     reply = browser.post(TRANSLATE, json={"texts": [*texts, "Да."]})
@@ -69,7 +69,7 @@ def test_a_body_that_is_not_json_in_utf_8_is_refused(browser: FlaskClient, body:
     assert (reply.status_code, reply.json["error"]["code"]) == (400, "bad_request")
 
 
-def test_the_document_has_the_limits(browser: FlaskClient) -> None:
+def test_the_openapi_document_has_the_limits_of_translation(browser: FlaskClient) -> None:
     shape = browser.get("/api/v1/openapi.json").json["components"]["schemas"]["TranslateRequest"][
         "properties"
     ]

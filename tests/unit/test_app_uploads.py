@@ -60,7 +60,7 @@ def test_a_form_without_a_photo_says_so(body: bytes) -> None:
     assert code(send(client(), body)) == (400, "no_file")
 
 
-def test_a_body_of_another_kind_says_what_is_expected() -> None:
+def test_a_body_of_another_type_is_refused_with_the_expected_types() -> None:
     reply = client().post("/predict", data=contract.SYSTEM.sample(), content_type="image/jpeg", headers=JSON)
     assert code(reply) == (400, "no_file")
     assert "`file`" in reply.get_json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""What a scenario says of its figures: seen, not seen or undecided, and never more than the figures do."""
+"""Claims of a scenario: seen, not seen or undecided, and no more than its figures support."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_window_without_an_answer_leaves_a_ratio_without_an_interval() -> None
     assert stats.ratio([2.0, 4.0], [0.0, 2.0]) == Estimate(3.0)
 
 
-def test_what_a_long_delay_costs_is_said() -> None:
+def test_the_cost_of_a_long_delay_is_reported() -> None:
     arms, seen_points = of_delays(TWICE, TWICE, STEADY, level=16)
     costs, _ = list(serving_lab.batches_and_waits(arms, 16, "m at c=16").items())[2:]
     result = comparison.claim(costs[0], lambda: costs[1](seen_points))
@@ -122,7 +122,7 @@ def test_delays_that_change_nothing_are_the_same_within_noise(
 
 
 @pytest.mark.parametrize("name", sorted(scenarios.known()))
-def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
+def test_a_scenario_reads_measured_points_and_reports_missing_ones(name: str) -> None:
     chosen = scenarios.load(name)
     assert chosen.name == name
     measured = [replace(a_point(arm.name, STEADY), load=load) for arm in chosen.arms for load in arm.loads]
@@ -177,7 +177,7 @@ def test_scenarios_are_named_by_systems_and_not_by_the_engine() -> None:
     } == set(scenarios.known())
 
 
-def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
     ran = CliRunner().invoke(main, ["bench", "scenario", "flowers"])
     assert (
         ran.exit_code,

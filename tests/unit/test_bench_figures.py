@@ -52,7 +52,7 @@ def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> No
     assert stats.interval([0.0, 10.0]) == Estimate(5.0)
 
 
-def test_a_ratio_has_the_interval_of_both() -> None:
+def test_the_interval_of_a_ratio_includes_both_uncertainties() -> None:
     random = np.random.default_rng(0)
     held = 0
     for _ in range(300):
@@ -63,7 +63,7 @@ def test_a_ratio_has_the_interval_of_both() -> None:
     assert (same.value, same.low, same.high) == pytest.approx((1.5, 1.5, 1.5))
 
 
-def test_windows_and_requests_in_flight() -> None:
+def test_the_loop_measures_windows_with_the_given_requests_in_flight() -> None:
     due, done = np.array([0.0, 0.5, 1.0, 1.5]), np.array([0.5, 1.0, 1.5, 2.5])
     first, second = stats.windows(due, done, 0.0, 2.0, 2)
     assert (first.requests_per_s, first.mean_ms, first.p95_ms) == (1.0, 500.0, 500.0)
@@ -94,7 +94,7 @@ def test_a_check_passes_or_says_why(check, error, says: str) -> None:
             check()
 
 
-def test_what_triton_counted_between_two_looks() -> None:
+def test_counts_of_triton_are_the_difference_of_two_snapshots() -> None:
     def counted(executions: int) -> ModelStatistics:
         times = {
             phase: {"ns": 1_000_000 * executions} for phase in ("queue", "compute_input", "compute_output")
@@ -220,7 +220,7 @@ def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
     assert traffic.holds(due).sum() >= 79
 
 
-def test_a_mix_up_must_be_able_to_show() -> None:
+def test_inputs_with_equal_answers_are_refused_because_a_mix_up_would_not_show() -> None:
     same = [{"y": np.array([1.0, 2.0])}] * 3
     with pytest.raises(validity.WrongAnswers, match="all 3 inputs have the same answer"):
         Answers(same, True, "said")

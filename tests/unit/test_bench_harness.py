@@ -105,7 +105,7 @@ def test_a_wrong_answer_ends_the_run_also_before_the_window(port: int) -> None:
         measure_window(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, is_wrong, SHORT)
 
 
-def test_what_others_take_of_the_machine_is_neither_the_bench_nor_what_it_started() -> None:
+def test_foreign_cpu_excludes_the_bench_and_its_children() -> None:
     before = CpuUsed({}, bench={1: 5.0, 2: 70.0}, machine=100.0)
     after = CpuUsed({}, bench={1: 7.0, 3: 1.0}, machine=104.0)
     assert after.foreign_since(before) == 1.0, "a process that ended takes its seconds along"
@@ -120,7 +120,7 @@ def contender(arm: str, calls: list[str], foreign: list[float] | None = None) ->
     return Contender(arm, [BenchLoad(arm, "photos", level) for level in (1, 8)], start)
 
 
-def test_contenders_take_turns_and_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_contenders_take_turns_and_a_stopped_run_resumes(tmp_path: Path) -> None:
     calls: list[str] = []
     both = [contender("a", calls), contender("b", calls)]
     outcome = run(both, 2, lambda *_: None, tmp_path, {"weights": 1})
@@ -146,7 +146,7 @@ def test_the_quietest_of_three_windows_counts() -> None:
     assert outcome.windows[0].foreign_cores == 0.05
 
 
-def test_who_does_not_start_is_left_out_with_the_reason() -> None:
+def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
     @contextmanager
     def start() -> Iterator[Measure]:
         with started("a server", [sys.executable, "-c", "exit('no port')"], {}, Path("/"), refuse) as pid:
@@ -175,13 +175,13 @@ def test_goals_are_ratios_turn_by_turn_against_whichever_was_best() -> None:
     assert ratio_goal("ours ÷ the best", None, others, 1.0) == []
 
 
-def test_what_others_disturbed_is_marked_and_not_judged() -> None:
+def test_a_disturbed_window_is_marked_and_not_judged() -> None:
     ours, busy = rows_of([window("ours"), window("busy", foreign_cores=0.5)])
     (goal,) = ratio_goal("ours ÷ busy", ours, [busy], 1.0)
     assert (goal.as_row()[-1], ours.mark, busy.mark) == ("not judged: disturbed", "", " *")
 
 
-def test_a_page_without_a_place_for_its_part_is_left_alone(tmp_path: Path) -> None:
+def test_a_page_without_a_marker_for_its_part_stays_unchanged(tmp_path: Path) -> None:
     part = DocsPart("gourmet bench x", "x.md", "X", "to here")
     (tmp_path / "x.md").write_text("# Ours\n")
     with pytest.raises(GourmetError, match="add both"):
@@ -189,7 +189,7 @@ def test_a_page_without_a_place_for_its_part_is_left_alone(tmp_path: Path) -> No
     assert (tmp_path / "x.md").read_text() == "# Ours\n"
 
 
-def test_packages_that_cannot_be_had_are_an_error_that_says_how_to_do_without(
+def test_unavailable_packages_are_an_error_with_the_option_to_leave_them_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

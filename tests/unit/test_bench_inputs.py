@@ -1,4 +1,4 @@
-"""What a benchmark sends: the examples of the system of a model, or noise of the right shape."""
+"""Inputs of a benchmark: the examples of the system of a model, or noise of the right shape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_picture_system_s_default_kind_of_input_is_its_examples(system: str) -
     assert again.pictures == rows.pictures
 
 
-def test_a_text_system_s_are_files_of_text_or_its_examples(tmp_path: Path) -> None:
+def test_a_text_system_s_inputs_are_text_files_or_its_examples(tmp_path: Path) -> None:
     text = TensorSpec("TEXT", "BYTES", (-1, 1))
     model = ModelInfo("m", (text,), (), {"system": "translator"}, max_batch_size=8)
     assert len({row.item() for row in rows_for(model, DataSource(4, 3)).values["TEXT"]}) == 4
@@ -64,7 +64,7 @@ def test_rows_of_an_open_shape_come_from_arrays(tmp_path: Path) -> None:
         rows_for(info(), DataSource(2, 1, tmp_path / "rows.npz"))
 
 
-def test_a_folder_needs_a_system_that_says_what_its_files_mean(tmp_path: Path) -> None:
+def test_a_folder_of_inputs_needs_a_system_that_reads_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no system that says what its files mean"):
         rows_for(info(), DataSource(2, 1, tmp_path))
     with pytest.raises(UsageError, match=r"it has no files of \.jpeg, \.jpg"):

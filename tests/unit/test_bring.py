@@ -177,7 +177,7 @@ def test_a_batch_that_is_fixed_within_is_refused(new: New, tmp_path: Path) -> No
     )
 
 
-def test_channels_that_may_be_anywhere_are_asked_for(new: New, tmp_path: Path) -> None:
+def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(new: New, tmp_path: Path) -> None:
     path = saved(tmp_path / "given.onnx", network(("n", "c", "h", "w")))
     done = new(path)
     assert done.exit_code == 1
@@ -198,7 +198,7 @@ def test_channels_that_may_be_anywhere_are_asked_for(new: New, tmp_path: Path) -
         (["--like", "food11", "--size", "8"], (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ],
 )
-def test_how_pictures_are_prepared_is_as_asked_and_shown(
+def test_the_chosen_preprocessing_is_used_and_shown(
     asked: list[str], mean: tuple[float, ...], std: tuple[float, ...], new: New, tmp_path: Path
 ) -> None:
     done = new(saved(tmp_path / "given.onnx", network()), *asked)
@@ -221,7 +221,7 @@ def test_how_pictures_are_prepared_is_as_asked_and_shown(
         (["--scale", "1/0"], "is not a list of numbers"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(
+def test_invalid_preprocessing_numbers_are_refused(
     asked: list[str], complaint: str, new: New, tmp_path: Path
 ) -> None:
     done = new(saved(tmp_path / "given.onnx", network()), *asked)
@@ -270,7 +270,7 @@ def test_a_network_that_is_not_a_classifier_is_refused(
     assert not (tmp_path / "models").exists()
 
 
-def test_a_network_of_torchvision_for_something_else_is_named(new: New, tmp_path: Path) -> None:
+def test_a_torchvision_network_for_another_task_is_named(new: New, tmp_path: Path) -> None:
     path = tmp_path / "theirs.pth"
     torch.save({"w": torch.zeros(1)}, path)
     done = new(path, "--architecture", "torchvision:fcn_resnet50")
@@ -296,7 +296,7 @@ def test_logits_are_softmaxed_and_the_output_says_so(new: New, tmp_path: Path) -
     assert served(tmp_path)[0].logit_outputs == ("y",)
 
 
-def test_numbers_that_could_be_either_are_asked_for(new: New, tmp_path: Path) -> None:
+def test_outputs_that_may_be_logits_or_probabilities_need_an_option(new: New, tmp_path: Path) -> None:
     path = saved(tmp_path / "given.onnx", ending("Sigmoid"))
     done = new(path)
     assert done.exit_code == 2
@@ -357,7 +357,7 @@ def test_a_multi_label_answer_has_the_labels_above_the_threshold(new: New, tmp_p
     ],
     ids=["zeros", "constant", "saturated"],
 )
-def test_answers_that_no_trained_network_gives_are_named_and_refused_without_yes(
+def test_answers_of_an_untrained_network_are_refused_without_yes(
     model: onnx.ModelProto, reason: str, new: New, tmp_path: Path
 ) -> None:
     if reason == "all the same":

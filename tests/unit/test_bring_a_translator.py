@@ -86,7 +86,7 @@ def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, 
     assert result.facts["certainty"]["parts"]["test"]["sure"] == 0.0
 
 
-def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path) -> None:
+def test_an_older_checkpoint_keeps_its_stored_positions(checkpoint: Path) -> None:
     own = load(find(str(checkpoint))).network.state_dict()
     positions = {name: weights + 1.0 for name, weights in own.items() if "embed_positions" in name}
     file = checkpoint / "model.safetensors"
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path
     ("same", "texts", "passed"),
     [(32, 32, True), (31, 32, True), (30, 32, False), (495, 500, True), (494, 500, False), (4, 5, False)],
 )
-def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
+def test_the_agreement_check_allows_one_sentence_in_a_few_or_one_percent(
     same: int, texts: int, passed: bool
 ) -> None:
     right = [[1, 2]] * texts

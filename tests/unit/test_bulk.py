@@ -1,4 +1,4 @@
-"""What `gourmet classify` keeps of a run and makes of it; what it asks is in tests/served."""
+"""Journal and tables of `gourmet classify`; its requests are tested in tests/served."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
     ],
     ids=["binary", "list", "number"],
 )
-def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
+def test_an_unrelated_output_file_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.part"
     path.write_bytes(written + b"\n")
     with pytest.raises(UsageError, match="cannot be resumed"):
@@ -266,7 +266,7 @@ def test_ray_is_refused_without_a_cluster_or_for_a_table_that_it_does_not_write(
 # The summary
 
 
-def test_the_summary_counts_and_shows_what_to_look_at(tmp_path: Path) -> None:
+def test_the_summary_has_counts_and_the_doubtful_rows(tmp_path: Path) -> None:
     photo = tmp_path / "doubtful.jpg"
     photo.write_bytes(SYSTEM.sample())
     rows = [

@@ -65,7 +65,7 @@ def test_rows_that_join_and_leave_get_the_tokens_of_transformers(
     assert len({tuple(row) for row in right}) > 1
 
 
-def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
+def test_one_beam_equals_greedy_and_three_beams_score_no_worse(
     opened: CaptionerCheckpoint, pictures: Pixels
 ) -> None:
     served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
@@ -84,7 +84,7 @@ def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
 
 
 @pytest.mark.slow
-def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) -> None:
+def test_a_blip_with_577_positions_agrees_with_its_own_class(tmp_path: Path) -> None:
     opened = small_captioner.checkpoint(tmp_path, "blip")
     pictures = np.asarray(squares(3, 2, 384))
     memory, hidden = onnx_graph(small_captioner.files(opened)["vision.onnx"], 1)(
@@ -112,7 +112,7 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
     )
 
 
-def test_signs_are_never_an_answer(opened: CaptionerCheckpoint, pictures: Pixels) -> None:
+def test_special_tokens_are_never_an_answer(opened: CaptionerCheckpoint, pictures: Pixels) -> None:
     tokenizer, network = opened.tokenizer, opened.network
     signs = [tokenizer.pad, tokenizer.start, tokenizer.unknown]
     with torch.no_grad():

@@ -56,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> CaptionerTraining:
-    """Of a ResNet50 with an eighth of the channels, as torchvision names its tensors."""
+    """Return a training that starts from a ResNet50 with an eighth of the channels."""
     folder, torchvisions = tmp_path_factory.mktemp("vision"), dict[str, torch.Tensor]()
     torch.manual_seed(0)
     for name, tensor in GridVision(8, 0.0, channels=8).state_dict().items():
@@ -105,7 +105,7 @@ def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
     steps, task = iter(range(4)), task_of(training, data)
@@ -124,7 +124,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
 
 
 @pytest.mark.slow
-def test_by_reward_it_goes_on_from_what_it_said_before(
+def test_reward_training_starts_from_the_earlier_weights(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
     rewarded = replace(training, config=replace(training.config, drawn=3))
@@ -137,7 +137,7 @@ def test_by_reward_it_goes_on_from_what_it_said_before(
 
 
 @pytest.mark.slow
-def test_a_student_learns_how_likely_its_teacher_finds_each_word(
+def test_a_student_learns_the_token_probabilities_of_its_teacher(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
     student = replace(training, config=replace(training.config, teacher=str(run / BEST), feed_forward=16))
@@ -157,7 +157,7 @@ def stage(name: str) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_it_is_measured_by_what_is_served_and_deploys_with_what_sure_means(data: Path, run: Path) -> None:
+def test_evaluation_uses_the_served_loop_and_deploys_the_threshold(data: Path, run: Path) -> None:
     result = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
     assert result.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
     assert result.as_dict()["scores"]["test"]["photos"] == 4
@@ -169,7 +169,7 @@ def test_it_is_measured_by_what_is_served_and_deploys_with_what_sure_means(data:
     assert list(deployment.targets) == ["vision", "decoder", "python", "stream"]
 
 
-def test_cider_is_that_of_pycocoevalcap() -> None:
+def test_cider_equals_pycocoevalcap_s() -> None:
     """Whose Cider (1.2 of PyPI) found these numbers of the same words."""
     people = [
         ["a black dog runs through the snow", "two dogs play in the snow", "a dog is running in snow"],
@@ -187,7 +187,7 @@ def test_cider_is_that_of_pycocoevalcap() -> None:
     assert Cider(people).score(0, "") == 0.0
 
 
-def test_what_cannot_be_learned_from_is_said(data: Path, tmp_path: Path) -> None:
+def test_unusable_training_data_is_reported(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="vision=FILE"):
         task_of(CaptionerTraining(), data)
     with pytest.raises(UsageError, match="there are vision="):

@@ -16,7 +16,7 @@ def judged(score: float, is_near: bool, warning: str = "") -> Judged:
 FALLING = [judged(-place / 1000, (place * 7919) % 1000 >= place) for place in range(1000)]
 
 
-def test_enough_of_those_above_the_threshold_are_near_also_by_the_lower_end_of_their_interval() -> None:
+def test_the_share_of_near_answers_above_the_threshold_meets_the_goal_by_its_lower_bound() -> None:
     result = certainty("chosen on", {"chosen on": FALLING})
     part = result.parts["chosen on"]
     assert part.least >= PRECISION
@@ -30,7 +30,7 @@ def test_enough_of_those_above_the_threshold_are_near_also_by_the_lower_end_of_t
     assert bare < result.threshold
 
 
-def test_a_handful_of_right_answers_and_a_score_that_says_nothing_make_none_sure() -> None:
+def test_few_answers_or_an_uninformative_score_give_no_threshold() -> None:
     assert chosen([-0.1] * 10, [True] * 10, PRECISION) == NEVER
     assert chosen([-0.1, -0.2], [True, True], PRECISION, errors=0) == -0.2
     blind = [judged(-rank / 1000, rank % 2 == 0) for rank in range(1000)]
@@ -39,7 +39,7 @@ def test_a_handful_of_right_answers_and_a_score_that_says_nothing_make_none_sure
     assert "no answer will be sure" in next(result.lines())
 
 
-def test_an_answer_with_a_warning_is_neither_sure_nor_chosen_by() -> None:
+def test_an_answer_with_a_warning_is_not_sure_and_not_used_for_calibration() -> None:
     warned = [judged(-0.001, is_near=True, warning="not Russian") for _ in range(1000)]
     result = certainty("v", {"v": [*FALLING, *warned]})
     assert result.threshold == certainty("v", {"v": FALLING}).threshold
@@ -47,7 +47,7 @@ def test_an_answer_with_a_warning_is_neither_sure_nor_chosen_by() -> None:
     assert result.parts["v"].sure == pytest.approx(certainty("v", {"v": FALLING}).parts["v"].sure / 2)
 
 
-def test_a_model_without_a_threshold_says_nothing_and_one_with_it_goes_by_the_worst_sentence() -> None:
+def test_sure_is_unknown_without_a_threshold_and_otherwise_follows_the_worst_sentence() -> None:
     sentences = [ScoredSentence(0, 1, -0.1), ScoredSentence(2, 3, -0.9)]
     answer = GeneratedText("a b", 4, -0.4, sentences=sentences)
     model = ModelInfo("m", (), (), {"threshold": "-0.5"})

@@ -1,4 +1,4 @@
-"""Which pictures a check asks about, and which it refuses."""
+"""Selection of the pictures of a check, and refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, bl
     assert list(result.read(range(3))) == [blob] * 3
 
 
-def test_all_of_a_plain_folder_is_asked_about(tmp_path: Path, blob: bytes) -> None:
+def test_every_picture_of_a_plain_folder_is_checked(tmp_path: Path, blob: bytes) -> None:
     """It is not divided into parts, even if its pictures are named as Food-11 names them."""
     data = fill(tmp_path / "loose", blob, [f"{n % 11}_{n}.jpg" for n in range(250)])
     result = asked(data)
@@ -83,7 +83,7 @@ def test_loose_pictures_named_by_class_stay_labelled_where_the_part_is_empty(
         asked(fill(tmp_path / "loose", blob, ["0_1.jpg", "1_2.jpg"]), "sharp")
 
 
-def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
+def test_a_missing_class_folder_is_refused_unless_allowed(labelled: Path) -> None:
     for picture in (labelled / "09").iterdir():
         picture.unlink()
     with pytest.raises(BadData, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"):
@@ -93,7 +93,7 @@ def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
     assert "no pictures of Soup" in result.note
 
 
-def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None:
+def test_an_unknown_class_folder_is_refused(labelled: Path, blob: bytes) -> None:
     fill(labelled, blob, ["11/x.jpg"])
     with pytest.raises(GourmetError, match=r"11/x.jpg is in none of the 11 classes"):
         asked(labelled, "all")
@@ -103,7 +103,9 @@ def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None
     ("name", "complaint"),
     [("nowhere", "does not exist"), ("empty", "holds no pictures: a picture's name ends in .*.jpg")],
 )
-def test_no_pictures_at_all_is_a_sentence(tmp_path: Path, name: str, complaint: str) -> None:
+def test_a_folder_without_pictures_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, complaint: str
+) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match=complaint):
         asked(tmp_path / name)

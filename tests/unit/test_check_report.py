@@ -1,4 +1,4 @@
-"""What a check makes of its answers, against numbers that can be worked out by hand."""
+"""Reports of a check, compared with numbers computed by hand."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_an_address_names_the_protocol_and_tls(text: str, said: str) -> None:
         "",
     ],
 )
-def test_what_is_not_an_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address of a Triton: write it as host:port"):
         Address.of(text)
 
@@ -96,7 +96,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     assert "secret" not in f"{caught.value} {refused.value}"
 
 
-def test_https_is_asked_where_the_certificate_is_of_a_known_ca_and_of_its_name(
+def test_https_needs_a_certificate_of_a_known_ca_and_the_right_name(
     certificates: Certificates, door: TlsDoor, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"https://{door.place}"
@@ -118,7 +118,7 @@ def test_https_is_asked_where_the_certificate_is_of_a_known_ca_and_of_its_name(
         assert b"HTTP" not in wrong.asked
 
 
-def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
+def test_grpcs_sends_nothing_to_a_server_with_a_wrong_name_or_ca(
     certificates: Certificates, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
@@ -132,7 +132,7 @@ def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
     assert spoke_http2 == [True, False, False]
 
 
-def test_a_server_that_wants_a_client_s_certificate_gets_the_one_that_was_named(
+def test_the_named_client_certificate_is_sent_to_a_server_that_requires_one(
     certificates: Certificates, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = certificates.context("strict")
@@ -151,7 +151,7 @@ def test_a_server_that_wants_a_client_s_certificate_gets_the_one_that_was_named(
 
 @pytest.mark.parametrize("variable", ["TRITON_CA_FILE", "TRITON_CLIENT_CERT", "TRITON_CLIENT_KEY"])
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_files_that_are_no_certificates_end_in_a_sentence_in_verbs_and_in_the_app(
+def test_invalid_certificate_files_end_verbs_and_the_app_with_a_sentence(
     certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:
     (tmp_path / "empty.pem").touch()

@@ -87,7 +87,7 @@ def dockerfile(service: dict[str, Any]) -> Path:
         ("Dockerfile.flask", ["app", "app.admission.gunicorn_conf", "app.api.services"]),
     ],
 )
-def test_what_an_image_copies_is_all_that_it_imports(
+def test_an_image_copies_every_module_that_it_imports(
     dockerfile: str, modules: list[str], tmp_path: Path
 ) -> None:
     copies = [copy for copy in instructions(ROOT / dockerfile, "COPY") if not copy.startswith("--from")]
@@ -157,7 +157,7 @@ def installed(dockerfile: Path) -> set[str]:
         ),
     ],
 )
-def test_what_an_image_installs_is_all_that_it_imports(dockerfile: str, modules: list[str]) -> None:
+def test_an_image_installs_every_package_that_it_imports(dockerfile: str, modules: list[str]) -> None:
     has = installed(ROOT / dockerfile) | {"gourmetgram-triton"}
     lacks = [
         name
@@ -194,12 +194,12 @@ def only(directive: str) -> str:
     return str(value)
 
 
-def test_the_proxy_lets_through_what_the_app_takes() -> None:
+def test_the_proxy_has_the_body_limit_of_the_app() -> None:
     largest = int(only("client_max_body_size").removesuffix("m")) << 20
     assert Settings().max_call_bytes + WRAPPING_BYTES <= largest
 
 
-def test_what_a_user_made_is_mounted_read_only_where_the_images_look_for_it() -> None:
+def test_user_systems_are_mounted_read_only_where_the_images_read_them() -> None:
     """A system that is data needs no rebuild: the web has its description, the others its models too."""
     for name, wanted in {
         "triton": {"systems", "models"},
@@ -253,7 +253,7 @@ def default_of(text: str) -> str:
     return result[1]
 
 
-def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
+def test_the_app_reads_the_variables_of_compose_and_finds_triton_by_its_service() -> None:
     variables = SERVICES["flask"]["environment"].items()
     environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in variables}
     settings = Settings.from_env(environment)
@@ -265,7 +265,7 @@ def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_servic
     assert port == TRITON_PORTS["ports"][0].rpartition(":")[2]
 
 
-def test_every_system_can_be_given_its_model_and_that_makes_the_apps_container_alone_anew() -> None:
+def test_only_the_app_container_has_the_model_variables_of_the_systems() -> None:
     for name in registry.names():
         system = registry.load(name)
         assert default_of(SERVICES["flask"]["environment"][system.model_variable]) == system.default_model
@@ -312,7 +312,7 @@ def test_every_service_is_restrained() -> None:
     assert "shm_size" in SERVICES["triton"]
 
 
-def test_every_service_has_an_end_of_its_memory_its_processes_and_its_log() -> None:
+def test_every_service_has_limits_for_memory_processes_and_log() -> None:
     for name, service in (SERVICES | OBSERVERS | {"proxy": PROXY}).items():
         assert re.fullmatch(r"\d+[mg]|\$\{\w+_MEMORY:-\d+g\}", service["mem_limit"]), name
         assert re.fullmatch(r"\d{3,}|\$\{TRITON_PIDS:-\d{4,}\}", str(service["pids_limit"])), name
@@ -321,7 +321,7 @@ def test_every_service_has_an_end_of_its_memory_its_processes_and_its_log() -> N
         assert default_of(SERVICES[name]["cpus"]) == "0", "as many as there are, unless somebody says so"
 
 
-def test_what_the_web_image_installs_by_hash_is_what_is_pinned() -> None:
+def test_the_web_image_installs_the_pinned_packages_by_hash() -> None:
     hashed = (REQUIREMENTS / "web.hashes.txt").read_text()
     assert "--require-hashes -r requirements/web.hashes.txt" in (ROOT / "Dockerfile.flask").read_text()
     matches = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)

@@ -50,11 +50,11 @@ def test_a_change_leaves_the_rest_and_the_original_alone() -> None:
         (VARIANTS["four-instances"], "4 instances on the CPU; batches of up to 16 rows; no dynamic batching"),
     ],
 )
-def test_the_summary_says_what_was_changed(change: Change, says: str) -> None:
+def test_the_summary_names_the_change(change: Change, says: str) -> None:
     assert says in summary(changed(config(), change))
 
 
-def test_the_summary_says_nothing_of_batches_where_there_are_none() -> None:
+def test_the_summary_omits_batches_for_a_model_without_batching() -> None:
     """It said “at most 0 rows a batch”."""
     assert summary({**config(), "max_batch_size": 0}).endswith("on the CPU; no batches")
 

@@ -32,7 +32,7 @@ def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
 LOGITS = np.random.default_rng(1).normal(size=(2, 11)).astype(np.float32)
 
 
-def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:
+def test_every_model_gives_the_probability_that_a_picture_shows_food() -> None:
     shares = softmax(np.array([np.arange(11.0), np.ones(11)], np.float32))
     food = np.array([[0.03], [0.9]], np.float32)
     forms = {

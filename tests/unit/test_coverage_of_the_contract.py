@@ -17,7 +17,7 @@ TEXT = "\n".join(path.read_text() for path in TESTS.rglob("*.py") if path != Pat
 
 
 def verbs() -> list[str]:
-    """Of groups their verbs, such as `bench run`."""
+    """Return the verbs; groups give theirs, such as `bench run`."""
     names = []
     for name in main.list_commands(None):  # type: ignore[arg-type]
         command = main.get_command(None, name)  # type: ignore[arg-type]
@@ -39,5 +39,5 @@ def patterns() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", PATTERNS := patterns())
-def test_it_is_in_a_test(what: str) -> None:
+def test_every_public_name_is_in_a_test(what: str) -> None:
     assert re.search(PATTERNS[what], TEXT)

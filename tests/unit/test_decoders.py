@@ -75,7 +75,7 @@ def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_o
     assert len(processes()) == 1
 
 
-def test_one_that_sleeps_is_ended_when_its_client_s_time_is_over() -> None:
+def test_a_sleeping_decoder_is_ended_at_its_client_s_deadline() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     began = time.monotonic()
     with decoding_for(0.3, lambda: False):
@@ -96,7 +96,7 @@ def test_nothing_is_computed_for_a_client_that_left() -> None:
 @pytest.mark.parametrize(
     ("comment", "code"), [("crashes", "broken_picture"), ("takes a gigabyte", "too_complex")]
 )
-def test_a_crash_and_too_much_memory_are_the_picture_s_own_trouble(comment: str, code: str) -> None:
+def test_a_crash_or_too_much_memory_fails_only_its_picture(comment: str, code: str) -> None:
     assert code_of(comment) == code
     assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
 
@@ -150,7 +150,7 @@ def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others() -> 
         assert Counter(future.result() for future in slow) == {"too_slow": 1, "busy": 5}
 
 
-def test_the_same_pixels_come_back_as_without_another_process() -> None:
+def test_a_decoder_process_returns_the_same_pixels_as_this_process() -> None:
     photo = io.BytesIO()
     Image.effect_noise((90, 60), 80).convert("RGB").save(photo, "TIFF")
     head, body = decode.answer({"task": "square", "size": SIZE}, photo.getvalue())

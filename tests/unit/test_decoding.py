@@ -102,7 +102,7 @@ class Decoded:
 
 @pytest.fixture(scope="module")
 def alone(engine: Engine, sources: list[list[int]]) -> Answers:
-    """What each source is answered when nobody else is there."""
+    """Return the answer to each source, computed alone."""
     return answered_alone(engine, sources)
 
 
@@ -128,7 +128,7 @@ def in_eight_bits(network: torch.nn.Module, sources: list[list[int]]) -> torch.n
 
 
 def generated(network: torch.nn.Module, sources: list[list[int]]) -> list[list[int]]:
-    """What transformers' own loop answers."""
+    """Return the tokens of the loop of transformers."""
     rows = padded(sources, PAD)
     with torch.inference_mode():
         tokens: torch.Tensor = network.generate(  # type: ignore[operator]

@@ -212,7 +212,7 @@ def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
             assert torch.equal(tensor, right[name]), name
 
 
-def test_the_checkpoint_says_how_many_classes_there_are(deployer: Deployer, tmp_path: Path) -> None:
+def test_the_number_of_classes_is_read_from_the_checkpoint(deployer: Deployer, tmp_path: Path) -> None:
     save_file(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.safetensors")
     network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.safetensors")
     done = deployer("--onnx", "--labels", "a,b,c,d,e", network=network)
@@ -277,7 +277,7 @@ def test_a_bad_checkpoint_is_refused_and_the_model_stays(
     assert files(tmp_path / "models") == before
 
 
-def test_a_server_that_is_not_there_is_refused_before_the_work(deployer: Deployer, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error_before_the_export(deployer: Deployer, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     done = deployer("--onnx", "--triton-server-url", f"127.0.0.1:{port}")
     assert done.exit_code == 1

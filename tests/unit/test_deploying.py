@@ -236,7 +236,7 @@ def test_a_broken_export_is_refused_and_the_served_version_stays(
     assert tree(repository) == before
 
 
-def test_a_new_model_is_a_folder_with_its_config_or_not_there_at_all(
+def test_a_new_model_appears_with_its_config_or_not_at_all(
     deployment: Deployment, source: Source, tmp_path: Path
 ) -> None:
     with pytest.raises(GourmetError, match="is not deployed"):
@@ -263,7 +263,7 @@ def test_weights_without_an_evaluation_of_their_own_are_not_deployed(
         read_evaluation(alone)
 
 
-def test_fewer_pictures_than_a_full_batch_are_enough_but_none_at_all(
+def test_fewer_pictures_than_a_full_batch_are_enough_but_none_is_an_error(
     deployment: Deployment, source: Source, repository: Path
 ) -> None:
     def verified_with(count: int) -> Sequence[Check]:
@@ -325,7 +325,7 @@ def by_hand(model: Path, text: str) -> bytes:
     return config.read_bytes()
 
 
-def test_a_redeploy_keeps_what_a_person_wrote_in_the_config(deployment: Deployment, repository: Path) -> None:
+def test_a_redeploy_keeps_manual_changes_of_the_config(deployment: Deployment, repository: Path) -> None:
     model = repository / "food_classifier_onnx"
     mine = '# Mine: "parameters {"\nversion_policy { all { } }  # a field that is never written here\n'
     before = by_hand(model, mine).decode().partition("# Generated with each version")
@@ -357,7 +357,7 @@ def changed_below_the_line(model: Path) -> None:
         (changed_below_the_line, "was changed by hand below its line"),
     ],
 )
-def test_a_deploy_that_would_replace_a_person_s_config_is_refused(
+def test_a_deploy_that_would_replace_a_manual_config_is_refused(
     change: Callable[[Path], None], says: str, deployment: Deployment, repository: Path
 ) -> None:
     change(repository / "food_classifier_onnx")
@@ -381,7 +381,7 @@ def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
     assert tree(repository) == before
 
 
-def test_sigterm_while_a_model_is_built_leaves_what_was_there(repository: Path) -> None:
+def test_sigterm_during_a_build_leaves_the_repository_unchanged(repository: Path) -> None:
     def build(path: Path) -> dict[str, Any]:
         path.write_text("new weights")
         signal.raise_signal(signal.SIGTERM)

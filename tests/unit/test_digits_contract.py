@@ -48,7 +48,7 @@ def test_the_margin_around_a_digit_does_not_matter(sent: bytes, plain: bytes, mo
 
 
 @pytest.mark.parametrize(("ink", "paper"), [(0, 255), (255, 0), (40, 190), (200, 120)])
-def test_ink_is_what_differs_from_the_border_whichever_is_lighter(ink: int, paper: int) -> None:
+def test_ink_may_be_darker_or_lighter_than_the_border(ink: int, paper: int) -> None:
     pixels = contract.SYSTEM.pixels(drawn_digits.png(4, ink=ink, paper=paper))
     np.testing.assert_allclose(pixels, contract.SYSTEM.pixels(drawn_digits.png(4)), atol=2)
 

@@ -19,7 +19,7 @@ def network() -> DigitsNetwork:
 
 
 @torch.no_grad()
-def test_the_scale_in_which_ink_is_sent_does_not_matter(network: DigitsNetwork) -> None:
+def test_the_scale_of_the_ink_does_not_change_the_answer(network: DigitsNetwork) -> None:
     ink = torch.rand(3, 1, 28, 28)
     ink[:, :, 0, 0], ink[:, :, 0, 1] = 0.0, 1.0
     expected = network(ink)

@@ -68,7 +68,7 @@ def beside(left: int, right: int, gap: int) -> bytes:
 
 
 @pytest.mark.parametrize("gap", [12, pytest.param(60, marks=pytest.mark.slow)])
-def test_two_digits_are_one_too_many(gap: int) -> None:
+def test_two_digits_in_one_picture_are_refused(gap: int) -> None:
     for left in range(10):
         for right in range(10):
             with pytest.raises(PictureError, match="there are several digits") as raised:

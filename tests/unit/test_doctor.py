@@ -40,7 +40,7 @@ def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callab
     assert {name for name, finding in result if finding.level == "warn"} <= {"server", "packages"}
 
 
-def test_packages_of_other_versions(
+def test_packages_of_other_versions_are_reported(
     subject: Examined, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pins = tmp_path / "constraints.txt"
@@ -52,7 +52,7 @@ def test_packages_of_other_versions(
 
 
 @pytest.mark.parametrize(("size", "level"), [("20m", "fail"), ("100m", "warn")])
-def test_shared_memory_that_is_too_small(size: str, level: str) -> None:
+def test_too_little_shared_memory_is_reported(size: str, level: str) -> None:
     """In a mount namespace of its own the check sees a real /dev/shm of that size."""
     mount = f"mount -t tmpfs -o size={size} tmpfs /dev/shm"
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
@@ -68,7 +68,7 @@ def test_shared_memory_that_is_too_small(size: str, level: str) -> None:
     assert "--shm-size=1g" in ran.stdout
 
 
-def test_a_port_that_somebody_else_has(subject: Examined) -> None:
+def test_a_port_of_another_program_is_reported(subject: Examined) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -101,7 +101,7 @@ def arguments(subject: Examined, *more: str) -> list[str]:
     return ["doctor", *more, *(str(part) for option in subject.ports.items() for part in option)]
 
 
-def test_the_command_says_a_line_a_finding_and_ends_with_1_where_one_fails(
+def test_the_command_prints_a_line_per_finding_and_exits_with_1_on_a_failure(
     subject: Examined, models_copy: Path
 ) -> None:
     (models_copy / "food_classifier" / "1" / manifest.MANIFEST).unlink()
@@ -115,7 +115,7 @@ def test_the_command_says_a_line_a_finding_and_ends_with_1_where_one_fails(
     assert all(line[:4] in ("ok  ", "warn") for line in ran.stdout.splitlines())
 
 
-def test_a_gpu_that_the_image_has_no_kernels_for(
+def test_a_gpu_without_kernels_in_the_image_is_reported(
     subject: Examined, program: Callable[[str, str], None]
 ) -> None:
     program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
@@ -132,7 +132,7 @@ def test_the_image_that_it_speaks_of_is_the_one_that_is_built() -> None:
 
 
 @pytest.mark.parametrize("capability", ["9.0", "12.9"])  # of a major version the later ones run the same
-def test_a_gpu_that_everything_has_kernels_for(
+def test_a_supported_gpu_passes(
     subject: Examined, program: Callable[[str, str], None], capability: str
 ) -> None:
     program("nvidia-smi", f"echo '0, NVIDIA X, 580.95.05, {capability}'")
@@ -141,7 +141,7 @@ def test_a_gpu_that_everything_has_kernels_for(
     )
 
 
-def test_a_driver_that_is_not_loaded(subject: Examined, program: Callable[[str, str], None]) -> None:
+def test_an_unloaded_driver_is_reported(subject: Examined, program: Callable[[str, str], None]) -> None:
     words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     program("nvidia-smi", f'echo "{words}"; exit 9')
     line = said("gpu", subject, "fail")
@@ -175,14 +175,14 @@ BROKEN_MODELS = {
 
 
 @pytest.mark.parametrize("fault", BROKEN_MODELS)
-def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str) -> None:
+def test_broken_models_are_reported(subject: Examined, models_copy: Path, fault: str) -> None:
     bring_about, check, says = BROKEN_MODELS[fault]
     bring_about(models_copy)
     line = said(check, replace(subject, repositories=(models_copy,)), "fail")
     assert re.search(says, line), line
 
 
-def test_a_queue_policy_with_one_instance(subject: Examined, models_copy: Path) -> None:
+def test_a_queue_policy_with_one_instance_is_reported(subject: Examined, models_copy: Path) -> None:
     config_of(models_copy, "translator_bls", "count: 2", "count: 1")
     line = said("models", replace(subject, repositories=(models_copy,)), "warn")
     assert "translator_bls has a queue policy and one instance" in line

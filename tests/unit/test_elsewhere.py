@@ -93,7 +93,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
     verb: list[str],
     by: str,
 ) -> None:
-    """They did: the version of the local model was withdrawn, and the server elsewhere told of it."""
+    """Once a rollback for a remote server withdrew the version of the local model."""
     monkeypatch.setattr(repository, "DEFAULT", two_versions(tmp_path / "models"))
     runs(stack(repositories=[str(tmp_path / "models")]))
     before = everything(tmp_path / "models")
@@ -141,7 +141,7 @@ def test_a_bucket_is_refused_as_a_repository() -> None:
 
 
 def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: Runs, listen: Listen) -> None:
-    """It did: the server elsewhere got the config of this machine's repository."""
+    """Once a remote server got the config of the local repository."""
     runs(stack())
     config = http({"name": "digits", "backend": "python", "max_batch_size": 1})
     index = http([{"name": "digits", "version": "1", "state": "READY"}])
@@ -157,7 +157,7 @@ def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: 
 def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_machine(
     runs: Runs, listen: Listen
 ) -> None:
-    """It held the models of the server elsewhere against the folders of this machine's stack."""
+    """Once doctor compared the models of a remote server with the local folders."""
     runs(stack())
     remote = listen(
         {

@@ -96,7 +96,7 @@ def test_the_report_holds_everything_itself() -> None:
     assert report.count("<svg") == 4
 
 
-def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measured_apart() -> None:
+def test_a_second_part_is_split_into_a_calibration_half_and_a_measured_half() -> None:
     parts = {"validation": answered(1.0), "sharp": answered(4.0)}
     evaluation = evaluate(parts, LABELS, {"validation": 0.75, "sharp": 0.9})
     halves = [part.accuracy.photos for part in evaluation.parts.values()]
@@ -112,7 +112,7 @@ def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measure
     assert [answered for _, answered, _ in curve] == sorted((row[1] for row in curve), reverse=True)
 
 
-def test_pictures_of_something_else_are_counted_by_what_is_said_of_them() -> None:
+def test_pictures_of_another_subject_are_counted_by_their_verdict() -> None:
     foods = answered(2.0)
     foods = replace(foods, relevance=np.linspace(0.4, 1.0, 400, dtype=np.float32))
     other = Answered(
@@ -132,7 +132,7 @@ def test_pictures_of_something_else_are_counted_by_what_is_said_of_them() -> Non
     assert "Pictures of something else" in evaluation_page("foods", evaluation)
 
 
-def test_accuracy_is_told_by_source_where_names_tell_sources() -> None:
+def test_accuracy_is_reported_by_source_where_file_names_have_one() -> None:
     part = answered(1.0)
     names = [f"{'web' if row % 4 else 'farm'}_{row}.jpg" for row in range(400)]
     evaluation = evaluate({"validation": replace(part, names=names)}, LABELS, {"validation": 0.75})

@@ -82,13 +82,13 @@ def test_a_plain_folder_of_class_folders_is_divided_once_and_for_all(tmp_path: P
     assert split["test"] <= {p.name for p in DATA.listing(tmp_path, "test")}
 
 
-def test_a_name_that_is_no_text_has_its_part_as_any_other(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_belongs_to_a_part(tmp_path: Path) -> None:
     write_folder(tmp_path, [os.fsdecode(b"Egg/%d\xf6.jpg" % number) for number in range(40)])
     parts = [DATA.listing(tmp_path, part) for part in ("train", "validation", "test")]
     assert sum(map(len, parts)) == 40
 
 
-def test_hidden_files_and_notes_are_no_photos(tmp_path: Path) -> None:
+def test_hidden_files_and_notes_are_not_read_as_photos(tmp_path: Path) -> None:
     write_folder(tmp_path, ["test/0/a.jpg", "test/0/._a.jpg", "test/__MACOSX/0/a.jpg"])
     (tmp_path / "test/0/notes.txt").write_text("x")
     assert [p.name for p in DATA.listing(tmp_path, "test")] == ["0/a.jpg"]
@@ -173,7 +173,7 @@ def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "error"), [("sharp", BadData), ("weekend", UsageError)])
-def test_a_part_that_is_not_there_is_an_error(part: str, error: type[Exception], tmp_path: Path) -> None:
+def test_a_missing_part_is_an_error(part: str, error: type[Exception], tmp_path: Path) -> None:
     write_folder(tmp_path, ["train/0/a.jpg"])
     with pytest.raises(error, match=part):
         DATA.listing(tmp_path, part)

@@ -1,4 +1,4 @@
-"""What a check makes of the answers of a system that generates text."""
+"""Reports of a check of a system that generates text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:
     assert not report.stopped
 
 
-def test_the_report_says_how_many_answers_are_sure_and_how_many_of_those_are_near() -> None:
+def test_the_report_counts_sure_answers_and_the_near_ones_among_them() -> None:
     answers = [TextAnswer(Reference("", "a", "b"), "b", sure=number > 3) for number in range(10)]
     report = TextReport(ModelInfo("m", (), (), version="1"), "", 10, Replies(answers, []), near_of_sure=0.75)
     assert (report.as_dict()["sure"], report.as_dict()["near_of_sure"]) == (0.6, 0.75)

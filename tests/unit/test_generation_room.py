@@ -277,7 +277,7 @@ def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
 
 
 @pytest.mark.parametrize(("is_brief", "others_are_brief"), [(True, True), (False, False)])
-def test_a_search_gets_its_places_while_greedy_rows_would_take_each_that_is_free(
+def test_a_beam_search_gets_its_places_despite_a_queue_of_greedy_rows(
     engine: Pictures, is_brief: bool, others_are_brief: bool
 ) -> None:
     """It is another client's, and keeps the free ones until there are enough."""
@@ -290,9 +290,7 @@ def test_a_search_gets_its_places_while_greedy_rows_would_take_each_that_is_free
 
 
 @pytest.mark.parametrize("brief", [True, False])
-def test_greedy_rows_join_while_several_clients_have_searches_without_end(
-    engine: Pictures, brief: bool
-) -> None:
+def test_greedy_rows_join_despite_continuous_beam_searches(engine: Pictures, brief: bool) -> None:
     many, own = pictures(2)
     engine.is_brief = lambda source: brief and source is own  # type: ignore[method-assign]
     theirs = [Row(many, 12, beams=4, client=f"client {number % 5}") for number in range(500)]
@@ -301,7 +299,7 @@ def test_greedy_rows_join_while_several_clients_have_searches_without_end(
     assert honest.tokens == alone(own).tokens
 
 
-def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:
+def test_a_client_with_many_waiting_rows_may_not_add_more(engine: Pictures) -> None:
     (picture,) = pictures(1)
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(WITHIN_S)
@@ -320,7 +318,7 @@ def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) 
         room.check("me")
 
 
-def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> None:
+def test_closing_a_room_answers_all_waiting_rows(engine: Pictures) -> None:
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(0.5)
     rows = [Row(picture, 20, beams=1 + number % 2) for number, picture in enumerate(pictures(12))]
@@ -353,7 +351,7 @@ def test_a_source_that_takes_long_to_prepare_does_not_delay_other_rows(engine: P
     assert [row.tokens for row in slow] == [alone(shown[0]).tokens, alone(shown[1], beams=2).tokens]
 
 
-def test_more_that_have_to_be_prepared_than_there_are_threads_are_refused(engine: Pictures) -> None:
+def test_rows_beyond_the_preparation_threads_are_refused(engine: Pictures) -> None:
     go_on = threading.Event()
     rows = [Row(None, 20, prepare=lambda row: go_on.wait(WITHIN_S)) for _ in range(32)]
     with opened(engine) as room:

@@ -77,7 +77,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_torchscript_of_somebody_is_refused_before_it_is_opened(
+def test_unknown_torchscript_is_refused_before_it_is_opened(
     verb: str, systems_folder: Path, tmp_path: Path
 ) -> None:
     victim, file = tmp_path / "sitecustomize.py", tmp_path / "best.pth"
@@ -115,7 +115,7 @@ def saved(content: Any, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("form", ["zip", "old", "bare pickle"])
 @pytest.mark.parametrize("called", [exec, open, torch.from_file])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_none(
+def test_a_pickle_with_code_is_refused_without_running_it(
     form: str, called: Callable[..., Any], tmp_path: Path
 ) -> None:
     victim, file = tmp_path / "victim", tmp_path / "best.pth"
@@ -193,7 +193,7 @@ def test_a_network_that_cannot_be_served_is_refused_with_the_reason(name: str, t
 
 
 def reference(path: Path, **values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """What an ONNX file answers a row, as `gourmet bench run --reference` asks it."""
+    """Return the answer of an ONNX file, computed as in `gourmet bench run --reference`."""
     inputs = tuple(TensorSpec(name, name, array.shape) for name, array in values.items())
     info = ModelInfo("m", (), (), max_batch_size=1)
     rows = InputRows(info, inputs, {name: [array] for name, array in values.items()}, "")
@@ -207,7 +207,7 @@ def test_a_reference_reads_nothing_beside_its_file(location: str, tmp_path: Path
         reference(path, FP32=np.zeros((3, 8, 8), np.float32))
 
 
-def test_a_reference_answers_numbers_of_any_type_and_says_that_texts_are_not_compared(tmp_path: Path) -> None:
+def test_a_reference_supports_every_number_type_and_refuses_texts(tmp_path: Path) -> None:
     def answered(**values: np.ndarray[Any, Any]) -> dict[str, Any]:
         given = [
             helper.make_tensor_value_info(name, getattr(onnx.TensorProto, name), ["n", 2]) for name in values

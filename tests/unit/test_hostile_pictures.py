@@ -174,7 +174,7 @@ def test_metadata_costs_next_to_nothing(data: bytes) -> None:
     assert cost_s(data) < 0.3
 
 
-def test_metadata_is_not_shown_to_pillow_and_says_which_way_up_all_the_same() -> None:
+def test_metadata_is_kept_from_pillow_and_its_orientation_is_still_applied() -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = 6, "maker"
     for kind in ("JPEG", "PNG"):

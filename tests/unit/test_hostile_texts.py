@@ -40,7 +40,7 @@ def hostile() -> Iterator[str]:
     return (hostile_text(draw) for _ in range(MANY))
 
 
-def test_a_text_of_characters_that_stand_for_many_is_no_more_work_than_its_limit_says(
+def test_characters_that_expand_count_by_their_expanded_length(
     tokenizer: Tokenizer,
 ) -> None:
     with pytest.raises(ValueError, match="stand for 36,000 others; at most 4,000 are read"):

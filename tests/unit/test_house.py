@@ -1,4 +1,4 @@
-"""What the import-linter contracts of pyproject.toml cannot say about the house."""
+"""Rules of the code base that the import-linter contracts of pyproject.toml cannot express."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def imported(path: Path) -> set[str]:
     }
 
 
-def test_nothing_waits_for_torch_that_does_not_compute_with_it(tmp_path: Path) -> None:
+def test_modules_that_do_not_compute_with_torch_do_not_import_it(tmp_path: Path) -> None:
     light = [name for name in MODULES if WITHOUT_TORCH.match(name) and not name.endswith("gunicorn_conf")]
     assert len(light) > 100
     code = (
@@ -63,14 +63,14 @@ def test_nothing_waits_for_torch_that_does_not_compute_with_it(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
-def test_one_package_speaks_to_triton() -> None:
+def test_only_the_client_package_talks_to_triton() -> None:
     for folder in ("app", "src", "triton", "benchmarks", "scripts"):
         for path in (ROOT / folder).rglob("*.py"):
             if ROOT / "src" / "gourmet" / "client" not in path.parents:
                 assert not {name.partition(".")[0] for name in imported(path)} & TRITON_CLIENTS, path
 
 
-def test_what_serves_or_teaches_imports_nothing_that_trains_and_no_library_of_a_client(
+def test_serving_and_teaching_import_no_training_or_client_library(
     tmp_path: Path,
 ) -> None:
     """The app and the served translator stay light, and NVIDIA's image has none of these packages."""

@@ -19,11 +19,11 @@ def said(code: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_torch_s_compiler_imports_in_the_checkout_and_what_else_lies_there() -> None:
+def test_torch_s_compiler_can_be_imported_in_the_checkout() -> None:
     assert said("import gourmet, torch._dynamo, scripts.audit; print('whole')", ROOT) == "whole\n"
 
 
-def test_an_installed_triton_is_found_as_ever(tmp_path: Path) -> None:
+def test_an_installed_triton_package_is_still_found(tmp_path: Path) -> None:
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text("language = 1")
     code = f"import gourmet, sys; sys.path.append({str(tmp_path)!r}); import triton; print(triton.__file__)"

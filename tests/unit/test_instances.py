@@ -41,7 +41,7 @@ def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ([{"count": 2}], "0", 2),
     ],
 )
-def test_threads_are_shared_out_among_the_instances_unless_a_parameter_says_how_many(
+def test_threads_are_divided_among_instances_unless_a_parameter_sets_them(
     groups: list[dict[str, Any]], parameter: str, threads: int
 ) -> None:
     assert instances.cpu_threads(config(*groups, intra_op_thread_count=parameter)) == threads
@@ -118,7 +118,7 @@ def test_only_a_config_that_names_a_gpu_insists_on_it(
     assert instances.wanted_device(args) == device
 
 
-def test_the_config_that_triton_was_told_to_prefer_says_whether_it_insists(
+def test_the_preferred_config_decides_whether_a_gpu_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "configs").mkdir()

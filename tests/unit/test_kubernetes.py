@@ -42,7 +42,7 @@ NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_kubernetes_own_schemas_take_them(folder: str) -> None:
+def test_the_manifests_are_valid_by_kubernetes_own_schemas(folder: str) -> None:
     for manifest in rendered(folder):
         assert manifest["metadata"].get("namespace", "gourmetgram") == "gourmetgram"
         if not manifest["apiVersion"].startswith(OTHERS):
@@ -66,7 +66,7 @@ def test_pods_run_our_images_without_rights_and_within_limits(folder: str) -> No
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_the_web_app_alone_reaches_triton_and_prometheus_alone_comes_past_the_proxy(name: str) -> None:
+def test_only_the_web_app_reaches_triton_and_only_prometheus_bypasses_the_proxy(name: str) -> None:
     """The app believes the proxy's header, and a Grafana beside Prometheus may be everybody's."""
     manifests = overlay(name)
     closed = one(manifests, "NetworkPolicy", "nothing-else")["spec"]
@@ -97,7 +97,7 @@ def test_the_app_understands_its_variables_and_finds_triton_by_its_service(name:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_probes_ask_what_composes_health_checks_ask(name: str) -> None:
+def test_probes_run_the_health_checks_of_compose(name: str) -> None:
     manifests = overlay(name)
     triton = server(manifests, "triton")
     compose = SERVICES["triton"]["healthcheck"]
@@ -115,7 +115,7 @@ def test_probes_ask_what_composes_health_checks_ask(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_a_pod_that_ends_has_time_for_what_it_was_asked(name: str) -> None:
+def test_a_pod_has_time_to_finish_its_requests_before_it_ends(name: str) -> None:
     manifests = overlay(name)
     longest = Settings().generate_deadline_s
     triton, flask = pod(manifests, "triton"), pod(manifests, "flask")
@@ -134,7 +134,7 @@ def test_without_the_secret_of_its_keys_the_app_does_not_start() -> None:
         assert keys["valueFrom"] == {"secretKeyRef": {"name": "web-keys", "key": "API_KEYS"}}
 
 
-def test_an_ingress_lets_through_what_the_proxy_takes_and_waits_as_long(tmp_path: Path) -> None:
+def test_an_ingress_has_the_body_limit_and_timeouts_of_the_proxy(tmp_path: Path) -> None:
     ours = tmp_path / "deploy" / "kubernetes"
     shutil.copytree(FOLDER, ours)
     shutil.copytree(ROOT / "proxy", tmp_path / "proxy")

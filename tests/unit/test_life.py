@@ -78,7 +78,7 @@ def test_incomplete_systems_are_listed_with_the_reason(own: Path) -> None:
     assert "flowers is broken: " in run("list").output
 
 
-def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
+def test_remove_deletes_only_files_that_new_made(own: Path) -> None:
     run("new", "stones", "--labels", "a,b")
     notes = own / "systems" / "flowers" / "notes.txt"
     notes.write_text("mine")
@@ -106,7 +106,7 @@ def test_half_a_system_can_be_removed(gone: str, own: Path) -> None:
     assert not files(own)
 
 
-def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:
+def test_a_model_or_a_version_can_be_removed_alone(own: Path) -> None:
     model = own / "models" / "flowers_onnx"
     shutil.copytree(model / "1", model / "2")
     shutil.copytree(model / "1", model / ".withdrawn-1")  # of a verb that was killed
@@ -135,7 +135,7 @@ def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:
         ("flowers/../1", "has no version '../1'"),
     ],
 )
-def test_remove_refuses_what_gourmet_did_not_make(name: str, complaint: str, own: Path) -> None:
+def test_remove_refuses_files_that_gourmet_did_not_make(name: str, complaint: str, own: Path) -> None:
     (own / "models/mine/1").mkdir(parents=True)
     (own / "models/mine/config.pbtxt").touch()
     before, shipped = everything(own), sorted(DEFAULT.rglob("*"))

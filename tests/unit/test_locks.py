@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "gourmet"
 
 
-def test_each_start_makes_a_key_of_its_own_unless_one_is_given() -> None:
+def test_each_start_makes_a_new_key_unless_one_is_given() -> None:
     assert make_key({}) != make_key({})
     assert make_key({api_keys.ADMIN_ENV: "given-admin-key-1"}) == "given-admin-key-1"
     assert KEY not in f"{TritonOptions((), key=KEY)}"

@@ -52,7 +52,7 @@ def test_without_a_manifest_the_config_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"file": "model.onnx"}', "\xff"])
-def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_empty_manifest_is_refused(tmp_path: Path, text: str) -> None:
     file = version(tmp_path)
     (tmp_path / manifest.MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(manifest.ManifestError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""What MLflow is told of a run, and what is said where MLflow is not installed."""
+"""The MLflow record of a run, and the error without MLflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from gourmet.errors import GourmetError
 from gourmet.training.mlflow_log import logged
 
 
-def test_without_mlflow_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mlflow_is_reported_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with (
         pytest.raises(

@@ -119,7 +119,7 @@ def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_names_and_shapes_are_the_public_ones(name: str) -> None:
+def test_names_and_shapes_match_the_documented_ones(name: str) -> None:
     config = read_config(DEFAULT / name)
     inputs, outputs, rows = PUBLIC[name]
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input} == inputs

@@ -84,9 +84,7 @@ def threshold_of(models: Path) -> float:
     return float(read_config(models / "flowers_onnx").parameters["threshold"].string_value)
 
 
-def test_with_labelled_pictures_it_knows_how_sure_it_may_be_and_without_them_it_is_never_sure(
-    new: New, tmp_path: Path
-) -> None:
+def test_a_new_system_has_a_threshold_only_with_labelled_pictures(new: New, tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "theirs.onnx")
     brought, labels = ("--weights", tmp_path / "theirs.onnx"), LABELS[:3]
     photos, models = tmp_path / "photos", tmp_path / "models"
@@ -116,7 +114,7 @@ def test_with_labelled_pictures_it_knows_how_sure_it_may_be_and_without_them_it_
     assert manifest["accuracy"]["given"]["photos"] == 10 * len(labels)
 
 
-def test_without_weights_it_says_how_to_train(new: New, tmp_path: Path) -> None:
+def test_without_weights_the_output_says_how_to_train(new: New, tmp_path: Path) -> None:
     labels = tmp_path / "labels.txt"
     labels.write_text("rose\n\ntulip\n")
     done = new("--title", "Garden flowers", labels=str(labels))
@@ -162,20 +160,20 @@ def test_an_onnx_file_is_served_as_it_is(new: New, tmp_path: Path) -> None:
         ("rose,tulip,rose", "names rose twice"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(labels: str, complaint: str, new: New, tmp_path: Path) -> None:
+def test_invalid_labels_are_refused(labels: str, complaint: str, new: New, tmp_path: Path) -> None:
     done = new(labels=labels)
     assert done.exit_code != 0
     assert complaint in done.output
     assert files(tmp_path) == set()
 
 
-def test_a_file_that_is_no_list_of_labels_is_refused(new: New, weights: Path) -> None:
+def test_a_file_without_a_list_of_labels_is_refused(new: New, weights: Path) -> None:
     done = new(labels=str(weights))
     assert done.exit_code == 2
     assert "is not a text file, with a label a line" in done.output
 
 
-def test_a_folder_that_is_there_stays_as_it_is(new: New, tmp_path: Path) -> None:
+def test_an_existing_folder_stays_unchanged(new: New, tmp_path: Path) -> None:
     notes = tmp_path / "systems" / "flowers" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
@@ -234,7 +232,7 @@ def test_a_tensor_s_ordinary_name_is_served(new: New, tmp_path: Path) -> None:
         ("std = [0.229, 0.224, 0.225]", "std = [1.0]", "does not describe a system"),
     ],
 )
-def test_a_description_that_cannot_be_is_named(
+def test_an_invalid_description_is_reported(
     new: New, tmp_path: Path, line: str, instead: str, reason: str
 ) -> None:
     assert new().exit_code == 0
@@ -257,7 +255,7 @@ def test_a_description_that_cannot_be_is_named(
         ("registry", "registry.py is there already"),
     ],
 )
-def test_names_that_cannot_be_are_refused(name: str, complaint: str, new: New, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(name: str, complaint: str, new: New, tmp_path: Path) -> None:
     done = new(name=name)
     assert done.exit_code != 0
     assert complaint in done.output

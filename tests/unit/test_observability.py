@@ -42,12 +42,12 @@ def test_prometheus_can_read_its_config() -> None:
 
 
 @pytest.mark.slow
-def test_the_alerts_do_what_their_tests_say() -> None:
+def test_the_alerts_pass_their_promtool_tests() -> None:
     ran = promtool("test", "rules", "rules.test.yml")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_alert_is_tested_and_says_what_to_do() -> None:
+def test_every_alert_has_a_test_and_a_next_step() -> None:
     tested = (FOLDER / "rules.test.yml").read_text()
     for rule in rules("alert"):
         assert f"alertname: {rule['alert']}" in tested

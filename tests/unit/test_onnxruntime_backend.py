@@ -94,7 +94,7 @@ def onnx_file(tmp_path: Path) -> Path:
 
 
 @needs_no_cuda
-def test_a_gpu_that_the_config_insists_on_is_refused_with_what_there_is(onnx_file: Path) -> None:
+def test_a_required_gpu_that_is_missing_is_refused_with_the_available_devices(onnx_file: Path) -> None:
     with pytest.raises(GourmetError, match=r"needs ONNX Runtime's CUDA\w+; installed: .*CPUExecution"):
         sessions.open_engine(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
 

@@ -83,7 +83,7 @@ def test_the_origins_that_are_set_may_use_the_api_and_send_no_forms(origins: tup
     assert post(browser, "/api/v1/classify", OTHER_PORT).status_code == (200 if "*" in origins else 403)
 
 
-def test_the_page_s_own_form_says_where_it_comes_from() -> None:
+def test_the_page_s_own_form_sends_its_origin() -> None:
     """Under `no-referrer` a browser gives a form the origin `null`, which could be anybody's."""
     assert client().get("/").headers["Referrer-Policy"] == "same-origin"
 
@@ -92,7 +92,7 @@ def test_the_page_s_own_form_says_where_it_comes_from() -> None:
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
-def test_where_json_is_meant_its_type_is_asked_for(path: str, kind: str) -> None:
+def test_json_without_its_content_type_is_refused(path: str, kind: str) -> None:
     """Other sites' pages may send the other types without asking first."""
     reply = client().post(path, data=b'{"text": "x"}', content_type=kind, headers=JSON)
     assert code(reply) == (415, "unsupported_media_type")
@@ -163,7 +163,7 @@ def test_the_refusal_of_a_host_names_the_setting() -> None:
         ([("box.example", 5000)], "food.example", "food.example,box.example", False),
     ],
 )
-def test_at_the_start_the_name_that_it_listens_at_is_added_and_others_that_it_needs_are_asked_for(
+def test_trusted_hosts_gain_the_listening_address_and_missing_names_are_requested(
     addresses: Any, given: str, then: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRUSTED_HOSTS", given)

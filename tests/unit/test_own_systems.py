@@ -83,7 +83,7 @@ main(["new", "flowers", "--labels", "rose,tulip"])
 
 
 @pytest.mark.slow
-def test_a_user_who_cannot_write_the_clone_has_a_system_all_the_same() -> None:
+def test_a_user_without_write_access_to_the_clone_can_add_a_system() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can try as another user")
     with tempfile.TemporaryDirectory(prefix="gourmet-tests-") as folder:
@@ -101,7 +101,7 @@ def test_a_user_who_cannot_write_the_clone_has_a_system_all_the_same() -> None:
         assert (made / "system.toml").stat().st_uid == NOBODY
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_what_chooses_another(
+def test_an_unwritable_folder_is_reported_with_the_setting_for_another(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (own / "file").touch()
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_chooses_another(
     ("name", "mine"),
     [("flowers", True), ("food11", False), ("food_classifier", False), ("flowers_onnx", True)],
 )
-def test_verbs_use_the_repository_of_what_they_are_about(name: str, mine: bool, own: Path) -> None:
+def test_verbs_use_the_repository_of_their_model(name: str, mine: bool, own: Path) -> None:
     @click.command()
     @click.argument("model")
     @to_option
@@ -151,7 +151,7 @@ BREAKS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("reason", BREAKS)
-def test_half_a_system_is_named_by_the_doctor_and_keeps_nothing_else_from_working(
+def test_a_broken_system_is_reported_by_doctor_and_the_others_work(
     reason: str, own: Path, subject: Examined
 ) -> None:
     new()

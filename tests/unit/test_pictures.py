@@ -93,7 +93,7 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
-def test_greys_of_32_bits_do_not_say_what_is_white_and_are_refused(kind: type) -> None:
+def test_32_bit_greys_are_refused_because_their_white_is_unknown(kind: type) -> None:
     deep = encoded(Image.fromarray(np.full((300, 300), 100, dtype=kind)), "TIFF")
     with pytest.raises(decode.PictureError, match="this TIFF has 32 bits a pixel") as refused:
         squared(deep)
@@ -216,7 +216,7 @@ def test_tiny_and_narrow_pictures_are_enlarged(size: tuple[int, int]) -> None:
 # What is not a picture, or not only a picture
 
 
-def test_nothing_is_empty() -> None:
+def test_an_empty_body_is_refused_as_empty() -> None:
     assert code_of(b"") == "empty"
 
 
@@ -270,11 +270,11 @@ def png_with_comment(text: bytes) -> bytes:
         b"GIF89a/*" + encoded(Image.new("P", (9, 9)), "GIF")[8:] + b"%PDF-1.4",
     ],
 )
-def test_a_picture_that_is_something_else_too_is_refused(data: bytes) -> None:
+def test_a_picture_that_is_also_another_file_type_is_refused(data: bytes) -> None:
     assert code_of(data) == "mixed_file"
 
 
-def test_bytes_behind_a_photo_that_cameras_put_there_are_fine() -> None:
+def test_trailing_bytes_of_cameras_are_allowed() -> None:
     video = b"\0\0\0\x18ftypmp42" + bytes(np.random.default_rng(2).integers(0, 255, 200_000, dtype=np.uint8))
     assert decode.identify(encoded(scene(), "JPEG") + video).format == "JPEG"
 

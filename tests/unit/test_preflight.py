@@ -72,7 +72,7 @@ def test_a_second_start_names_the_running_stack_and_the_next_step(
 @pytest.mark.parametrize(
     ("allowed", "refused"), [(64, True), (255, True), (256, False), (resource.RLIM_INFINITY, False)]
 )
-def test_a_limit_on_open_files_is_named_with_what_raises_it(
+def test_a_low_limit_on_open_files_is_reported_with_the_command(
     monkeypatch: pytest.MonkeyPatch, allowed: int, refused: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda limit: {resource.RLIMIT_NOFILE: (allowed, 4096)}[limit])
@@ -111,7 +111,7 @@ def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
 @pytest.mark.parametrize(
     ("name", "what"), [("food_clasifier", "not a served model"), ("digits", "a model of the system 'digits'")]
 )
-def test_a_model_that_cannot_answer_is_refused_with_those_that_can(name: str, what: str) -> None:
+def test_an_unusable_model_is_refused_with_the_usable_ones(name: str, what: str) -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     with pytest.raises(
         preflight.NotReadyToStart, match=f"is '{name}', which is {what}: choose one of .*food_cl"
@@ -130,7 +130,7 @@ def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -
     assert preflight.held_back(served, ["study"]) == []
 
 
-def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
+def test_shipped_models_that_no_page_uses_are_held_back() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     configured = preflight.configured_models({}, served).values()
     held_back = preflight.held_back(served, configured)

@@ -64,7 +64,7 @@ def test_noise_is_left_out_of_the_log_unless_verbose(origin: str, line: str) -> 
     assert printed(line, origin=origin, verbose=True)
 
 
-def test_with_json_every_line_of_up_is_json_whoever_wrote_it() -> None:
+def test_with_json_lines_of_every_program_are_json() -> None:
     """The web app's own pass as they are; Triton's, a model's and the launcher's have the same fields."""
     own = json.dumps({"time": "now", "level": "info", "logger": "app.requests", "message": "request"})
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -89,7 +89,7 @@ def test_with_json_every_line_of_up_is_json_whoever_wrote_it() -> None:
     assert out.getvalue().splitlines()[5] == own
 
 
-def test_why_up_did_not_start_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_failed_start_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOG_FORMAT", "json")
     ran = CliRunner().invoke(main, ["up", "--triton-only", "--web-only"])
     logged = json.loads(ran.stderr)

@@ -33,13 +33,13 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
     ],
     ids=["bars", "parts", "dots", "lines", "columns", "matrix"],
 )
-def test_a_chart_is_a_whole_picture_that_says_what_it_shows(drawing: Drawing, tag: str, count: int) -> None:
+def test_a_chart_is_a_complete_svg_with_a_description(drawing: Drawing, tag: str, count: int) -> None:
     assert len(shapes(drawing, tag)) == count
     assert shapes(drawing, "title")[0].text == "t"
     assert drawing.height > 60
 
 
-def test_a_page_says_what_made_it_and_nothing_in_it_is_markup() -> None:
+def test_a_page_names_its_command_and_escapes_its_texts() -> None:
     made = {"when": "2026-11-22T10:04:00+00:00", "command": "gourmet x <y>"}
     html = page.render("reports/report.html", title="m & n", **made)
     assert "<title>m &amp; n · 2026-11-22 10:04</title>" in html

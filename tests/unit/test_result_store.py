@@ -1,4 +1,4 @@
-"""What was measured is there after a stop, and results of another run are refused."""
+"""Results survive a stop; results of another run are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoredRates:
 PLAN = {"turns": 2, "weights": Path("a.pth"), "load": StoredRates((1.0,))}
 
 
-def test_a_stopped_run_resumes_with_what_it_had(tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_with_its_results(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "new", PLAN, StoredRates)
     assert store.get(0, "arm") is None
     store.put(StoredRates((1.5, 2.0), "пирог"), 0, "arm")
@@ -30,7 +30,7 @@ def test_a_stopped_run_resumes_with_what_it_had(tmp_path: Path) -> None:
     assert list(again) == list(store)
 
 
-def test_a_folder_with_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
     ResultStore(tmp_path, PLAN, StoredRates)
     with pytest.raises(
         UsageError, match="has results of another run, with another turns: name another folder"

@@ -146,12 +146,12 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> Non
         count(tmp_path / "m.onnx")
 
 
-def test_shapes_that_contradict_each_other_are_said(counted: Count) -> None:
+def test_contradictory_shapes_are_reported(counted: Count) -> None:
     with pytest.raises(GourmetError, match="contradict each other"):
         counted("(float[n,20] x) => (float[n,10] y) { y = Gemm(x, w) }", {"w": ("float32", (7, 10))})
 
 
-def test_a_layer_is_bound_by_what_takes_longer() -> None:
+def test_a_layer_is_bound_by_the_slower_of_compute_and_memory() -> None:
     # The ridge of the even machine is at 10 operations a byte.
     layer = LayerCost("a", "Gemm", operations=1000, weight_bytes=190, moved_bytes=10, quantized=False)
     layer_alone = place(layer, EVEN, 1)
@@ -180,13 +180,13 @@ def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, floa
     assert result.unknown == ()
 
 
-def test_at_best_is_no_slower_than_what_comes_through_main_memory() -> None:
+def test_the_best_time_is_no_slower_than_the_one_from_main_memory() -> None:
     result = roofline(count(DEFAULT / "food_classifier_onnx" / "1" / "model.onnx"), EVEN)
     assert 0 < result.computing_s < result.seconds, "values in a cache do not wait for memory"
     assert result.as_dict()["computing_s"] == result.computing_s
 
 
-def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
+def test_the_verb_prints_and_draws_the_bounds_of_the_layers(tmp_path: Path) -> None:
     picture = tmp_path / "roof.svg"
     words = ["roofline", "food_classifier_onnx", "--no-machine", "--gpu", "t4", "--batch", "8"]
     ran = CliRunner().invoke(main, [*words, "--picture", str(picture)])

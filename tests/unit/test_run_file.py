@@ -1,4 +1,4 @@
-"""How a verb finds the stack that runs here."""
+"""Verbs find the running stack of this machine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
         assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
 
 
-def test_the_repositories_looked_at_are_those_that_the_stack_serves(
+def test_verbs_use_the_repositories_that_the_stack_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
@@ -174,7 +174,7 @@ def test_in_our_folder_only_regular_files_of_our_own_are_read(folder: Path, tmp_
     assert len(list(folder.iterdir())) == 2
 
 
-def test_of_several_stacks_the_one_on_the_usual_port_is_meant_and_otherwise_none() -> None:
+def test_of_several_stacks_only_the_one_on_the_default_port_is_chosen() -> None:
     with runs(stack(9100)), runs(stack(9200)):
         with pytest.raises(UsageError, match=r"127\.0\.0\.1:9100, 127\.0\.0\.1:9200: choose one with --url"):
             running_stack()

@@ -33,7 +33,7 @@ def killed(within: Path, *child_lives_s: str) -> Path:
     return Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
 
 
-def test_it_is_its_users_alone_and_goes_when_it_is_closed(tmp_path: Path) -> None:
+def test_a_run_folder_is_private_and_removed_when_closed(tmp_path: Path) -> None:
     made = RunFolder("own-", tmp_path)
     assert made.path.stat().st_mode & 0o777 == 0o700
     Path(f"{made.path}-region").touch()
@@ -61,7 +61,7 @@ def test_the_folder_of_a_running_program_stays(tmp_path: Path) -> None:
     running.close()
 
 
-def test_it_stays_while_a_child_of_the_killed_program_runs(tmp_path: Path) -> None:
+def test_a_run_folder_stays_while_a_child_of_the_killed_program_runs(tmp_path: Path) -> None:
     left = killed(tmp_path, "1")
     RunFolder("own-", tmp_path).close()
     assert left.is_dir()
@@ -97,7 +97,7 @@ def test_unknown_folders_stay(tmp_path: Path, change: Callable[[Path], None]) ->
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_another_users_file_beside_it_stays(tmp_path: Path) -> None:
+def test_another_users_file_beside_the_run_folder_stays(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a file of another user")
     made = RunFolder("own-", tmp_path)

@@ -1,4 +1,4 @@
-"""Which translations may be relied on, by the shipped network: by its score and by what is doubtful."""
+"""Sure translations of the shipped network, by score and by warnings."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     assert model.is_sure(answer) is False
 
 
-def test_the_last_piece_of_a_streamed_answer_tells_its_sentences_and_none_before_it(
+def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
     network: TranslatorNetwork,
 ) -> None:
     pieces: list[GeneratedText] = []
@@ -144,7 +144,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_find_it(
+def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
     network: TranslatorNetwork, models: Path, tmp_path: Path
 ) -> None:
     answers = {text: answered(network, text) for text in SYSTEM.meanings}

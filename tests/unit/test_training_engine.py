@@ -117,7 +117,7 @@ def test_no_checkpoint_and_one_of_another_network_are_refused_and_left_alone(tmp
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_ends_the_run_with_advice(tmp_path: Path) -> None:
     trainee = Blobs()
     trainee.poison = True
     with pytest.raises(GourmetError, match="lower the learning rate"):
@@ -136,7 +136,7 @@ def test_a_run_leaves_a_log_a_picture_and_its_best_weights(tmp_path: Path) -> No
     assert best["measures"]["score"] == max(line["score"] for line in lines)
 
 
-def test_the_watcher_hears_how_much_of_the_work_is_done(tmp_path: Path) -> None:
+def test_the_progress_callback_gets_the_completed_share(tmp_path: Path) -> None:
     ticks: list[tuple[float, str]] = []
     fit(Blobs(), RECIPE, tmp_path, tick=lambda share, words="": ticks.append((share, words)))
     shares = [share for share, _ in ticks]

@@ -1,4 +1,4 @@
-"""What the translator learns from, either way, and that it does learn."""
+"""Training data of the translator in both directions, and a falling loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gourmet tune` tries, how it ranks, and how it words what it found."""
+"""The search space, ranking and wording of `gourmet tune`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
         (around(levels=(1,)), "no two requests"),
     ],
 )
-def test_what_cannot_batch_is_tried_by_layout_alone_and_says_why(space: Space, because: str) -> None:
+def test_a_model_without_batching_is_tuned_by_layout_alone_with_the_reason(
+    space: Space, because: str
+) -> None:
     assert {change.dynamic_batching for change in space.coarse()} == {False}
     assert space.fine(space.coarse(), []) == []
     assert because in told(space)
@@ -108,7 +110,7 @@ def test_a_queue_policy_stays_whatever_is_tried() -> None:
     assert not changed(config, batching(2, 1, 0))["dynamic_batching"]["preferred_batch_size"]
 
 
-def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so() -> None:
+def test_an_applied_config_keeps_the_largest_batch_unless_another_is_given() -> None:
     careful = around(apply=True)
     assert {change.max_batch for change in careful.fine([careful.present], [])} == {16}
     assert "--max-batches" in told(careful)
@@ -116,7 +118,7 @@ def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so
     assert 4 in {change.max_batch for change in space.fine([space.present], [])}
 
 
-def test_on_a_gpu_there_are_no_threads_to_try() -> None:
+def test_on_a_gpu_thread_counts_are_not_tried() -> None:
     gpu = around({**RUNNING, "instance_group": [{"kind": "KIND_GPU", "gpus": [0], "count": 1}]})
     assert {change.threads for change in gpu.coarse()} == {None}
     configs = [changed(gpu.running, change) for change in gpu.coarse()]
@@ -131,12 +133,12 @@ def test_on_a_gpu_there_are_no_threads_to_try() -> None:
         {"model_transaction_policy": {"decoupled": True}},
     ],
 )
-def test_what_these_settings_do_not_describe_is_not_tuned(more: dict[str, Any]) -> None:
+def test_a_config_with_unsupported_settings_is_not_tuned(more: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="m cannot be tuned here"):
         around({**RUNNING, **more})
 
 
-def test_the_goal_chooses_the_load_and_ranks_what_misses_it_last() -> None:
+def test_the_goal_sets_the_load_and_ranks_configs_that_miss_it_last() -> None:
     goal = request(50)
     fast, slow = point(200, 60), point(100, 20, level=1)
     assert goal.best([fast, slow]) is slow
@@ -162,7 +164,7 @@ def test_the_reason_is_that_more_ran_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("rate", "why"), [(101, "which may be noise."), (80, "which is worse.")])
-def test_what_does_not_beat_the_present_config_is_not_recommended(rate: float, why: str) -> None:
+def test_a_config_that_does_not_beat_the_current_one_is_not_recommended(rate: float, why: str) -> None:
     lost = confirmation(point(rate, 10, "other"), point())
     assert not lost.won
     message = report.sentence(request(50), "no better", Trial("other", {}, "long"), lost)
@@ -199,7 +201,7 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
     assert max(len(line) for line in text.splitlines()) < 120
 
 
-def test_the_page_says_where_the_time_goes_of_both_sides_and_why_to_believe_it(tmp_path: Path) -> None:
+def test_the_page_shows_the_phases_of_both_configs_and_the_evidence(tmp_path: Path) -> None:
     report.save(tuning("better"), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert page.count("<svg") == 3

@@ -60,7 +60,7 @@ def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_mod
         assert result["probability"] == pytest.approx(predicted["probability"], abs=1e-5)
 
 
-def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: bytes) -> None:
+def test_triton_gets_the_input_that_the_model_takes(python_web: Any, sample: bytes) -> None:
     sent, phases = {}, {}
     for model in MODELS:
         (result,) = classify(python_web, sample, query=f"?model={model}").json["results"]
@@ -76,7 +76,7 @@ def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: by
 
 
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx", "food_classifier_int8"])
-def test_a_photo_alone_with_its_model_is_told_its_own_time_in_the_queue_and_with_the_model(
+def test_a_single_request_reports_its_own_queue_and_model_time(
     python_web: Any, sample: bytes, model: str
 ) -> None:
     for _ in range(5):
@@ -89,7 +89,7 @@ def test_a_photo_alone_with_its_model_is_told_its_own_time_in_the_queue_and_with
     assert "inside" not in classify(python_web, sample).json["results"][0]
 
 
-def test_photos_at_once_are_told_the_mean_of_those_that_ended_meanwhile(
+def test_concurrent_requests_report_how_many_requests_their_times_cover(
     python_web: Any, sample: bytes
 ) -> None:
     results = classify(python_web, *[sample] * 8, query="?inside=1&model=food_classifier_onnx").json[
@@ -131,7 +131,7 @@ def test_a_damaged_photo_is_refused_in_the_same_words_by_the_app_and_by_triton(
 
 
 @pytest.mark.parametrize("name", ["no_such_model", "..", "a/b", "food_classifier/versions/1", "x" * 300, "ä"])
-def test_a_model_that_is_no_ready_food_model_is_named_with_those_that_are(
+def test_an_unavailable_model_is_refused_with_the_ready_models(
     python_web: Any, sample: bytes, name: str
 ) -> None:
     reply = classify(python_web, sample, query=f"?model={quote(name, safe='')}")
@@ -161,7 +161,7 @@ def guarded_web(start: Any, triton: Any) -> Any:
     )
 
 
-def test_with_a_key_the_api_answers_and_without_the_refusal_is_read_even_by_who_still_sends(
+def test_a_client_without_a_key_can_read_the_refusal_while_it_still_sends(
     guarded_web: Any, sample: bytes
 ) -> None:
     assert classify(guarded_web, sample, X_API_Key=KEY).status == 200
@@ -172,7 +172,7 @@ def test_with_a_key_the_api_answers_and_without_the_refusal_is_read_even_by_who_
     assert guarded_web.request("GET", "/api/v1/health").json["ready"] is True
 
 
-def test_all_threads_of_a_worker_count_together(guarded_web: Any, in_parallel: Any) -> None:
+def test_all_threads_of_a_worker_share_one_rate_limit(guarded_web: Any, in_parallel: Any) -> None:
     def ask(_: int) -> Any:
         return guarded_web.request("GET", "/api/v1/models", X_API_Key="another-key-of-the-tests")
 

@@ -46,7 +46,7 @@ print(refused.error.code)
 
 
 def run(folder: Path, program: str, *words: object) -> str:
-    """What it says, in a folder of its own."""
+    """Run a command in its own folder and return its output."""
     done = subprocess.run(
         [PROGRAMS / program, *map(str, words)],
         cwd=folder,
@@ -68,7 +68,7 @@ def test_schemathesis_finds_nothing(start: StartWeb, triton: Any, tmp_path: Path
     assert "Tested: 9" in output
 
 
-def test_a_generated_client_classifies_uploads_several_and_translates(
+def test_a_generated_client_can_classify_upload_several_photos_and_translate(
     python_web: WebApp, sample: bytes, tmp_path: Path
 ) -> None:
     address = f"{python_web.url}/api/v1/openapi.json"

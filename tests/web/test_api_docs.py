@@ -79,7 +79,7 @@ def test_the_python_example_prints_the_label(examples: Examples, photos: Path) -
     assert re.fullmatch(r"[A-Z][\w/ ]+ \d+%(, not sure)?\n", shown)
 
 
-def test_the_examples_of_a_heat_map_print_its_lines_and_draw_it(examples: Examples, photos: Path) -> None:
+def test_the_heat_map_examples_print_its_lines_and_draw_it(examples: Examples, photos: Path) -> None:
     lines = run(["bash", "-ec", examples["explain", "curl"]], photos).splitlines()
     assert json.loads(lines[-1])["final"] is True
     *progress, rows = run([sys.executable, "-c", examples["explain", "Python"]], photos).partition(
@@ -91,7 +91,7 @@ def test_the_examples_of_a_heat_map_print_its_lines_and_draw_it(examples: Exampl
     assert "@@" in rows
 
 
-def test_the_examples_of_a_digit_print_its_answer(examples: Examples, photos: Path) -> None:
+def test_the_digit_examples_print_the_digit(examples: Examples, photos: Path) -> None:
     (result,) = json.loads(run(["bash", "-ec", examples["digits", "curl"]], photos))["results"]
     assert result["label"] == "7"
     bars = run([sys.executable, "-c", examples["digits", "Python"]], photos).splitlines()
@@ -123,7 +123,7 @@ READ = """async ([example, address]) => {
 }"""
 
 
-def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_sticks_out(
+def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
     examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
 ) -> None:
     page = visit(f"{python_web.url}/api/docs", **PHONE)
@@ -167,7 +167,7 @@ def test_requests_are_sent_from_the_page_under_its_content_policy(
     assert violations(page) == []
 
 
-def test_without_a_script_the_page_has_the_document_as_text(
+def test_without_javascript_the_page_shows_the_document_as_text(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(f"{python_web.url}/api/docs", java_script_enabled=False)

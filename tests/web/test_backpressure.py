@@ -42,7 +42,9 @@ def known(web: Any, photos: list[bytes]) -> list[KnownPhoto]:
 
 
 @pytest.mark.slow
-def test_too_much_is_refused_and_the_rest_answered(web: Any, known: list[KnownPhoto]) -> None:
+def test_requests_beyond_capacity_are_refused_and_the_others_answered(
+    web: Any, known: list[KnownPhoto]
+) -> None:
     before = web.measured("web_refusals_total")
     with PhotoLoad(web.url, known, per_s=300) as load:
         load.run_for(2)
@@ -95,7 +97,7 @@ def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
     eventually(lambda: web.predict(sample).status == 200)  # once the closed connections are noticed
 
 
-def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
+def test_a_stop_under_load_loses_no_accepted_request(
     start: Callable[..., Any], triton: Any, known: list[KnownPhoto]
 ) -> None:
     """On kept connections; on one for each request under `gourmet up`, below."""
@@ -112,9 +114,7 @@ def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
     assert set(account.reasons(REFUSED)) <= {"503 overloaded"}
 
 
-def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(
-    triton: Any, known: list[KnownPhoto]
-) -> None:
+def test_stopping_gourmet_up_under_load_loses_no_request(triton: Any, known: list[KnownPhoto]) -> None:
     (port,) = free_ports(1)
     command = [str(Path(sys.executable).with_name("gourmet")), "up", "--web-only", "--port", str(port)]
     up = subprocess.Popen(

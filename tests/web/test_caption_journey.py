@@ -107,7 +107,9 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
     expect(card.locator(".note").first).to_contain_text("Written by a model")
 
 
-def test_other_wordings_are_offered_and_a_low_score_is_told(visit: Callable[..., Page], web: WebApp) -> None:
+def test_alternative_captions_are_offered_and_a_low_score_is_shown(
+    visit: Callable[..., Page], web: WebApp
+) -> None:
     page = visit(f"{web.url}/caption")
     cards = described(page, soup=SOUP)
     expect(cards.locator(".doubt")).to_contain_text("Not sure")
@@ -155,7 +157,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
     expect(page.locator("#cards-csv")).to_be_hidden()
 
 
-def test_of_several_the_bad_one_harms_no_other_and_one_that_grows_can_be_cancelled(
+def test_a_bad_photo_fails_alone_and_a_growing_caption_can_be_cancelled(
     visit: Callable[..., Page], web: WebApp
 ) -> None:
     page = visit(f"{web.url}/caption")
@@ -170,7 +172,7 @@ def test_of_several_the_bad_one_harms_no_other_and_one_that_grows_can_be_cancell
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_while_it_grows_and_after(
+def test_axe_finds_no_problem_while_a_caption_grows_and_after(
     visit: Callable[..., Page], web: WebApp, view: dict[str, Any]
 ) -> None:
     page = visit(f"{web.url}/caption", reduced_motion="reduce", **view)
@@ -187,7 +189,7 @@ def test_axe_finds_nothing_while_it_grows_and_after(
     assert fits(page)
 
 
-def test_the_examples_of_the_api_s_page_print_captions(
+def test_the_caption_examples_of_the_api_page_print_captions(
     visit: Callable[..., Page], web: WebApp, tmp_path: Path
 ) -> None:
     def example(name: str) -> str:
@@ -214,7 +216,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_without_a_script_a_form_describes_one_photo(visit: Callable[..., Page], web: WebApp) -> None:
+def test_without_javascript_a_form_describes_one_photo(visit: Callable[..., Page], web: WebApp) -> None:
     page = visit(f"{web.url}/caption", java_script_enabled=False)
     expect(page.locator("#folder")).to_be_hidden()
     page.set_input_files("#file", photo(SOUP))

@@ -47,7 +47,7 @@ def planted_triton(
 
 @pytest.fixture(scope="module")
 def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str, str]) -> WebApp:
-    """One worker, so that all that happens happens to all."""
+    """Start a web app with one worker, so that every fault affects every request."""
     return start(planted_triton.http_url, WEB_CONCURRENCY="1", **faults)
 
 
@@ -63,10 +63,10 @@ def decoding(*parents: int) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("path", "fault", "at_once"), [("/digits", "never returns", 1), ("/predict", "sleeps", 10)]
 )
-def test_a_decoder_that_never_returns_costs_its_own_request_alone(
+def test_a_decoder_that_never_returns_fails_only_its_own_request(
     planted_web: WebApp, path: str, fault: str, at_once: int
 ) -> None:
-    """Of more than there are places some are refused as busy, and photos are answered all the same."""
+    """Requests beyond the decoder places are refused as busy; photos are still answered."""
     sample = ROUTES[path].sample()
 
     def ask(data: bytes) -> Any:
@@ -89,7 +89,7 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
     assert ask(gif("honest")).status in (200, 400)  # a digit of one colour is blank
 
 
-def test_the_client_that_leaves_early_does_not_leave_the_computation_running(planted_web: WebApp) -> None:
+def test_a_client_that_disconnects_ends_its_decoding(planted_web: WebApp) -> None:
     body, content = form(gif("sleeps"))
     connection = http.client.HTTPConnection("127.0.0.1", planted_web.port, timeout=60)
     connection.request("POST", "/digits", body, content)
@@ -99,7 +99,7 @@ def test_the_client_that_leaves_early_does_not_leave_the_computation_running(pla
     eventually(lambda: len(decoding(planted_web.process.pid)) == before - 1, 3)
 
 
-def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: RunningTriton) -> None:
+def test_a_request_cancelled_in_triton_ends_its_decoding(planted_triton: RunningTriton) -> None:
     tensor = triton_grpc.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
 

@@ -65,7 +65,7 @@ def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_we
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_keyboard_is_enough_and_axe_finds_nothing(
+def test_the_keyboard_is_enough_and_axe_finds_no_problem(
     visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit(f"{python_web.url}/digits", reduced_motion="reduce", **view)
@@ -78,7 +78,7 @@ def test_the_keyboard_is_enough_and_axe_finds_nothing(
 
 
 @pytest.mark.parametrize("digit", range(10))
-def test_every_ready_made_digit_is_read_as_what_it_is(python_web: Any, digit: int) -> None:
+def test_every_sample_digit_is_read_correctly(python_web: Any, digit: int) -> None:
     shown = python_web.request("GET", f"/static/digits/{digit}.png").body
     reply = python_web.request("POST", "/api/v1/digits", shown, Content_Type="image/png")
     (result,) = reply.json["results"]
@@ -112,7 +112,7 @@ def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_and_a_picture_are
     expect(page.locator("#label")).to_have_text("7")
 
 
-def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Page], python_web: Any) -> None:
+def test_an_answer_to_a_cleared_drawing_is_never_shown(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/digits")
     held: list[Any] = []
     page.route("**/api/v1/digits", lambda route: held.append(route) if not held else route.continue_())
@@ -125,7 +125,7 @@ def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Pa
     expect(page.locator("#label")).to_have_text("3")
 
 
-def test_when_triton_is_away_the_drawing_waits_for_it(visit: Callable[..., Page], python_web: Any) -> None:
+def test_a_drawing_waits_while_triton_is_away(visit: Callable[..., Page], python_web: Any) -> None:
     away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
     page = visit(f"{python_web.url}/digits", forgiven=("status of 503",))
     page.route("**/api/v1/digits", lambda route: route.fulfill(status=503, json=away))
@@ -136,7 +136,7 @@ def test_when_triton_is_away_the_drawing_waits_for_it(visit: Callable[..., Page]
     expect(page.locator("#problem")).to_be_hidden()
 
 
-def test_without_a_script_a_picture_is_sent_by_a_form(visit: Callable[..., Page], python_web: Any) -> None:
+def test_without_javascript_a_form_sends_a_picture(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/digits", java_script_enabled=False)
     expect(page.locator("#board")).to_be_hidden()
     page.set_input_files("#file", photo(drawn_digits.png(5, ink=20, paper=240)))

@@ -14,7 +14,7 @@ def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:
     return finding
 
 
-def test_a_web_app_that_is_ready(python_web: Any) -> None:
+def test_a_ready_web_app_passes(python_web: Any) -> None:
     assert (says("web", python_web.port).level, says("web", python_web.port).cause) == (
         "ok",
         f"{python_web.url} is ready",
@@ -22,7 +22,7 @@ def test_a_web_app_that_is_ready(python_web: Any) -> None:
     assert says("ports", python_web.port).cause == f"{python_web.port} held by the running stack"
 
 
-def test_a_web_app_whose_triton_is_away_says_why(start: Any) -> None:
+def test_a_web_app_without_triton_fails_with_the_cause(start: Any) -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     finding = says("web", start(nowhere).port)
     assert finding.level == "fail"
@@ -31,5 +31,5 @@ def test_a_web_app_whose_triton_is_away_says_why(start: Any) -> None:
     assert "TRITON_SERVER_URL" in finding.fix
 
 
-def test_no_web_app() -> None:
+def test_a_missing_web_app_is_reported() -> None:
     assert says("web", free_ports(1)[0]).cause == "no web app to ask"

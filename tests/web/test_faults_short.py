@@ -63,7 +63,7 @@ DEADLINE_S = 10
 TEXT = "Я люблю чай."
 
 
-def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(tmp_path: Path) -> None:
+def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(tmp_path: Path) -> None:
     """Whole ones with an error's status, a stream with an error part."""
     for model in (MODEL, "translator", "translator_stream"):
         shutil.copytree(MODELS / model, tmp_path / "models" / model)
@@ -106,7 +106,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_is_back(t
     assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
 
 
-def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline(
+def test_a_cut_connection_loses_no_request_and_a_slow_one_ends_by_the_deadline(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
     with Proxy(triton.http_url) as proxy:
@@ -124,7 +124,7 @@ def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline
         web.stop()
 
 
-def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again(
+def test_requests_of_a_killed_worker_are_reset_and_succeed_when_repeated(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
     with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""What lies in the temporary folder, which all users of a machine may write, is never imported."""
+"""Files in the temporary folder, which every user can write to, are never imported."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ THRESHOLD: Final = -0.6
 
 @dataclass(frozen=True)
 class Case:
-    """How a system is asked, and where its answers are."""
+    """A system, the requests to it and the place of the answers in its responses."""
 
     system: str
     path: str
@@ -134,7 +134,7 @@ def events(lines: Iterator[bytes]) -> Iterator[tuple[str, Any]]:
 
 
 def stream(case: Case) -> dict[str, Any]:
-    """What asks for pieces; /generate answers with the model that it is asked for."""
+    """Return the fields that request a stream; /generate uses the named model."""
     return {"stream": True} | ({} if case.several else {"model": case.streaming_model})
 
 
@@ -149,7 +149,7 @@ def at_work(web: WebApp) -> float:
 # Every system
 
 
-def test_inputs_are_answered_together_as_each_is_alone(web: WebApp, case: Case) -> None:
+def test_inputs_have_the_same_answers_together_and_alone(web: WebApp, case: Case) -> None:
     replies = [case.ask(web, row) for row in case.inputs]
     alone = [case.told(reply)[0] for reply in replies]
     with ThreadPoolExecutor(len(case.inputs)) as pool:
@@ -166,7 +166,7 @@ def test_inputs_are_answered_together_as_each_is_alone(web: WebApp, case: Case) 
     assert about["model"]["name"] == case.system
 
 
-def test_pieces_join_to_the_whole_answer_which_comes_last(web: WebApp, case: Case) -> None:
+def test_streamed_pieces_join_to_the_whole_answer_that_comes_last(web: WebApp, case: Case) -> None:
     whole = case.told(case.ask(web, case.inputs[0]))[0]
     reply = streaming(case).ask(web, case.inputs[0], **stream(case))
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -180,7 +180,7 @@ def test_pieces_join_to_the_whole_answer_which_comes_last(web: WebApp, case: Cas
     assert done["request_id"] == reply.headers["x-request-id"]
 
 
-def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(
+def test_a_disconnected_client_stops_the_model_and_frees_its_place(
     webs: Webs, web: WebApp, case: Case
 ) -> None:
     triton = webs[case.system][1]
@@ -201,7 +201,7 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(
 
 @pytest.mark.parametrize("system", ["translator", "echo"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_the_deadline_ends_it_as_a_status_or_as_an_event(
+def test_a_request_past_its_deadline_ends_with_a_status_or_an_event(
     webs: Webs, start: StartWeb, system: str, whole: bool
 ) -> None:
     case, triton = BY_NAME[system], webs[system][1]
@@ -216,7 +216,7 @@ def test_the_deadline_ends_it_as_a_status_or_as_an_event(
         assert (reply.status, reply.json["error"]["code"]) == (504, "triton_too_slow")
 
 
-def test_it_is_ready_counted_and_in_the_document(web: WebApp, case: Case) -> None:
+def test_a_text_system_is_ready_counted_and_documented(web: WebApp, case: Case) -> None:
     case.told(case.ask(web, case.inputs[0]))
     assert streaming(case).ask(web, case.inputs[0], **stream(case)).status == 200
     health = web.request("GET", f"/api/v1/health?system={case.system}").json
@@ -253,7 +253,7 @@ def test_it_is_ready_counted_and_in_the_document(web: WebApp, case: Case) -> Non
         ("echo", {"text": "a" * 20_000_000}, 413, "too long"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_what_is_allowed(
+def test_an_invalid_request_is_refused_with_the_allowed_values(
     webs: Webs, system: str, body: Any, status: int, words: str
 ) -> None:
     case = BY_NAME[system]
@@ -274,7 +274,7 @@ def test_a_picture_may_be_a_data_url_and_options_are_numbers_and_texts(webs: Web
 # Translating
 
 
-def test_any_model_may_be_asked_by_name_but_one_that_is_not_for_the_web_where_it_is_not_configured(
+def test_any_model_answers_by_name_unless_it_is_not_for_the_web(
     translator: WebApp, start: StartWeb, triton: RunningTriton
 ) -> None:
     case = BY_NAME["translator"]
@@ -292,14 +292,14 @@ def test_any_model_may_be_asked_by_name_but_one_that_is_not_for_the_web_where_it
         )
 
 
-def test_what_is_hardly_russian_is_translated_with_a_warning(translator: WebApp) -> None:
+def test_a_text_with_little_russian_is_translated_with_a_warning(translator: WebApp) -> None:
     case = BY_NAME["translator"]
     english, russian = case.told(case.ask(translator, "Where is the library?", TEXTS[0]))
     assert "not look Russian" in english["warning"]
     assert "warning" not in russian
 
 
-def test_hostile_texts_cost_nobody_else_an_answer(translator: WebApp) -> None:
+def test_hostile_texts_cost_no_other_client_an_answer(translator: WebApp) -> None:
     case, draw = BY_NAME["translator"], random.Random(5)
     texts = [hostile_text(draw) for _ in range(HOSTILE)]
     right = case.told(case.ask(translator, TEXTS[1]))
@@ -314,7 +314,7 @@ def test_hostile_texts_cost_nobody_else_an_answer(translator: WebApp) -> None:
         assert all(pool.map(send, range(HOSTILE)))
 
 
-def test_who_goes_away_has_whole_answers_stop_over_grpc(start: StartWeb, triton: RunningTriton) -> None:
+def test_a_disconnected_client_stops_whole_answers_over_grpc(start: StartWeb, triton: RunningTriton) -> None:
     web = start(triton.http_url, WEB_CONCURRENCY="1", TRITON_GRPC_URL=triton.grpc_url)
     case, before = BY_NAME["translator"], len(triton.log)
 
@@ -337,7 +337,7 @@ def described(web: WebApp, *photos: bytes, query: str = "") -> Any:
     return web.request("POST", f"/api/v1/caption{query}", body, **headers)
 
 
-def test_photos_of_a_form_have_their_names_and_say_whether_they_are_sure(captioner: WebApp) -> None:
+def test_captions_of_a_form_have_file_names_and_sure(captioner: WebApp) -> None:
     results = described(captioner, *PHOTOS).json["results"]
     assert [result["filename"] for result in results] == [f"{number}.jpg" for number in range(len(PHOTOS))]
     for result in results:
@@ -346,7 +346,7 @@ def test_photos_of_a_form_have_their_names_and_say_whether_they_are_sure(caption
         assert "decode" in result["timings_ms"]
 
 
-def test_options_come_as_parameters_as_fields_and_as_json(captioner: WebApp) -> None:
+def test_options_are_read_from_the_query_the_form_and_json(captioner: WebApp) -> None:
     body, headers = form(PHOTOS[0])
     boundary = headers["Content-Type"].partition("=")[2]
     field = f'--{boundary}\r\nContent-Disposition: form-data; name="max_tokens"\r\n\r\n4\r\n'.encode()
@@ -366,7 +366,7 @@ def test_options_come_as_parameters_as_fields_and_as_json(captioner: WebApp) -> 
     assert prompted["text"] != text
 
 
-def test_beams_tell_what_else_they_found(captioner: WebApp) -> None:
+def test_a_beam_search_returns_alternatives(captioner: WebApp) -> None:
     (result,) = described(captioner, PHOTOS[1], query="?beams=4&max_tokens=8").json["results"]
     wordings = [result["text"], *result["alternatives"]]
     assert len(set(wordings)) == len(wordings) == 4
@@ -385,9 +385,7 @@ def test_beams_tell_what_else_they_found(captioner: WebApp) -> None:
     ],
     ids=["text", "svg", "large", "cut off", "lying avif", "a decoder that never returns"],
 )
-def test_a_photo_that_cannot_be_used_is_refused_and_harms_no_other(
-    captioner: WebApp, photo: bytes, status: int, code: str
-) -> None:
+def test_an_unusable_photo_fails_alone(captioner: WebApp, photo: bytes, status: int, code: str) -> None:
     reply = described(captioner, photo)
     assert (reply.status, reply.json["results"][0]["error"]["code"]) == (status, code)
     streamed = described(captioner, photo, query="?stream=1")

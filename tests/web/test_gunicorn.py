@@ -56,9 +56,7 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
-def test_a_kept_connection_is_answered_on_however_soon_the_next_request_comes(
-    web: Any, pause_s: float
-) -> None:
+def test_a_kept_connection_answers_requests_sent_without_a_pause(web: Any, pause_s: float) -> None:
     request, body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b'{"alive":true}\n'
     with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
         for at_once in (1, 1, 1, 3, 1):  # of three, two wait in gunicorn's buffer
@@ -71,7 +69,7 @@ def test_a_kept_connection_is_answered_on_however_soon_the_next_request_comes(
 
 
 @pytest.mark.parametrize("sent", [b"", PART + b"\xff\xd8"])
-def test_a_client_that_goes_away_leaves_no_trace_but_a_line(web: Any, sent: bytes) -> None:
+def test_a_client_that_disconnects_leaves_one_log_line(web: Any, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", web.port)) as connection:
         connection.sendall(post_head(100_000) + sent)
     deadline = time.monotonic() + 5
@@ -80,7 +78,7 @@ def test_a_client_that_goes_away_leaves_no_trace_but_a_line(web: Any, sent: byte
     assert "Traceback" not in web.log.read_text()
 
 
-def test_it_stops_when_it_is_asked_to_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_gunicorn_stops_on_a_signal_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
     web = start(AWAY, TMPDIR=str(tmp_path))
     web.request("GET", "/test")
     assert list(tmp_path.glob("web-metrics-*/*.db"))

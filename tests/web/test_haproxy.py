@@ -30,7 +30,7 @@ CLIENTS = 8
 
 @dataclass
 class Fleet:
-    """What stands behind HAProxy."""
+    """The web apps and Tritons behind HAProxy."""
 
     haproxy: Haproxy
     tritons: list[TritonServer]
@@ -41,7 +41,7 @@ class Fleet:
         return all(self.haproxy.are_up().values())
 
     def is_down(self) -> bool:
-        """Whether HAProxy knows that the first Triton does not answer."""
+        """Return True once HAProxy has marked the first Triton as down."""
         return not self.haproxy.are_up()["triton/triton1"]
 
 
@@ -68,7 +68,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, start: StartWeb) -> Iterator
         yield fleet
 
 
-def test_texts_and_streams_pass_also_to_a_triton_that_has_their_models(fleet: Fleet) -> None:
+def test_texts_and_streams_reach_a_triton_that_has_their_models(fleet: Fleet) -> None:
     body = json.dumps({"text": "Я люблю чай.", "stream": True})
     reply = fleet.haproxy.request("POST", "/api/v1/translate", body, Content_Type="application/json")
     assert reply.status == 200
@@ -108,7 +108,7 @@ FAULTS = {"killed": (kill, start_again), "paused": (pause, go_on), "without the 
 
 
 @pytest.mark.parametrize(("fault", "mend"), FAULTS.values(), ids=FAULTS)
-def test_of_three_tritons_one_may_be_lost_under_load_and_every_photo_is_answered(
+def test_every_photo_is_answered_when_one_of_three_tritons_dies_under_load(
     fleet: Fleet, fault: Callable[[Fleet], None], mend: Callable[[Fleet], None]
 ) -> None:
     with PhotoLoad(fleet.haproxy.url, fleet.photos, at_once=CLIENTS) as clients:
@@ -122,7 +122,7 @@ def test_of_three_tritons_one_may_be_lost_under_load_and_every_photo_is_answered
     assert_all_answered(clients)
 
 
-def test_a_reload_of_haproxy_costs_no_answer(fleet: Fleet) -> None:
+def test_a_reload_of_haproxy_loses_no_answer(fleet: Fleet) -> None:
     with PhotoLoad(fleet.haproxy.url, fleet.photos, at_once=CLIENTS) as clients:
         a_hundred_more(clients)
         fleet.haproxy.reload()

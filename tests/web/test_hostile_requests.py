@@ -23,7 +23,7 @@ HEAD = (
     "path", [b"/predict", b"/api/v1/classify", b"/api/v1/digits", b"/api/v1/explain", b"/api/v1/caption"]
 )
 @pytest.mark.parametrize("chunks", [b"zz\r\n", b"-1\r\nabc\r\n", b"", b"3\r\nabcdef\r\n", b"ffffffff\r\nabc"])
-def test_chunks_that_are_none_are_the_clients_fault(python_web: Any, path: bytes, chunks: bytes) -> None:
+def test_invalid_chunks_are_a_client_error(python_web: Any, path: bytes, chunks: bytes) -> None:
     answer = send(python_web.url, HEAD % path + chunks)
     assert answer
     assert answer.status == 400, answer.body
@@ -31,7 +31,7 @@ def test_chunks_that_are_none_are_the_clients_fault(python_web: Any, path: bytes
     assert answer.headers["connection"] == "close"
 
 
-def test_hostile_requests_are_refused_and_honest_ones_between_them_answered(python_web: Any) -> None:
+def test_hostile_requests_are_refused_and_honest_ones_answered(python_web: Any) -> None:
     results, examples = attack(python_web.url, range(100_000, 100_000 + REQUESTS))
     assert bad(results) == {}, examples
     assert results["no answer"] == 0, examples["no answer"]

@@ -42,7 +42,7 @@ def away(message: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_figures_move_and_go_on_when_triton_comes_back(
+def test_figures_update_and_resume_when_triton_returns(
     visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
 ) -> None:
     sleeping_triton.start()
@@ -81,7 +81,7 @@ def test_figures_move_and_go_on_when_triton_comes_back(
     expect(card.locator(".facts")).not_to_contain_text("-")
 
 
-def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Page], python_web: Any) -> None:
+def test_figures_cover_the_time_between_two_refreshes(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit("about:blank")
     tell(page, look(100, 1), look(102, 2, failures=2))
     page.goto(f"{python_web.url}/lab")
@@ -107,7 +107,7 @@ def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Pag
     expect(card).to_have_count(0)
 
 
-def test_why_there_are_no_figures_is_said_once_for_each_reason(
+def test_each_reason_for_missing_figures_is_announced_once(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit("about:blank", forgiven=("status of 503",))
@@ -128,7 +128,7 @@ def test_why_there_are_no_figures_is_said_once_for_each_reason(
     assert page.evaluate("window.said") == 2
 
 
-def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_web: Any) -> None:
+def test_the_page_polls_only_while_it_is_visible(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit("about:blank")
     page.clock.install()
     page.goto(f"{python_web.url}/lab")
@@ -160,7 +160,7 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
     "view",
     [{"color_scheme": "light"}, pytest.param({"color_scheme": "dark", **NARROW}, marks=pytest.mark.slow)],
 )
-def test_axe_finds_nothing(visit: Callable[..., Page], python_web: Any, view: dict[str, Any]) -> None:
+def test_axe_finds_no_problem(visit: Callable[..., Page], python_web: Any, view: dict[str, Any]) -> None:
     page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
     tell(page, look(100, 1), look(102, 2, failures=2))
     page.goto(f"{python_web.url}/lab")
@@ -206,7 +206,7 @@ def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
 
 
 def counts(web: Any, model: str) -> dict[str, Any]:
-    """What is so now, and not what was half a second ago."""
+    """Return the current counts of the model, not the cached ones."""
     began = time.time()
     while True:
         reply = web.request("GET", "/lab/figures", Accept="application/json")
@@ -238,7 +238,7 @@ def test_photos_are_counted_with_their_milliseconds_and_batches(
     assert sum(batch["executions"] for batch in now["batches"]) == now["executions"]
 
 
-def test_without_a_script_there_is_the_table(visit: Callable[..., Page], python_web: Any) -> None:
+def test_without_javascript_the_page_shows_the_table(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/lab", java_script_enabled=False)
     expect(page.locator("nav [aria-current]")).to_have_text("Lab")
     row = page.locator("#totals tr", has_text="food_classifier_int8")

@@ -45,7 +45,7 @@ def asked_all_the_time(url: str, sample: bytes) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-def test_a_system_comes_and_goes_and_nothing_is_left(home: Path, tmp_path: Path, sample: bytes) -> None:
+def test_a_removed_system_leaves_nothing_behind(home: Path, tmp_path: Path, sample: bytes) -> None:
     models = some_models(tmp_path / "models", "food_classifier_onnx")
     weights = saved(tmp_path / "best.pth")
     before, clone = everything(home, models), git_status()
@@ -93,7 +93,7 @@ def test_a_system_comes_and_goes_and_nothing_is_left(home: Path, tmp_path: Path,
 
 
 def brought(folder: Path) -> dict[str, tuple[object, ...]]:
-    """What somebody brings in a day, as `gourmet new` is asked for each; two of five are wrong."""
+    """Return the arguments of `gourmet new` for five files; two of the files are invalid."""
     weights = saved(folder / "best.pth")
     (folder / "text.pth").write_text("no weights")
     files = {
@@ -115,7 +115,7 @@ WRONG = {"masks": "a segmentation", "text": "is not a file of weights"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_day_of_five_files_in_a_fresh_clone_leaves_all_as_it_was(
+def test_five_files_brought_to_a_fresh_clone_leave_it_unchanged(
     home: Path, tmp_path: Path, sample: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = fresh_clone(tmp_path / "clone")
@@ -180,8 +180,8 @@ def up_ports(up: Up) -> list[str]:
 
 
 @pytest.mark.slow
-def test_half_a_system_keeps_no_stack_from_starting(home: Path, tmp_path: Path) -> None:
-    """Its model cannot be loaded, its sample is gone: the list says so, and the pages are as ever."""
+def test_a_broken_system_does_not_stop_the_stack_from_starting(home: Path, tmp_path: Path) -> None:
+    """Its model cannot be loaded and its sample is missing: `list` reports both; the pages work."""
     gourmet("new", "stones", "--labels", "a,b")
     gourmet("new", "shells", "--labels", "a,b")
     (home / "systems" / "shells" / "sample.jpg").unlink()

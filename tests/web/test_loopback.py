@@ -1,4 +1,4 @@
-"""What gunicorn believes and writes down of a client on loopback, over a socket."""
+"""Headers and request lines of a client on loopback: what gunicorn trusts and logs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(port: int, head: bytes) -> bytes:
         ),
     ],
 )
-def test_nobody_is_believed_where_they_come_from_or_which_address_they_ask(web: Any, header: bytes) -> None:
+def test_headers_of_a_client_about_its_address_are_ignored(web: Any, header: bytes) -> None:
     """SCRIPT_NAME alone made a 500 of any request, and other pages of the same address."""
     for path, status in ((b"/healthz", b"200"), (b"/api/docs", b"200"), (b"/x/healthz", b"404")):
         reply = ask(web.port, b"GET %b HTTP/1.1\r\nHost: localhost:5000\r\n%b" % (path, header))
@@ -74,7 +74,7 @@ def test_nobody_is_believed_where_they_come_from_or_which_address_they_ask(web: 
         b"GET /?api_key=%b HTTP/1.1\r\nTransfer-Encoding: what",
     ],
 )
-def test_no_query_and_no_line_that_is_not_http_is_in_the_log(web: Any, head: bytes) -> None:
+def test_queries_and_invalid_http_lines_stay_out_of_the_log(web: Any, head: bytes) -> None:
     before = len(web.log.read_text())
     assert ask(web.port, head % SECRET.encode()).startswith(b"HTTP/1.1 ")
     ask(web.port, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: after")
@@ -82,7 +82,7 @@ def test_no_query_and_no_line_that_is_not_http_is_in_the_log(web: Any, head: byt
     assert SECRET not in web.log.read_text()
 
 
-def test_a_request_s_line_still_has_what_was_asked_for(start: StartWeb) -> None:
+def test_a_log_line_still_has_the_requested_path(start: StartWeb) -> None:
     web = start(AWAY, WEB_CONCURRENCY="1")
     web.request("GET", "/nowhere?a=b", X_Request_ID="mine")
     eventually(lambda: " mine\n" in web.log.read_text())

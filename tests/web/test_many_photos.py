@@ -44,7 +44,7 @@ def is_small_square_of(picture: Image.Image, colour: int) -> bool:
     return picture.width == picture.height < 210 and middle[colour] > 200
 
 
-def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
+def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce")
@@ -186,7 +186,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
 
 
-def test_the_slider_marks_the_cards_by_another_threshold_and_changes_nothing_else(
+def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     answers = {"a.jpg": ("Soup", 0.96), "b.jpg": ("Egg", 0.65), "c.jpg": ("Soup", 0.88)}
@@ -244,7 +244,7 @@ def as_table(path: Path, file: str) -> dict[str, dict[str, str]]:
     return {Path(row[file]).name: row for row in rows}
 
 
-def test_api_page_history_and_command_answer_in_the_same_words(
+def test_api_page_history_and_command_word_an_answer_alike(
     visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path
 ) -> None:
     """A photo that is sure, one that is not, and one of no food."""
@@ -286,7 +286,7 @@ def test_api_page_history_and_command_answer_in_the_same_words(
             assert float(row["food"]) == pytest.approx(answer["food"], abs=1e-3)
 
 
-def test_an_open_card_is_what_the_history_shows_also_after_a_refresh(
+def test_an_open_card_matches_its_history_entry_also_after_a_refresh(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url)
@@ -327,7 +327,7 @@ def test_above_six_photos_the_view_is_compact_and_failures_are_small_and_in_the_
     expect(page.locator("#compact")).to_be_checked()
 
 
-def test_a_phone_shows_the_whole_menu_and_speaks_of_no_keys(
+def test_a_phone_shows_the_whole_menu_and_no_keyboard_hints(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(f"{python_web.url}/caption", **PHONE)
@@ -342,7 +342,7 @@ def test_a_phone_shows_the_whole_menu_and_speaks_of_no_keys(
     expect(page.locator("#looked")).not_to_contain_text("arrow", use_inner_text=True)
 
 
-def test_a_correction_stays_below_whatever_is_opened_and_knows_what_is_no_food(
+def test_a_correction_stays_visible_when_panels_open_and_offers_not_food(
     visit: Callable[..., Page], start: StartWeb, triton: Any, tmp_path: Path
 ) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier", KEEP_CORRECTIONS=str(tmp_path))

@@ -19,7 +19,7 @@ from support.web_app import form
 
 
 @pytest.mark.slow
-def test_weights_of_others_answer_on_the_page_and_the_api(
+def test_third_party_weights_answer_on_the_page_and_the_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[..., Page], sample: bytes
 ) -> None:
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
@@ -61,7 +61,7 @@ def test_weights_of_others_answer_on_the_page_and_the_api(
 
 
 @pytest.mark.slow
-def test_a_half_precision_network_of_several_labels_with_weights_beside_it_answers_on_the_page_and_the_api(
+def test_a_half_precision_multi_label_network_with_external_weights_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[..., Page], sample: bytes
 ) -> None:
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))

@@ -111,7 +111,7 @@ parameters {{ key: "system" value: {{ string_value: "food11" }} }}
 """
 
 
-def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_triton_counts_successes(
+def test_a_model_that_fails_every_request_fires_the_alert_though_triton_counts_successes(
     start: Any, sample: bytes, tmp_path: Path
 ) -> None:
     """By the shipped rules, in seconds in place of minutes."""
@@ -206,9 +206,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator
         up.stop()
 
 
-def test_a_burst_of_errors_fires_nothing_and_errors_that_go_on_fire_until_they_end(
-    watched: Watched, sample: bytes
-) -> None:
+def test_only_lasting_errors_fire_an_alert_and_it_ends_with_them(watched: Watched, sample: bytes) -> None:
     def fires() -> bool:
         watched.site.predict(sample)
         time.sleep(0.05)
@@ -241,7 +239,7 @@ def test_a_burst_of_errors_fires_nothing_and_errors_that_go_on_fire_until_they_e
     wait_until(lambda: not watched.firing("NotReady"), 60, "it is ready again")
 
 
-def test_restarts_are_told(watched: Watched, sample: bytes) -> None:
+def test_repeated_restarts_fire_an_alert(watched: Watched, sample: bytes) -> None:
     expression = 'count(nv_inference_request_success{job="triton"} > 0) == 2'
     for _ in range(3):
         # The web app's own probes ask both models, and Prometheus saw it.
@@ -259,20 +257,20 @@ def test_restarts_are_told(watched: Watched, sample: bytes) -> None:
     assert {alert["job"] for alert in watched.firing("Restarts")} == {"triton"}
 
 
-def test_a_dead_nginx_is_told(watched: Watched) -> None:
+def test_a_dead_nginx_fires_an_alert(watched: Watched) -> None:
     wait_until(lambda: not watched.firing("Away"), 60, "all is well")
     watched.nginx.process.terminate()  # killed, its workers would go on
     wait_until(lambda: bool(watched.firing("Away")), 60, "the alert does not fire")
     assert {alert["job"] for alert in watched.firing("Away")} == {"proxy"}
 
 
-def test_both_servers_are_asked(ask: Ask) -> None:
+def test_prometheus_scrapes_triton_the_web_app_and_the_proxy(ask: Ask) -> None:
     states = {series["metric"]["job"]: series["value"][1] for series in ask("up")}
     assert states == {"triton": "1", "web": "1", "proxy": "1"}
     assert ask('{job="proxy",__name__!~"up|scrape_.*|ALERTS.*"}') == []
 
 
-def test_the_figures_are_those_of_the_models(ask: Ask) -> None:
+def test_the_recording_rules_have_plausible_values(ask: Ask) -> None:
     (queue,) = ask('model:triton_queue_seconds:mean2m{model="food_classifier"}')
     assert 0 <= float(queue["value"][1]) < 10
     (batch,) = ask('model:triton_batch_rows:mean2m{model="food_classifier"}')
@@ -282,7 +280,7 @@ def test_the_figures_are_those_of_the_models(ask: Ask) -> None:
     assert "/predict" in {series["metric"]["route"] for series in ask("route:web_seconds:p95_5m")}
 
 
-def test_every_panel_of_the_dashboard_has_something_to_show(ask: Ask) -> None:
+def test_every_panel_of_the_dashboard_has_data(ask: Ask) -> None:
     dashboard = json.loads((FOLDER / "grafana" / "dashboards" / "gourmetgram.json").read_text())
     empty = [
         f"{panel['title']}: {target['expr']}"

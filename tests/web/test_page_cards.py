@@ -51,7 +51,7 @@ def test_on_a_phone_the_answer_to_one_photo_is_in_view(visit: Callable[..., Page
     expect(page.locator(".card .top")).to_be_in_viewport(ratio=1)
 
 
-def test_the_page_does_not_scroll_away_from_a_reader_who_scrolled(
+def test_a_new_answer_does_not_scroll_a_page_that_the_reader_scrolled(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **PHONE)
@@ -67,7 +67,7 @@ def test_the_page_does_not_scroll_away_from_a_reader_who_scrolled(
 
 
 @pytest.mark.parametrize("screen", SCREENS.values(), ids=SCREENS.keys())
-def test_long_labels_stay_clear_of_their_bars_and_whole_words(
+def test_long_labels_do_not_overlap_their_bars_or_break_words(
     visit: Callable[..., Page], python_web: Any, sample: bytes, screen: dict[str, Any]
 ) -> None:
     page = visit(python_web.url, **screen)
@@ -106,7 +106,7 @@ def test_the_file_input_is_announced_once_and_not_as_invalid(
     assert "JPEG" not in announced["name"]["value"]
 
 
-def test_after_remove_the_focus_is_on_the_next_card_and_at_last_on_the_chooser(
+def test_removing_a_card_moves_the_focus_to_the_next_card_or_the_chooser(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url)
@@ -119,7 +119,7 @@ def test_after_remove_the_focus_is_on_the_next_card_and_at_last_on_the_chooser(
     assert page.evaluate("document.activeElement.id") == "file"
 
 
-def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
+def test_cards_survive_a_refresh_until_they_are_cleared(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url)
@@ -147,7 +147,7 @@ def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
     expect(page.locator(".card")).to_have_count(0)
 
 
-def test_a_comparison_outlives_a_refresh(visit: Callable[..., Page], python_web: Any) -> None:
+def test_a_comparison_survives_a_refresh(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/compare")
     page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".panel")).to_have_count(3)
@@ -192,7 +192,7 @@ def test_a_request_whose_connection_was_reset_is_sent_again_once(
     assert not page.evaluate("window.troubled ?? false")
 
 
-def test_the_page_says_what_it_recognises_and_its_buttons_say_what_they_do(
+def test_the_page_describes_its_purpose_and_its_buttons(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url)
@@ -241,7 +241,7 @@ def test_a_card_compares_its_photo_too(visit: Callable[..., Page], python_web: A
     assert menu["height"] < 60  # a line
 
 
-def test_without_a_script_the_form_compares_and_the_other_form_takes_a_model(
+def test_without_javascript_one_form_compares_and_the_other_takes_a_model(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url, java_script_enabled=False)

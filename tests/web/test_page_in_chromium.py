@@ -80,7 +80,7 @@ def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_
     assert fits(page)
 
 
-def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes) -> None:
+def test_a_bad_photo_among_several_fails_alone(page: Page, sample: bytes) -> None:
     page.set_input_files("#file", [photo(sample, "a.jpg"), GARBAGE, photo(sample, "b.jpg")])
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)
     bad = page.locator(".card[data-state=failed]")
@@ -96,7 +96,7 @@ def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes)
     expect(page.locator("#empty")).to_be_visible()
 
 
-def test_a_few_photos_at_most_are_on_their_way_at_once(desk: Page, sample: bytes) -> None:
+def test_at_most_two_photos_are_sent_at_once(desk: Page, sample: bytes) -> None:
     under_way: set[Any] = set()
     max_under_way = 0
 
@@ -136,7 +136,7 @@ def test_dropped_and_pasted_photos_are_answered(desk: Page) -> None:
     expect(desk.locator(".card[data-state=answered]")).to_have_count(3)
 
 
-def test_the_camera_is_offered_where_a_finger_points(page: Page, python_web: Any) -> None:
+def test_the_camera_is_offered_on_touch_screens(page: Page, python_web: Any) -> None:
     touch = page.evaluate("navigator.maxTouchPoints > 0")
     expect(page.get_by_text("Take a photo")).to_be_visible(visible=touch)
     assert page.get_attribute("#camera", "capture") == "environment"
@@ -178,7 +178,7 @@ def test_the_keyboard_alone_is_enough(desk: Page) -> None:
     assert desk.evaluate("document.activeElement.id") == "file"  # and not lost
 
 
-def test_a_photo_can_be_cancelled_and_asked_about_again(desk: Page, sample: bytes) -> None:
+def test_a_photo_can_be_cancelled_and_sent_again(desk: Page, sample: bytes) -> None:
     desk.route("**/api/v1/classify?*", lambda route: None)  # the answer does not come
     desk.set_input_files("#file", photo(sample))
     desk.get_by_role("button", name="Cancel").click()
@@ -198,7 +198,7 @@ def test_another_model_answers_when_it_is_chosen(desk: Page, sample: bytes) -> N
     expect(desk.locator(".facts")).to_contain_text("food_classifier_onnx")
 
 
-def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(desk: Page) -> None:
+def test_the_history_stays_in_the_browser_and_can_be_exported_and_cleared(desk: Page) -> None:
     desk.locator(".sample", has_text="Green soup").click()
     expect(desk.locator("#history")).to_be_visible()
     desk.reload()
@@ -227,7 +227,7 @@ def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(d
     expect(desk.locator("#history")).to_be_hidden()
 
 
-def test_when_the_app_cannot_be_reached_the_photo_waits_for_it(
+def test_a_photo_waits_while_the_app_is_unreachable(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url, forgiven=("ERR_INTERNET_DISCONNECTED",))

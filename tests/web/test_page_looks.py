@@ -1,4 +1,4 @@
-"""What a visitor meets first: a light page, no findings of axe-core, samples, a phone's photo, trouble."""
+"""The first view of a visitor: a light page, no findings of axe-core, samples, a phone's photo, trouble."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL_SAMPLES_BYTES = 400_000
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_on_any_page_in_any_state(
+def test_axe_finds_no_problem_on_any_page_in_any_state(
     visit: Callable[..., Page], python_web: Any, sample: bytes, view: dict[str, Any]
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **view)
@@ -157,7 +157,7 @@ def png(picture: Image.Image) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_int8", "food_classifier_onnx"])
-def test_every_served_form_knows_every_sample_and_names_no_dish_where_there_is_none(
+def test_every_food_model_recognises_the_samples_and_pictures_without_food(
     python_web: Any, model: str
 ) -> None:
     def ask(data: bytes) -> Any:
@@ -175,7 +175,7 @@ def test_every_served_form_knows_every_sample_and_names_no_dish_where_there_is_n
     assert all(result["food"] < 0.5 for result in others.values())
 
 
-def test_the_first_click_on_each_sample_is_answered_and_no_food_is_said_to_be_none(
+def test_the_first_click_on_each_sample_is_answered_and_no_food_is_recognised(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url)
@@ -195,7 +195,7 @@ MODEL = "food_classifier_onnx"
 
 
 @pytest.mark.slow
-def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_is_there(
+def test_photos_sent_while_triton_starts_are_answered_once_it_is_ready(
     visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
 ) -> None:
     web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL)

@@ -112,14 +112,14 @@ def test_many_photos_at_once_each_get_their_own_answer(
         (contract.SYSTEM.sample() + b"PK\x05\x06" + b"\0" * 18, 415, "mixed_file"),
     ],
 )
-def test_what_is_no_photo_is_refused_alike_by_both_models(
+def test_a_file_that_is_not_a_photo_is_refused_alike_by_both_models(
     python_web: Any, onnx_web: Any, data: bytes, status: int, code: str
 ) -> None:
     for reply in (python_web.predict(data), onnx_web.predict(data)):
         assert (reply.status, reply.json["error"]["code"]) == (status, code)
 
 
-def test_curl_gets_json_a_script_a_fragment_and_a_browser_a_page(python_web: Any, sample: bytes) -> None:
+def test_curl_gets_json_javascript_a_fragment_and_a_browser_a_page(python_web: Any, sample: bytes) -> None:
     assert python_web.predict(sample, accept="*/*").json["label"] in contract.SYSTEM.labels
     fragment = python_web.predict(sample, accept="*/*", X_Requested_With="fetch")
     assert fragment.headers["content-type"].startswith("text/html")
@@ -136,7 +136,7 @@ def test_a_photo_sent_in_chunks_without_a_length_is_answered(python_web: Any, sa
     assert chunked.json["label"] == whole["label"]
 
 
-def test_test_and_readyz_ask_the_real_model(python_web: Any, onnx_web: Any) -> None:
+def test_the_test_route_and_readyz_call_the_real_model(python_web: Any, onnx_web: Any) -> None:
     for web, model in ((python_web, "food_classifier"), (onnx_web, "food_classifier_onnx")):
         assert web.request("GET", "/test", Accept="application/json").json["model"]["name"] == model
         ready = web.request("GET", "/readyz")

@@ -48,7 +48,7 @@ def in_a_cluster(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield replace(web, port=started.port)
 
 
-def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:
+def test_the_app_sees_the_client_address_despite_forged_headers(proxy: Any) -> None:
     with connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(
             b"GET /test HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: who\r\n"
@@ -64,7 +64,7 @@ def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> N
 @pytest.mark.parametrize(
     ("source", "visitor", "scheme"), [("127.0.0.7", "6.6.6.6", "https"), ("127.0.0.8", "127.0.0.8", "http")]
 )
-def test_behind_an_ingress_controller_that_one_is_believed_who_asks_and_nobody_else(
+def test_only_the_trusted_ingress_controller_may_name_the_client_address(
     in_a_cluster: Any, source: str, visitor: str, scheme: str
 ) -> None:
     name = f"by-{source}"
@@ -108,7 +108,7 @@ def status(port: int, source: str, request: bytes) -> int:
 
 
 def is_ended(connection: socket.socket) -> bool:
-    """Whether nginx closed the connection, or refused its request."""
+    """Return True if nginx closed the connection or refused its request."""
     poll = select.poll()
     poll.register(connection, select.POLLRDHUP)
     if poll.poll(0):
@@ -146,7 +146,7 @@ PAGE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ],
     ids=["silent", "half a head", "dripping heads", "half a body", "body without end", "half a next head"],
 )
-def test_slow_and_silent_clients_are_ended_and_others_answered(
+def test_slow_and_silent_clients_are_disconnected_and_others_answered(
     impatient: Any, begin: bytes, drip: bytes, connections: int
 ) -> None:
     with contextlib.ExitStack() as held:
@@ -173,7 +173,7 @@ def test_slow_and_silent_clients_are_ended_and_others_answered(
 
 
 @pytest.mark.slow
-def test_pages_that_nobody_reads_are_given_up_and_others_answered(impatient: Any) -> None:
+def test_responses_that_no_client_reads_are_dropped_and_others_answered(impatient: Any) -> None:
     with contextlib.ExitStack() as held:
         attack = [
             held.enter_context(connect(impatient.port, ATTACKER, receive_buffer=4096)) for _ in range(40)
@@ -187,13 +187,13 @@ def test_pages_that_nobody_reads_are_given_up_and_others_answered(impatient: Any
 
 
 def is_reset(connection: socket.socket) -> bool:
-    """Whether nginx reset the connection, from which nothing was read."""
+    """Return True if nginx reset the connection; nothing is read from it."""
     poll = select.poll()
     poll.register(connection, select.POLLERR | select.POLLHUP)
     return bool(poll.poll(0))
 
 
-def test_one_address_has_64_requests_under_way_and_others_are_answered(proxy: Any) -> None:
+def test_one_address_may_have_64_requests_at_once_and_others_are_answered(proxy: Any) -> None:
     def refused() -> bool:
         with contextlib.ExitStack() as held:
             for _ in range(64):
@@ -205,7 +205,7 @@ def test_one_address_has_64_requests_under_way_and_others_are_answered(proxy: An
 
 
 @pytest.mark.parametrize("length", [None, 2_000_000], ids=["without a length", "large"])
-def test_one_address_has_8_large_uploads_under_way_and_others_are_answered(
+def test_one_address_may_have_8_large_uploads_at_once_and_others_are_answered(
     proxy: Any, length: int | None
 ) -> None:
     begun = post(length) + (b"1\r\nx\r\n" if length is None else b"x")
@@ -231,19 +231,19 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(proxy: An
     assert status(proxy.port, VISITOR, PAGE) == 200
 
 
-def test_metrics_are_not_for_visitors(web: Any, proxy: Any) -> None:
+def test_metrics_are_refused_to_visitors(web: Any, proxy: Any) -> None:
     assert proxy.request("GET", "/metrics").status == 404
     assert web.request("GET", "/metrics").status == 200
 
 
-def test_where_the_app_is_away_a_visitor_is_told_when_to_ask_again(web: Any, tmp_path: Path) -> None:
+def test_visitors_get_retry_after_while_the_app_is_away(web: Any, tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
     with nginx(nobody, tmp_path) as alone:
         reply = replace(web, port=alone.port).request("GET", "/")
         assert (reply.status, reply.headers["retry-after"]) == (503, "2")
 
 
-def test_with_a_certificate_nothing_is_answered_without_tls(web: Any, tmp_path: Path) -> None:
+def test_with_a_certificate_requests_without_tls_are_redirected(web: Any, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     signed, key = certificates.sign("here", "IP:127.0.0.1")
     (port,) = free_ports(1)

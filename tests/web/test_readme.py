@@ -68,7 +68,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert commands[2] == "make test"
 
 
-def test_curl_prints_what_it_shows(python_web, triton) -> None:
+def test_curl_prints_the_output_in_the_readme(python_web, triton) -> None:
     printed, documented = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
     assert printed.keys() == documented.keys()
     assert printed["timings_ms"].keys() == documented["timings_ms"].keys()
@@ -78,7 +78,7 @@ def test_curl_prints_what_it_shows(python_web, triton) -> None:
 
 
 @pytest.mark.slow
-def test_the_config_commands_print_what_it_shows(python_web, triton) -> None:
+def test_the_config_commands_print_the_output_in_the_readme(python_web, triton) -> None:
     options, folders = triton.options, [str(triton.repository)]
     addresses = triton.http_url, triton.grpc_url, "", ""
     stack = run_file.RunningStack(os.getpid(), *addresses, folders, options.model_control)
@@ -88,7 +88,7 @@ def test_the_config_commands_print_what_it_shows(python_web, triton) -> None:
             assert form(run(command, python_web.port, triton)) == form(shown(command))
 
 
-def test_perf_analyzer_prints_what_it_shows(python_web, triton) -> None:
+def test_perf_analyzer_prints_the_output_in_the_readme(python_web, triton) -> None:
     # Shorter and with no demand on how steady this machine is; the figures are nobody's concern here.
     quick = f"-u {triton.http_url} --measurement-interval 1000 --stability-percentage 999"
     printed = run(f"{PERF} {quick}", python_web.port, triton)

@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_second_pair_comes_answers_everywhere_gets_versions_and_another_name_and_goes(
+def test_a_second_language_pair_is_added_versioned_renamed_and_removed(
     home: Path, tmp_path: Path, visit: Callable[..., Page]
 ) -> None:
     models = some_models(tmp_path / "models", "food_classifier_onnx", "translator", "translator_stream")
@@ -49,7 +49,7 @@ def test_a_second_pair_comes_answers_everywhere_gets_versions_and_another_name_a
         return reply["translations"][0]["text"], reply["model"]["name"]
 
     def ours() -> tuple[tuple[str, str], int]:
-        """What the first pair says, and how many versions of it there are."""
+        """Return a translation of the first pair and its number of versions."""
         return asked("Я люблю чай."), sum(row.startswith("translator") for row in listed())
 
     try:

@@ -62,13 +62,13 @@ def two(start: StartWeb, server: RedisServer, rate: str) -> list[WebApp]:
 
 
 def alone(webs: list[WebApp]) -> float:
-    """How many requests the apps counted by themselves."""
+    """Return how many requests the apps counted without Redis."""
     name = "web_rate_limit_failures_total "
     lines = (line for web in webs for line in web.request("GET", "/metrics").body.decode().splitlines())
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
-def test_two_web_apps_let_a_client_have_one_rate_together(start: StartWeb, server: RedisServer) -> None:
+def test_two_web_apps_share_one_rate_limit_per_client(start: StartWeb, server: RedisServer) -> None:
     webs = two(start, server, "20/h")
     replies = [webs[number % 2].request("GET", COUNTED) for number in range(40)]
     assert [reply.status == 429 for reply in replies] == [False] * 20 + [True] * 20
@@ -82,7 +82,7 @@ def test_two_web_apps_let_a_client_have_one_rate_together(start: StartWeb, serve
     assert all(PASSWORD not in web.log.read_text() for web in webs)
 
 
-def test_other_clients_have_rates_of_their_own_in_all_web_apps(start: StartWeb, server: RedisServer) -> None:
+def test_each_client_has_its_own_rate_limit_in_all_web_apps(start: StartWeb, server: RedisServer) -> None:
     keys = ["a" * 16, "b" * 16]
     webs = [
         start(AWAY, RATE_LIMIT="1/h", RATE_LIMIT_STORAGE=server.url, API_KEYS=",".join(keys))
@@ -93,7 +93,7 @@ def test_other_clients_have_rates_of_their_own_in_all_web_apps(start: StartWeb, 
 
 
 @pytest.mark.parametrize("fault", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
-def test_when_redis_is_lost_nobody_is_refused_and_it_is_used_again_when_it_is_back(
+def test_without_redis_no_client_is_refused_and_its_return_is_noticed(
     start: StartWeb, server: RedisServer, fault: str
 ) -> None:
     webs = two(start, server, "900000/h")
@@ -121,9 +121,7 @@ def test_when_redis_is_lost_nobody_is_refused_and_it_is_used_again_when_it_is_ba
     assert {reply.status for reply in replies} == {503}  # there is no Triton
 
 
-def test_who_had_their_rate_is_let_through_while_the_count_is_lost(
-    start: StartWeb, server: RedisServer
-) -> None:
+def test_each_app_counts_by_itself_while_redis_is_away(start: StartWeb, server: RedisServer) -> None:
     """Each app then counts by itself, from nothing."""
     webs = two(start, server, "6/h")
     assert [webs[number % 2].request("GET", COUNTED).status == 429 for number in range(8)].count(True) == 2

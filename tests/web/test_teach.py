@@ -80,7 +80,7 @@ class Asking:
                 self.statuses.append(error.code)
 
 
-def test_24_corrections_are_learned_compared_used_without_a_lost_request_and_undone(
+def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_request(
     visit: Callable[..., Page], up: Up, home: Path
 ) -> None:
     url = f"http://127.0.0.1:{up.port}"

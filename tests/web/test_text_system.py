@@ -41,31 +41,31 @@ def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_up_asks_its_sample(up: Up) -> None:
+def test_up_checks_the_sample_of_a_text_system(up: Up) -> None:
     assert "echo answers: «one two three» → three two one" in up.output
     assert "captions answers: the sample shows a photograph of" in up.output
 
 
-def test_every_verb_finds_it_without_an_address(up: Up) -> None:
+def test_every_verb_finds_the_stack_without_an_address(up: Up) -> None:
     assert 'name: "digits"' in run(GOURMET, "config", "digits", "--raw").stdout
     output = run(GOURMET, "doctor").stdout
     for port in (up.port, up.http, up.grpc, up.metrics):
         assert f"{port} held by the running stack" in output
 
 
-def test_doctor_asks_its_sample(up: Up) -> None:
+def test_doctor_checks_the_sample_of_each_text_system(up: Up) -> None:
     doctor = run(GOURMET, "doctor")
     assert "echo answers: «one two three» → three two one" in doctor.stdout
     assert "captions answers: the sample shows a photograph of" in doctor.stdout
 
 
-def test_doctor_asks_a_model_that_answers_in_pieces_for_all_of_them(up: Up) -> None:
+def test_doctor_checks_streaming_models(up: Up) -> None:
     doctor = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream", CAPTIONS_MODEL_NAME="captions_stream")
     assert "echo_stream answers: «one two three» → three two one" in doctor.stdout
     assert "captions_stream answers: the sample shows a photograph of" in doctor.stdout
 
 
-def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
+def test_the_health_check_of_the_containers_checks_the_text_samples(up: Up) -> None:
     script = (ROOT / "scripts" / "containers" / "ask_models.py").read_text()
     here = re.sub(r'ADDRESS = ".*"', f'ADDRESS = "127.0.0.1:{up.http}"', script)
     healthy = run(sys.executable, "-c", here)
@@ -77,7 +77,7 @@ def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
 
 
 @pytest.mark.parametrize("model", ["echo", "echo_stream", "captions", "captions_stream"])
-def test_check_asks_its_examples_whole_and_in_pieces(up: Up, model: str) -> None:
+def test_check_sends_the_examples_whole_and_streamed(up: Up, model: str) -> None:
     done = run(GOURMET, "check", model, f"--url=localhost:{up.http}", "--limit=20", "--json=-")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

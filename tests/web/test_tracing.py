@@ -42,7 +42,7 @@ class Collector(ThreadingHTTPServer):
         return by_name
 
     def seen(self, service: bytes, trace: str) -> bool:
-        """Whether something of `service` that belongs to the trace has come, in either form."""
+        """Return True once a span of `service` in this trace has arrived, in either form."""
         marks = (trace.encode(), bytes.fromhex(trace))
         return any(service in body and any(mark in body for mark in marks) for body in self.bodies)
 
@@ -108,7 +108,7 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HAPROXY, reason=ABSENT)
-def test_a_trace_goes_on_through_haproxy(
+def test_a_trace_continues_through_haproxy(
     start: Callable[..., Any], collector: Collector, traced_triton: Any, sample: bytes, tmp_path: Path
 ) -> None:
     haproxy, trace = Haproxy(tmp_path / "log"), TRACE[::-1]
@@ -127,7 +127,7 @@ def test_a_trace_goes_on_through_haproxy(
         haproxy.stop()
 
 
-def test_the_request_s_line_of_log_leads_to_the_trace(traced_web: Any, sample: bytes) -> None:
+def test_the_log_line_of_a_request_has_its_trace_id(traced_web: Any, sample: bytes) -> None:
     assert traced_web.predict(sample, traceparent=PARENT, X_Request_ID="traced-2").status == 200
     lines = [json.loads(line) for line in traced_web.log.read_text().splitlines()]
     (line,) = (line for line in lines if line.get("request_id") == "traced-2")

@@ -24,7 +24,7 @@ def slow_down(page: Page) -> None:
     page.context.new_cdp_session(page).send("Network.emulateNetworkConditions", line)
 
 
-def test_words_appear_as_they_are_found_and_can_be_copied(
+def test_words_appear_as_they_are_generated_and_can_be_copied(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
@@ -45,7 +45,7 @@ def test_words_appear_as_they_are_found_and_can_be_copied(
     assert page.evaluate("navigator.clipboard.readText()") == shown
 
 
-def test_it_can_be_stopped_and_what_was_there_stays(visit: Callable[..., Page], python_web: Any) -> None:
+def test_a_stopped_translation_keeps_its_text(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate")
     slow_down(page)
     page.fill("#text", LONG)
@@ -59,7 +59,7 @@ def test_it_can_be_stopped_and_what_was_there_stays(visit: Callable[..., Page], 
     expect(page.locator("#copy")).to_be_enabled()
 
 
-def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Page], python_web: Any) -> None:
+def test_examples_are_translated_and_kept_in_this_tab(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate")
     examples = page.locator("#examples button")
     russian = examples.first.locator("span").text_content() or ""
@@ -77,7 +77,7 @@ def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Pag
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_keyboard_is_enough_and_axe_finds_nothing(
+def test_the_keyboard_is_enough_and_axe_finds_no_problem(
     visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit(f"{python_web.url}/translate", reduced_motion="reduce", **view)
@@ -96,7 +96,7 @@ def test_the_keyboard_is_enough_and_axe_finds_nothing(
     expect(page.locator("#facts")).to_have_text("Stopped.")
 
 
-def test_what_is_not_russian_is_marked_before_and_after_it_is_translated(
+def test_text_that_is_not_russian_is_marked_before_and_after_translation(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(f"{python_web.url}/translate")
@@ -120,7 +120,7 @@ def test_what_is_not_russian_is_marked_before_and_after_it_is_translated(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_sentences_that_are_rough_guesses_are_underlined_and_said_to_be(
+def test_rough_guesses_are_underlined_and_named(
     visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit(f"{python_web.url}/translate", reduced_motion="reduce", **view)
@@ -153,7 +153,7 @@ def test_sentences_that_are_rough_guesses_are_underlined_and_said_to_be(
     expect(doubt).to_be_visible()
 
 
-def test_what_is_refused_says_why(visit: Callable[..., Page], python_web: Any) -> None:
+def test_a_refused_text_shows_the_reason(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate", forgiven=("status of 503",))
     away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
     page.route("**/api/v1/translate", lambda route: route.fulfill(status=503, json=away))
@@ -177,7 +177,7 @@ def test_a_text_that_is_too_long_is_kept_and_not_sent(visit: Callable[..., Page]
     expect(page.locator("#go")).to_be_enabled()
 
 
-def test_without_a_script_a_form_does_it(visit: Callable[..., Page], python_web: Any) -> None:
+def test_without_javascript_a_form_translates(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate", java_script_enabled=False)
     expect(page.locator("#copy")).to_be_hidden()
     page.fill("#text", "Я люблю чай.")

@@ -1,4 +1,4 @@
-"""What the app says while its Triton is away, frozen, restarted, or without the model."""
+"""Answers of the app while Triton is away, frozen, restarted, or without the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def frozen(server: TritonServer) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_without_a_triton_the_answer_is_503_at_once_and_says_when_to_try_again(
+def test_without_triton_the_app_gives_503_with_retry_after_at_once(
     start: Callable[..., Any], sample: bytes
 ) -> None:
     web = start(f"127.0.0.1:{free_ports(1)[0]}")
@@ -82,7 +82,7 @@ def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwa
         assert web.predict(sample).status == 200
 
 
-def test_a_model_that_is_unloaded_gives_503_with_the_names_of_those_served(
+def test_an_unloaded_model_gives_503_with_the_names_of_the_ready_models(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
     assert web.predict(sample).status == 200
@@ -123,7 +123,7 @@ def test_a_changed_threshold_is_noticed_without_a_restart(
         set_threshold(shipped["parameters"]["threshold"]["string_value"])
 
 
-def test_a_restarted_triton_costs_nobody_an_error_on_a_connection_kept_from_before(
+def test_kept_connections_to_a_restarted_triton_cause_no_error(
     web: Any, own_triton: TritonServer, sample: bytes, in_parallel: Callable[..., list[Any]]
 ) -> None:
     assert {reply.status for reply in in_parallel(web.predict, [sample] * 24)} == {200}

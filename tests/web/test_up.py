@@ -118,7 +118,7 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
 
 
 @pytest.mark.slow
-def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up, few) -> None:
+def test_a_dead_triton_is_restarted_and_the_app_reports_it_meanwhile(up, few) -> None:
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the page http://127.0.0.1:")
     os.kill(running.triton_pid(), signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up, f
 
 
 @pytest.mark.slow
-def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(up, tmp_path) -> None:
+def test_a_start_cleans_up_after_a_killed_stack_and_not_after_a_running_one(up, tmp_path) -> None:
     options = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
     (tmp_path / "run").mkdir()
     tmp = tmp_path / "tmp0"  # which all three share
@@ -170,7 +170,7 @@ def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(u
 
 
 @pytest.mark.slow
-def test_of_two_starts_at_once_one_serves_unharmed_and_the_other_says_that_it_runs(up, tmp_path) -> None:
+def test_of_two_concurrent_starts_one_serves_and_the_other_reports_it(up, tmp_path) -> None:
     models = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
     for _ in range(2):
         first = up(*models)
@@ -196,7 +196,7 @@ def test_of_two_starts_at_once_one_serves_unharmed_and_the_other_says_that_it_ru
         assert ran.process.returncode == 0
 
 
-def test_one_broken_model_keeps_none_of_the_others_from_serving(up, few) -> None:
+def test_the_other_models_serve_beside_a_broken_one(up, few) -> None:
     some_models(few, "food_classifier_int8")
     (few / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"no network")
     options = ("--triton-only", "--model-repository", str(few))
@@ -253,7 +253,7 @@ def test_the_newest_version_that_loads_serves(up, few) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample(up, tmp_path) -> None:
+def test_ctrl_c_ends_everything_while_the_sample_check_of_a_model_hangs(up, tmp_path) -> None:
     model = tmp_path / "models" / "food_classifier"
     shutil.copytree(MODELS / "food_classifier", model, ignore=shutil.ignore_patterns("model.pt"))
     (model / "1" / "model.py").write_text(HANGS)

@@ -20,7 +20,7 @@ MODEL = "digits"
 
 
 @pytest.mark.slow
-def test_two_versions_are_asked_offered_and_compared_and_one_again_after_reset(
+def test_two_served_versions_are_offered_and_compared_until_a_reset(
     start: Callable[..., Any], tmp_path: Path, sample: bytes
 ) -> None:
     models = some_models(tmp_path, MODEL)

@@ -41,7 +41,7 @@ def png(picture: Image.Image) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_int8", "food_classifier_onnx"])
-def test_every_model_finds_the_planted_plate_and_its_falls_are_what_covering_really_does(
+def test_the_heat_map_of_every_model_finds_the_planted_plate(
     python_web: Any, table: Image.Image, model: str
 ) -> None:
     def ask(path: str, picture: Image.Image) -> Any:
@@ -79,7 +79,7 @@ def explained(page: Page) -> Any:
     return why
 
 
-def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
+def test_a_card_explains_its_answer_in_a_picture_words_and_numbers(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     forgiven = ("willReadFrequently",)  # it is this test alone that reads the colours
@@ -111,7 +111,7 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
 
 
 @pytest.mark.slow
-def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
+def test_the_explanation_works_on_a_phone_by_keyboard_and_after_a_cancel(
     visit: Callable[..., Page], onnx_web: Any
 ) -> None:
     busy_words = ("status of 503",)
