@@ -419,7 +419,7 @@ def test_triton_s_metrics_have_the_queue_and_the_tokens_of_the_room(
 
     def seen() -> bool:
         now = figures()
-        highest.update({name: max(most, now[name]) for name, most in highest.items()})
+        highest.update({name: max(highest_before, now[name]) for name, highest_before in highest.items()})
         return min(highest.values()) > 0
 
     wait_until(seen, 60, "nothing was seen to wait and to be at work")
@@ -515,16 +515,16 @@ def test_describe_prints_captions_whole_streamed_and_as_a_table(
     sure = [info.is_sure(text) for text in alone[:3]]
     doubts = ["  (not sure)" if is_sure is False else "" for is_sure in sure]
     lines = said(folder).stdout.splitlines()
-    answers = [each.text + doubt for each, doubt in zip(alone[:3], doubts, strict=True)]
+    answers = [generated.text + doubt for generated, doubt in zip(alone[:3], doubts, strict=True)]
     assert lines == [f"{tmp_path}/{n}.jpg: {answer}" for n, answer in enumerate(answers)]
     assert said(first, "--stream").stdout.startswith(f"{first}: {alone[0].text}")
     assert "a photograph of" in said(first, "--prompt", "a photograph of").stdout
     (tmp_path / "3.png").write_bytes(b"%PDF-1.7")
     table = said(folder, "--csv")
     rows = list(csv.DictReader(table.stdout.splitlines()))
-    assert [row["caption"] for row in rows] == [each.text for each in alone[:3]]
+    assert [row["caption"] for row in rows] == [generated.text for generated in alone[:3]]
     assert [float(row["score"]) for row in rows] == pytest.approx(
-        [each.score for each in alone[:3]], abs=1e-3
+        [generated.score for generated in alone[:3]], abs=1e-3
     )
     assert [row["sure"] for row in rows] == [
         {True: "true", False: "false", None: ""}[certain] for certain in sure

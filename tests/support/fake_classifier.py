@@ -108,7 +108,7 @@ class FakeClassifier(Classifier):
     def _answer(self, outcome: Outcome, model: str) -> Prediction:
         if isinstance(outcome, Exception):
             raise outcome
-        names = [each.info.name for each in self.ready]
+        names = [ready_model.info.name for ready_model in self.ready]
         if model and model not in names:
             raise UnknownModel(model, names)
         return replace(outcome, model=model) if model else outcome

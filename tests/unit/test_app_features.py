@@ -138,7 +138,7 @@ IRRELEVANT = {"sure": False, "relevant": False}
 def test_the_verdict_considers_which_models_are_sure(
     answers: list[tuple[str, dict[str, bool]]], says: str
 ) -> None:
-    assert verdict([{"label": label, **said} for label, said in answers], "food") == says
+    assert verdict([{"label": label, **certainty} for label, certainty in answers], "food") == says
 
 
 def test_every_page_of_a_system_leads_to_its_model_card() -> None:
@@ -264,7 +264,7 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
     for number in range(20):
         pixels = np.full((224, 224, 3), number, np.uint8)
         with ThreadPoolExecutor(16) as pool:
-            kept = [pool.submit(keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)]
+            kept = [pool.submit(keep, tmp_path, SYSTEM.labels[index % 4], pixels) for index in range(16)]
         assert [future.exception() for future in kept] == [None] * 16
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 20
 

@@ -138,7 +138,7 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         assert journal.rows == kept
         run(inputs, journal, FailsAt20(), HowMany(3, 4), none)
-        assert [each["path"] for each in journal] == ["zw\ufffdlf.jpg", *names[1:]]
+        assert [entry["path"] for entry in journal] == ["zw\ufffdlf.jpg", *names[1:]]
     assert sum(map(len, batches)) == 40 - kept
 
 

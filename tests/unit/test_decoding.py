@@ -260,9 +260,13 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
     among = [*mixed, *beside]
     random.Random(5).shuffle(among)
     Loop(engine, start=PAD, end=END, max_rows=11).complete(among)
-    for one, expected in zip(mixed, right, strict=True):
-        assert (one.tokens, one.others, one.finished) == (expected.tokens, expected.others, expected.finished)
-        assert one.score == expected.score
+    for result, expected in zip(mixed, right, strict=True):
+        assert (result.tokens, result.others, result.finished) == (
+            expected.tokens,
+            expected.others,
+            expected.finished,
+        )
+        assert result.score == expected.score
     assert [(tuple(row.tokens), row.score) for row in beside] == greedy
 
 

@@ -50,9 +50,9 @@ Runs = Callable[[RunningStack], None]
 def runs() -> Iterator[Runs]:
     with contextlib.ExitStack() as kept:
 
-        def run(found: RunningStack) -> None:
-            port = int(found.http_url.rpartition(":")[2])
-            kept.enter_context(run_file.kept((port, port + 1), {"stack": asdict(found)}))
+        def run(running: RunningStack) -> None:
+            port = int(running.http_url.rpartition(":")[2])
+            kept.enter_context(run_file.kept((port, port + 1), {"stack": asdict(running)}))
 
         yield run
 
@@ -230,8 +230,8 @@ def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen:
     text = [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
     config = {"name": "m", "backend": evil, "platform": evil, "parameters": {evil: {"string_value": evil}}}
     outputs = [
-        output | {"shape": [1, 1], "data": [said]}
-        for output, said in zip(names, (evil, "1", "1"), strict=True)
+        output | {"shape": [1, 1], "data": [content]}
+        for output, content in zip(names, (evil, "1", "1"), strict=True)
     ]
     ready = {"name": f"translator{evil}", "version": "1", "state": "READY", "reason": evil}
     remote = listen(

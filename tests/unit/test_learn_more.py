@@ -243,14 +243,14 @@ def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str
     bare = tmp_path / "models" / "food_classifier"
     shutil.copytree(DEFAULT / "food_classifier", bare)
     rehearsal.beside(bare / "1" / "model.pt").unlink()
-    for data, out, system, said in (
+    for data, out, system, reason in (
         (few, tmp_path / "out", "food11", "at least 8 are needed|no photos"),
         (folder, learned[0].parent, "food11", "holds a run already"),
         (folder, tmp_path, "digits", "digits cannot learn more"),
     ):
         done = learn(data, out, system)
         assert done.exit_code != 0
-        assert re.search(said, done.output)
+        assert re.search(reason, done.output)
     done = learn(folder, tmp_path / "other", "food11", "--to", str(bare.parent))
     assert done.exit_code == 2
     assert "gourmet train food11 --rehearse" in done.output

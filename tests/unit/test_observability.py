@@ -59,10 +59,10 @@ def test_the_dashboards_questions_can_be_parsed_and_use_known_figures(tmp_path: 
     recorded = {rule["record"] for rule in rules("record")}
     used = set(re.findall(r"\b(?:model|web|route|replica):[\w:]+", " ".join(questions().values())))
     assert used <= recorded
-    asked = [
+    recordings = [
         {"record": f"question:{number}", "expr": expr} for number, expr in enumerate(questions().values())
     ]
     file = tmp_path / "questions.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "questions", "rules": asked}]}))
+    file.write_text(yaml.safe_dump({"groups": [{"name": "questions", "rules": recordings}]}))
     ran = promtool("check", "rules", str(file))
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -113,10 +113,12 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     texts = [answer.text[begin:end] for begin, end, _ in answer.sentences]
     apart = "Я люблю чай.", "Гиппопотам съел фикус.", "12 Где ближайшая аптека?"
     alone = [answered(network, text) for text in apart]
-    assert texts == [each.text for each in alone]
-    assert [sentence.score for sentence in answer.sentences] == pytest.approx([each.score for each in alone])
+    assert texts == [single.text for single in alone]
+    assert [sentence.score for sentence in answer.sentences] == pytest.approx(
+        [single.score for single in alone]
+    )
     assert [model.reaches(sentence.score) for sentence in answer.sentences] == [
-        model.is_sure(each) for each in alone
+        model.is_sure(single) for single in alone
     ]
     assert answer.worst == min(sentence.score for sentence in answer.sentences)
     assert model.is_sure(answer) is False
