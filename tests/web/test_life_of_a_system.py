@@ -110,7 +110,7 @@ def brought(folder: Path) -> dict[str, tuple[object, ...]]:
     return commands | {"of_pth": (*torch_kind, weights), "text": (*torch_kind, folder / "text.pth")}
 
 
-WRONG = {"masks": "a segmentation", "text": "is not a file of weights"}
+WRONG = {"masks": "cannot be read as", "text": "is not a file of weights"}
 
 
 @pytest.mark.slow
