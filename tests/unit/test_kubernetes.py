@@ -110,7 +110,7 @@ def test_probes_run_the_health_checks_of_compose(name: str) -> None:
     assert f"start_period: {seconds}\n" in cpu_stack or (name, seconds) == ("gpu", compose["start_period"])
     flask = server(manifests, "flask")
     paths = [flask[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
-    assert paths == ["/healthz"] * 3, "a Triton that is pulled for half an hour is no fault of the app's"
+    assert paths == ["/healthz"] * 3, "the app stays healthy while Triton's image is pulled for half an hour"
     assert set(paths) <= {str(rule) for rule in create_app(Settings()).url_map.iter_rules()}
 
 

@@ -42,7 +42,7 @@ _SEEN_TOGETHER: Final = 8
 _MEASURED_TOGETHER: Final = 50
 # Photos that a caption is not of, and is held against.
 _OTHERS: Final = 4
-# Where files lie says nothing about the network.
+# The paths of files are left out: they do not describe the network.
 _NOT_ABOUT: Final = ("vision", "seen", "teacher")
 
 Seen = npt.NDArray[np.float16]

@@ -134,7 +134,7 @@ def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequ
 
 
 def _loose(data: Path) -> list[Path] | None:
-    """Return the pictures of a folder without subfolders that is no other kind of data."""
+    """Return the pictures of a folder, or None if it has subfolders or archives."""
     if not data.is_dir():
         return None
     visible = [entry for entry in sorted(data.iterdir()) if not entry.name.startswith(".")]
