@@ -17,9 +17,10 @@ PYTEST := $(BIN)/pytest
 SERVED := tests/served tests/web
 # Without food_first, which is written to be read by students, with no types.
 MODEL_FOLDERS := $(filter-out %/food_first/1/,$(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py)))
-# Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
-# longest files first. Half of the time they wait for servers, so that three keep two cores busy.
-WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
+# Workers with servers of their own, which take 2.5 GB each; the tests of a file share what they start, and
+# tests/conftest.py has the longest files first. Half of the time they wait for servers: four keep two cores busy.
+WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses \
+	$(shell awk '/MemTotal/ { n = int($$2 / 2500000); print (n < 2 ? 2 : n > 4 ? 4 : n) }' /proc/meminfo)
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
@@ -27,7 +28,7 @@ run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$stat
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers test-gpu check audit docs format bench bench-peers bench-generation nightly clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-nightly test-hard test-containers test-gpu check audit docs format bench bench-peers bench-generation nightly clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,15 +46,18 @@ ifeq ($(ARGS),--smoke)
 test: smoke
 else
 test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
-	@$(call run_tests,$(SERVED) $(WORKERS) 3 -m "not slow")
+	@$(call run_tests,$(SERVED) $(WORKERS) -m "not slow and not nightly")
 endif
 
-test-slow: setup-dev ## Run the slow ones: notebooks, training, tuning, faults, thousands of real photos and broken rows
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 -m slow)
+test-slow: setup-dev ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m slow)
+
+test-nightly: setup-dev ## Run the slowest ones: whole trainings, whole notebooks, thousands of photos
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m nightly)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
-	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow")
+	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow and not nightly")
 
 test-hard: setup-dev ## Overload, faults and soak on the real stack, with a table at the end
 	$(PYTEST) tests/hard --timeout 3600 $(ARGS)
@@ -97,7 +101,7 @@ bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour
 	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario
 	$(BIN)/gourmet bench generation compare --write docs
 
-nightly: bench-peers bench-generation ## Compare with other servers and loops, which no other target of CI does (an hour)
+nightly: test-nightly bench-peers bench-generation ## Run the slowest tests, and compare with other servers and loops (an hour)
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 train-setup: $(VENV)/.ready-train ## Add what training, evaluating, exporting and benchmarks need

@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that have no test of a mark that is asked for are not even imported."""
     marks = "smoke" if config.getoption("smoke") else config.getoption("markexpr")
-    if marks in ("smoke", "slow") and collection_path.match("test_*.py"):
+    if marks in ("smoke", "slow", "nightly") and collection_path.match("test_*.py"):
         return f"mark.{marks}" not in collection_path.read_text() or None
     return None
 

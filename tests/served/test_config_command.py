@@ -42,22 +42,6 @@ def test_without_options_the_config_is_summarised_and_raw_prints_it(gourmet_conf
     assert read_config(tmp_path).name == MODEL
 
 
-def test_a_change_applies_at_once_and_reset_reverts_it(gourmet_config) -> None:
-    result = gourmet_config(MODEL, "--instances", "3", "--delay", "100us")
-    assert result.exit_code == 0, result.output
-    assert "now: 3 instances on the CPU; batches of up to 16 rows; dynamic batching, " in result.output
-    result = gourmet_config(MODEL, "--reset")
-    assert "now: 2 instances on the CPU; batches of up to 16 rows; no dynamic batching" in result.output
-
-
-def test_json_has_the_config_before_and_after_a_change(gourmet_config) -> None:
-    shown = json.loads(gourmet_config(MODEL, "--json").output)
-    assert shown.keys() == {"model", "config", "serve"}
-    changed = json.loads(gourmet_config(MODEL, "--instances", "2", "--json").output)
-    assert changed["was"] == shown["config"]
-    assert changed["config"]["instance_group"][0]["count"] == 2
-
-
 @pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
 def test_more_instances_than_the_machine_has_room_for_are_refused_before_anything_is_loaded(
     gourmet_config, monkeypatch, memory
@@ -82,7 +66,9 @@ def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:
         assert gourmet_config(MODEL, "--variant", variant).exit_code == 0
 
 
-def test_a_change_under_load_fails_no_request(gourmet_config, triton) -> None:
+def test_a_change_under_load_applies_at_once_fails_no_request_and_can_be_reset(
+    gourmet_config, triton
+) -> None:
     stop = threading.Event()
     answered: list[tuple[int, ...]] = []
     failed: list[Exception] = []
@@ -97,17 +83,22 @@ def test_a_change_under_load_fails_no_request(gourmet_config, triton) -> None:
                 except Exception as exc:
                     failed.append(exc)
 
+    shown = json.loads(gourmet_config(MODEL, "--json").output)
+    assert shown.keys() == {"model", "config", "serve"}
     threads = [threading.Thread(target=load) for _ in range(2)]
     for thread in threads:
         thread.start()
     try:
         before = len(answered)
-        assert gourmet_config(MODEL, "--instances", "1", "--delay", "0").exit_code == 0
-        assert gourmet_config(MODEL, "--no-dynamic", "--instances", "2").exit_code == 0
+        changed = json.loads(gourmet_config(MODEL, "--instances", "3", "--delay", "100us", "--json").output)
+        reset = gourmet_config(MODEL, "--reset").output
     finally:
         stop.set()
         for thread in threads:
             thread.join()
+    assert changed["was"] == shown["config"]
+    assert changed["config"]["instance_group"][0]["count"] == 3
+    assert "now: 2 instances on the CPU; batches of up to 16 rows; no dynamic batching" in reset
     assert not failed
     assert len(answered) > before
     assert set(answered) == {(1, 11)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,6 @@ def instances(url: str) -> int:
         return int(triton.config(MODEL)["instance_group"][0]["count"])
 
 
-@pytest.fixture
-def changed(triton: Any) -> Iterator[None]:
-    """A server that serves another config than its files say."""
-    arguments = ["config", MODEL, "--url", triton.http_url]
-    assert CliRunner().invoke(main, [*arguments, "--variant", "one-instance"]).exit_code == 0
-    yield
-    CliRunner().invoke(main, [*arguments, "--reset", "--repository", str(triton.repository)])
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_configs_are_restored_however_the_kernel_ends(
     triton: Any, how: signal.Signals, tmp_path: Path
@@ -63,28 +53,24 @@ def test_the_configs_are_restored_however_the_kernel_ends(
     )
 
 
-def test_doctor_and_the_next_lab_report_a_changed_config_with_the_command(
-    triton: Any, changed: None, monkeypatch: pytest.MonkeyPatch
+def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restores_it(
+    triton: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = (
-        CliRunner()
-        .invoke(main, ["doctor", "--url", triton.http_url, "--repository", str(triton.repository)])
-        .output
-    )
-    line = next(
-        candidate for candidate in output.splitlines() if "serves another config than its files" in candidate
-    )
+    url, repository = triton.http_url, Path(triton.repository)
+
+    def gourmet(*words: str) -> str:
+        return CliRunner().invoke(main, [*words, "--url", url]).output
+
+    gourmet("config", MODEL, "--variant", "one-instance")
+    output = gourmet("doctor", "--repository", str(repository))
+    (line,) = (line for line in output.splitlines() if "serves another config than its files" in line)
     assert f"{MODEL} " in line
-    assert f"gourmet config {MODEL} --reset --url {triton.http_url}" in line
-    assert output.count("serves another config") == 1, output
-    monkeypatch.setattr("gourmet.commands.lab.DEFAULT", Path(triton.repository))
-    assert [MODEL in str(finding) for finding in _strayed(triton.http_url, named=True)] == [True]
-
-
-def test_a_fresh_lab_restores_configs_and_unloads_study_models(triton: Any, changed: None) -> None:
-    assert CliRunner().invoke(main, ["load", "food_first", "--url", triton.http_url]).exit_code == 0
-    restore_models(triton.http_url)
-    assert instances(triton.http_url) == 2
-    with connect(triton.http_url) as server:
+    assert f"gourmet config {MODEL} --reset --url {url}" in line
+    monkeypatch.setattr("gourmet.commands.lab.DEFAULT", repository)
+    assert [MODEL in str(finding) for finding in _strayed(url, named=True)] == [True]
+    assert "food_first answers" in gourmet("load", "food_first")
+    restore_models(url)
+    assert instances(url) == 2
+    with connect(url) as server:
         assert "food_first" not in server.ready_models()
         assert "food_classifier" in server.ready_models()

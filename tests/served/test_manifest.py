@@ -27,12 +27,7 @@ def put(onnx_lab: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("source", "file"),
-    [
-        ("food_classifier", "model_int8.onnx"),
-        ("food_classifier_onnx", "model.onnx"),
-        ("food_classifier_int8", "model.onnx"),
-    ],
+    ("source", "file"), [("food_classifier", "model_int8.onnx"), ("food_classifier_int8", "model.onnx")]
 )
 def test_one_changed_byte_of_the_weights_is_refused_with_both_hashes(
     onnx_lab: Any, put: Any, source: str, file: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from support.notebook import NOTEBOOKS
+from support.triton import ROOT
 
 from gourmet.errors import UsageError
 from gourmet.lab import exercises
@@ -61,7 +61,7 @@ def test_an_invalid_prediction_is_refused(
 
 def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> None:
     all_questions, boxes = [], 0
-    for path in NOTEBOOKS.glob("*.ipynb"):
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells
         assert not any(cell.get("outputs") for cell in cells)
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
