@@ -30,7 +30,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.systems import registry
 from gourmet.tasks.classification import new_system
-from gourmet.tasks.classification.torchvision_network import build, without_auxiliary
+from gourmet.tasks.classification.torchvision_network import build, fitted
 from gourmet.tasks.system_parts import SystemParts
 
 New = Callable[..., Result]
@@ -250,7 +250,7 @@ def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path
         theirs, network = (build(system.architecture, 2, aux_logits=aux) for aux in (True, False))
     assert network.transform_input
     # What helped it learn is left out.
-    assert without_auxiliary(theirs.state_dict()).keys() == network.state_dict().keys()
+    assert fitted(theirs.state_dict(), network).keys() == network.state_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,7 @@ def deploy(
     learn-more`, a plain .pth or safetensors (--architecture), or the .onnx of a system that `gourmet new`
     made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
-    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
-    from gourmet.deploying.deploy import deploy as put
+    from gourmet.commands.load_and_ask import install
     from gourmet.deploying.target import table
     from gourmet.serving.overview import owner_of
     from gourmet.tasks.classification import learn_more
@@ -80,7 +79,7 @@ def deploy(
     if weights and weights.suffix == learn_more.SUFFIX:
         deployment = learn_more.deployment(registry.classification(system), weights, models)
     else:
-        deployment = _of_weights(system, form, weights, checkpoint, data, architecture, fp32=fp32)
+        deployment = of_weights(system, form, weights, checkpoint, data, architecture, fp32=fp32)
     chosen_forms = list(deployment.targets) if form == "all" else [form]
     if form != "all" and form not in deployment.targets:
         raise UsageError(
@@ -92,12 +91,8 @@ def deploy(
         raise UsageError(
             f"`gourmet deploy {system} --format {form}` does not make {name}: leave --format out"
         )
-    triton, answers, shown = url or serving_url(models), list[str](), list[str]()
+    triton, shown = url or serving_url(models), list[str]()
     rows, compared = list[dict[str, Any]](), dict[str, Any]()
-
-    def served(version: Path) -> None:
-        if triton:
-            answers.append(load_and_ask(triton, version.parent, send=send))
 
     def show(comparison: Comparison) -> None:
         compared[comparison.model] = comparison.as_dict()
@@ -112,9 +107,10 @@ def deploy(
     with alone_in(models):
         for chosen in chosen_forms:
             model = models / deployment.targets[chosen].model
-            with bar(f"exporting {chosen}") as tick, served_as_before(triton, [model], send=send):
-                folder, checks = put(
-                    deployment, chosen, models, number, served, force=force, show=show, tick=tick
+            with bar(f"exporting {chosen}") as tick:
+                how: dict[str, Any] = {"force": force, "show": show, "tick": tick}
+                folder, checks, answer = install(
+                    deployment, chosen, models, triton, send=send, number=number, **how
                 )
             if as_json:
                 about = {"model": model.name, "version": int(folder.name), "folder": str(folder)}
@@ -123,12 +119,12 @@ def deploy(
                     {**about, "serves": bool(triton), "gate": gate, "compared": compared.get(model.name)}
                 )
             else:
-                click.echo("\n".join([str(folder), table(checks), *answers[-1:]]))
+                click.echo("\n".join([str(folder), table(checks), *filter(None, [answer])]))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
 
 
-def _of_weights(
+def of_weights(
     system: str,
     form: str,
     weights: Path | None,

@@ -1,20 +1,49 @@
-"""Load a model into Triton and ask it for its sample, before a verb reports that it serves."""
+"""Deploy a model, load it into Triton and ask it for its sample, before a verb reports that it serves."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gourmet.client.triton import BadSample, Triton, ask_sample
-from gourmet.deploying.deploy import load
+from gourmet.deploying.deploy import deploy, load
+from gourmet.deploying.target import Check, Deployment
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.systems import registry
+
+
+def install(
+    deployment: Deployment,
+    form: str,
+    models: Path,
+    url: str | None,
+    *,
+    send: bool = False,
+    check: Callable[[Path], None] = lambda _version: None,
+    **how: Any,
+) -> tuple[Path, Sequence[Check], str]:
+    """Deploy a format, and have the Triton at `url`, if any, load it and answer its sample.
+
+    Return the version's folder, the checks of the gate and the answer. `check` is called with the version in
+    place; `how` goes to `deploy`. If a step fails, both disk and Triton are as before.
+    """
+    answers = list[str]()
+
+    def served(version: Path) -> None:
+        check(version)
+        if url:
+            answers.append(load_and_ask(url, version.parent, send=send))
+
+    with served_as_before(url, [models / deployment.targets[form].model], send=send):
+        version, checks = deploy(deployment, form, models, served=served, **how)
+    return version, checks, "".join(answers)
 
 
 def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:

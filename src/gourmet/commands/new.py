@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from gourmet.commands.new_like import aside, check_free, new_folder, new_like
+from gourmet import repository
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web, unload
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
+from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
-from gourmet.runtime.files import own_models
+from gourmet.runtime.files import HOME_ENV, own_models
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import check_weights
-from gourmet.serving.run_file import RunningStack
+from gourmet.runtime.reading import check_weights, in_short, read_text
 from gourmet.systems import described, folders, registry
+
+_EXAMPLES: Final = 32
+# The options of a checkpoint, and those that both kinds of systems have.
+_OF_CHECKPOINT: Final = ("languages", "fp32")
+_OF_BOTH: Final = ("title", "like", "data")
+_CARD: Final = """# {title}
+
+Translates `{source}` into `{target}`.
+
+- network: that of `{checkpoint}`, served like {like}
+- trained on: say on what, under which licence, and what it does not know
+- how right it is: `gourmet check {name} --data …` measures it; write down here what it says
+- meant for: say for what, and for what not
+"""
 
 
 @click.command()
@@ -62,24 +77,7 @@ from gourmet.systems import described, folders, registry
     "Load the model into this Triton.  [default: the running stack, if it serves --to]", required=False
 )
 @send_option
-def new(
-    name: str,
-    labels: str | None,
-    title: str | None,
-    like: str | None,
-    weights: Path | None,
-    architecture: str | None,
-    checkpoint: str | None,
-    languages: str | None,
-    fp32: bool,
-    data: Path | None,
-    multi_label: bool,
-    yes: bool,
-    models: Path,
-    url: str | None,
-    send: bool,
-    **how: Any,
-) -> None:
+def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: bool, **options: Any) -> None:
     """Make a system called NAME that classifies pictures, and serve WEIGHTS as its model.
 
     The system gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card,
@@ -92,95 +90,180 @@ def new(
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
     """
     registry.check_free(name)
+    options = {option: value for option, value in options.items() if value}
+    other = [option for option in options if (option in _OF_CHECKPOINT) != bool(checkpoint)]
+    if wrong := [f"--{option.replace('_', '-')}" for option in other if option not in _OF_BOTH]:
+        what = "a classifier, and --checkpoint brings a translator" if checkpoint else "a --checkpoint"
+        raise UsageError(f"{', '.join(wrong)}: for {what}")
+    made = _Made(name, models, url or serving_url(models), send)
     if checkpoint:
-        if labels or weights or architecture or multi_label or any(how.values()):
-            raise UsageError(
-                "--checkpoint brings a translator: --labels, --weights and the like are for pictures"
-            )
-        new_like(like, name, checkpoint, languages, data, title, models, url, fp32=fp32, send=send)
-        return
-    if not labels or languages or fp32:
-        raise UsageError("name its --labels; --languages and --fp32 belong to a --checkpoint")
-    if weights:
-        click.get_current_context().with_resource(alone_in(models))
-    model = models / f"{name}_onnx"
-    check_free(name, [model])
-    folder = folders()[1] / name
+        _translator(made, checkpoint, **options)
+    else:
+        _classifier(made, **options)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A system that is being made: its name, and where its models go."""
+
+    name: str
+    models: Path
+    triton: str | None
+    send: bool
+
+    @property
+    def web(self) -> str:
+        stack = asked_stack()
+        return (stack and stack.web_url) or ""
+
+    @contextlib.contextmanager
+    def folder(
+        self,
+        files: Mapping[str, str | bytes],
+        about: Mapping[str, Any],
+        provenance: Mapping[str, str],
+        *models: str,
+    ) -> Iterator[Path]:
+        """Write the system's folder; if the block fails, remove it and the models that the block deployed."""
+        folder, paths = folders()[1] / self.name, [self.models / model for model in models]
+        part = folder.with_name(f".{folder.name}.part")  # a name that no system has
+        with alone_in(self.models), contextlib.ExitStack() as undo:
+            for path in (*paths, *(repository.DEFAULT / model for model in models)):
+                if path.exists():  # Triton accepts each name once in all of its repositories
+                    raise UsageError(f"{path} is there already: choose another name than {self.name!r}")
+            undo.callback(shutil.rmtree, part, ignore_errors=True)
+            try:
+                part.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                raise UsageError(
+                    f"{part.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
+                ) from exc
+            for file, content in files.items():
+                (part / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+            described.write(part, about, provenance)
+            part.rename(folder)
+            undo.callback(shutil.rmtree, folder)
+            undo.callback(self._remove, paths)
+            yield folder
+            undo.pop_all()
+        if any(path.exists() for path in paths):
+            tell_web(self.name)
+
+    def deploy(self, deployment: Deployment, check: Callable[[Path], None] = lambda _version: None) -> None:
+        """Deploy all formats, and have Triton serve them."""
+        from gourmet.commands.load_and_ask import install
+        from gourmet.deploying.target import table
+
+        for form in deployment.targets:
+            with bar(f"exporting {form}"):
+                version, checks, answer = install(
+                    deployment, form, self.models, self.triton, send=self.send, check=check
+                )
+            click.echo("\n".join([str(version), table(checks), *filter(None, [answer])]))
+
+    def _remove(self, models: Sequence[Path]) -> None:
+        for model in filter(Path.exists, models):
+            with contextlib.suppress(GourmetError):
+                unload(model.name, self.triton)
+            shutil.rmtree(model)
+
+
+def _classifier(
+    made: _Made,
+    *,
+    labels: str = "",
+    title: str = "",
+    like: str = "",
+    weights: Path | None = None,
+    architecture: str = "",
+    data: Path | None = None,
+    multi_label: bool = False,
+    yes: bool = False,
+    **how: Any,
+) -> None:
+    """Make a classifier of pictures, and deploy its weights if there are any."""
+    if not labels:
+        raise UsageError("name its --labels, or a --checkpoint of a translator")
+    from gourmet.tasks.classification.export import filled_in
+    from gourmet.tasks.classification.new_system import PictureOptions, deployment_of, doubt, prepared
+
     system = PictureClassifier(
-        name=name,
-        title=title or registry.usual_title(name),
-        model_variable=f"{name.upper()}_MODEL_NAME",
-        default_model=model.name,
+        name=made.name,
+        title=title or registry.usual_title(made.name),
+        model_variable=f"{made.name.upper()}_MODEL_NAME",
+        default_model=f"{made.name}_onnx",
         labels=labels_of(labels),
-        sample_file=aside(folder) / described.SAMPLE,
+        sample_file=folders()[1] / made.name / described.SAMPLE,
         datatypes=("FP32",),
-        architecture=architecture or "",
+        architecture=architecture,
         layout="NCHW",
         multi_label=multi_label,
     )
-    known = [_like(like)] if like else []
+    known = [_pictures_of(like)] if like else []
     if weights:
         check_weights(weights)
-    onnx = bool(weights and weights.suffix == ".onnx")
-    if weights and onnx == bool(architecture):
-        raise UsageError(
-            f"--weights {weights}: add --architecture for .pth and .safetensors, which do not say what they "
-            "are weights of, as in torchvision:resnet18; drop it for .onnx"
-        )
-    from gourmet.deploying.deploy import deploy
-    from gourmet.deploying.target import table
-    from gourmet.tasks.classification.new_system import AskedFor, as_given, deployment_of, doubt, prepared
-    from gourmet.tasks.classification.torchvision_network import pictures
-
-    chosen = AskedFor(**{option: value for option, value in how.items() if value})
-    network = None
-    if weights and onnx:
-        system, network = as_given(system, weights, chosen, known, click.echo)
-    else:
-        system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
-        if chosen.layout == "NHWC" or chosen.outputs == "probabilities":
-            raise UsageError("--layout NHWC and --outputs probabilities are for ONNX files alone")
-        known.append((f"{system.architecture}, as first trained", pictures(system.architecture)))
-        system, shown = prepared(system, chosen, known)
-        click.echo(shown)
+    system, network = prepared(system, weights, PictureOptions(**how), known, click.echo)
 
     def trusted(version: Path) -> None:
         if not yes and (reason := doubt(system, version / "model.onnx")):
             raise UsageError(f"{weights} is not served: {reason}. If that is intended, give --yes")
 
-    stack = None
-    with new_folder(folder) as (undo, put_in_place):
-        _write(aside(folder), system, weights)
+    card = filled_in(described.MODEL_CARD, system=system, weights=weights)
+    with made.folder(
+        {described.SAMPLE: made_up(), described.MODEL_CARD: card},
+        described.of_classifier(system),
+        {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {},
+        system.default_model,
+    ) as folder:
         if weights:
             with bar("reading") as tick:
                 deployment = deployment_of(system, weights, data, tick, network)
-            undo.callback(shutil.rmtree, model, ignore_errors=True)
-            with bar("exporting and comparing"):
-                version, checks = deploy(deployment, "onnx", models, served=trusted)
-            click.echo(f"{version}\n{table(checks)}")
+            made.deploy(deployment, trusted)
             if not deployment.calibration["threshold"]:
                 click.echo(
-                    f"not calibrated: no answer is called sure. `gourmet check {model.name} --data FOLDER "
-                    "--calibrate` measures it, with a folder of pictures for each label"
+                    f"not calibrated: no answer is called sure. `gourmet check {system.default_model} "
+                    "--data FOLDER --calibrate` measures it, with a folder of pictures for each label"
                 )
-        put_in_place()
-        if weights:
-            stack = _load(system, models, url, send)
     click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
-    click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models, url)))
+    click.echo("\n".join(f"  {line}" for line in _next(made, system, weights)))
 
 
-def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> None:
-    from gourmet.tasks.classification.export import filled_in
+def _translator(
+    made: _Made,
+    checkpoint: str,
+    *,
+    like: str = "",
+    languages: str = "",
+    data: Path | None = None,
+    title: str = "",
+    fp32: bool = False,
+) -> None:
+    """Make another pair of languages, and deploy the models of its checkpoint."""
+    if like not in registry.patterns():
+        raise UsageError(f"--like {like or '…'}: a checkpoint can be like {', '.join(registry.patterns())}")
+    source, comma, target = (text.strip() for text in languages.partition(","))
+    if not comma or not data:
+        raise UsageError(
+            "add --languages, such as de,en, and --data, a file with a sentence to translate on each line"
+        )
+    from gourmet.commands.deploy import of_weights
 
-    (folder / described.SAMPLE).write_bytes(made_up())
-    provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
-    described.write(folder, described.of_classifier(system), provenance)
-    card = filled_in(described.MODEL_CARD, system=system, weights=weights)
-    (folder / described.MODEL_CARD).write_text(card, encoding="utf-8")
+    name, title = made.name, title or registry.usual_title(made.name)
+    origin = Path(checkpoint).name if Path(checkpoint).exists() else checkpoint
+    card = _CARD.format(title=title, source=source, target=target, checkpoint=origin, like=like, name=name)
+    about = {"like": like, "title": title, "languages": [source, target], "examples": _examples(data)}
+    with made.folder(
+        {described.MODEL_CARD: card}, about, {"checkpoint": origin}, name, f"{name}_stream"
+    ) as folder:
+        made.deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32))
+    click.echo(f"{folder}: its description and its model card\n\nNext:")
+    if not made.triton:
+        click.echo("  gourmet up")
+    page = f"{made.web or 'http://localhost:5000'}/translate/{name}"
+    click.echo(f"  {page}     its page\n  gourmet translate --system {name} TEXT")
 
 
-def _like(like: str) -> tuple[str, dict[str, Any]]:
+def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:
     """Return how the system `like` prepares pictures for its network."""
     other = registry.load(like)
     if type(other) is not PictureClassifier:
@@ -190,50 +273,34 @@ def _like(like: str) -> tuple[str, dict[str, Any]]:
     return f"like {like}", {"size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _load(system: PictureClassifier, models: Path, url: str | None, send: bool) -> RunningStack | None:
-    """Load the model into Triton, ask it for its sample, and tell the web app.
-
-    Return the stack of this machine, or None if neither it nor a Triton at `url` serves the model.
-    """
-    from gourmet.commands.load_and_ask import load_and_ask
-
-    url, stack = url or serving_url(models), asked_stack()
-    if not url:
-        return None
-    with bar(f"loading into {url}"):
-        model = models / system.default_model
-        try:
-            answers = load_and_ask(url, model, send=send)
-        except BaseException:
-            with suppress(GourmetError):
-                unload(model.name, url)
-            raise
-    click.echo(answers)
-    tell_web(system.name)
-    return stack
+def _examples(sentences: Path) -> list[str]:
+    """Choose sentences evenly from the whole file; of lines with tabs, the first column."""
+    try:
+        lines = read_text(sentences).splitlines()
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
+    texts = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
+    if not texts:
+        raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")
+    return texts[:: max(1, len(texts) // _EXAMPLES)][:_EXAMPLES]
 
 
-def _next(
-    system: PictureClassifier,
-    weights: Path | None,
-    stack: RunningStack | None,
-    models: Path,
-    url: str | None = None,
-) -> list[str]:
+def _next(made: _Made, system: PictureClassifier, weights: Path | None) -> list[str]:
     name, model = system.name, system.default_model
-    usual = models == own_models()
-    to, repositories = ("", "") if usual else (f" --to {models}", f" --model-repository {models}")
+    to, repositories = "", ""
+    if made.models != own_models():
+        to, repositories = f" --to {made.models}", f" --model-repository {made.models}"
     if not weights:
         return [
             f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",
             f"gourmet evaluate {name}",
             f"gourmet deploy {name} --format onnx{to}",
         ]
-    web = (stack and stack.web_url) or "http://localhost:5000"
-    there = f" --url {url}" if url else ""
-    start = f"gourmet up --web-only{there}" if stack or url else f"gourmet up{repositories}"
+    start = f"gourmet up --web-only --url {made.triton}" if made.triton else f"gourmet up{repositories}"
+    there = f" --url {made.triton}" if made.triton else ""
+    web = made.web or "http://localhost:5000"
     return [
-        *([] if stack and stack.web_url else [start]),
+        *([] if made.web else [start]),
         f"{web}/classify/{name}     its page",
         f"curl -F file=@photo.jpg '{web}/api/v1/classify?model={model}'",
         f"gourmet check {model}{there} --data FOLDER     with a folder of pictures for each label",

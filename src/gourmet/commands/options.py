@@ -21,7 +21,7 @@ from gourmet.serving.run_file import DEFAULT_URL, RunningStack, found_url, runni
 from gourmet.systems import folders
 
 
-def _chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path | None) -> Path:
+def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path | None) -> Path:
     """Return the folder of --repository, or the one where the model or system of the verb lies.
 
     That is the user's own, unless the model or system came with the checkout. If the verb names a Triton,
@@ -64,7 +64,7 @@ to_option = click.option(
     "--repository",
     "models",
     type=folder,
-    callback=_chosen_repository,
+    callback=chosen_repository,
     show_default="$GOURMET_HOME/models, and triton/models for what came with the checkout",
     help="Use this model repository.",
 )

@@ -46,15 +46,17 @@ def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
     return WorkbenchTriton(url, timeout_s, keys=api_keys.headers_for(url))
 
 
-def connect_either(url: str) -> Triton:
-    """Return a client for an HTTP or gRPC address, as in NVIDIA's examples; raise unless Triton is live."""
-    triton = connect(url, LOADS_WITHIN_S)
+def either(url: str) -> str:
+    """Return the URL of the live Triton at an HTTP or gRPC address, as in NVIDIA's examples."""
     try:
-        triton.check_live()
+        with connect(url) as triton:
+            triton.check_live()
+            return url
     except NotTriton:
-        triton = connect(f"grpc://{url.rpartition('://')[2]}", LOADS_WITHIN_S)
-        triton.check_live()
-    return triton
+        by_grpc = f"grpc://{url.rpartition('://')[2]}"
+        with connect(by_grpc) as triton:
+            triton.check_live()
+            return by_grpc
 
 
 def ask_sample(url: str, system: str, model: str) -> str:

@@ -20,7 +20,7 @@ def from_photos(source: Source) -> Target:
     also = [_ONNX(source)]
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))
-    return replace(Exported("food_classifier", torchscript=True)(source), also=also)
+    return replace(Exported("food_classifier", form="ts-trace")(source), also=also)
 
 
 EXPORT: Final[Export] = ClassifierExport(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.comparison import Candidate
 from gourmet.tasks.classification.evaluation import calibrated
-from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
+from gourmet.tasks.classification.formats import Format, eager, format_of
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.last_layer import LastLayer
@@ -65,14 +66,10 @@ class Source:
         """The network as it was trained, asked with pixels."""
         return self.with_pixels(eager(self.network))
 
-    def with_pixels(self, model: Answers) -> Answers:
-        """Return a function that normalises pixels and asks `model` about them."""
-        return lambda pixels: model(self.system.normalise(pixels))
-
-    def example(self, rows: int) -> torch.Tensor:
-        """A tensor to trace the network with."""
-        blank = np.zeros((rows, *self.held_out.shape[1:]), np.uint8)
-        return torch.rand(self.system.normalise(blank).shape)
+    def with_pixels(self, model: Answers, *, half: bool = False) -> Answers:
+        """Return a function that normalises pixels and asks `model` about them, in half precision or not."""
+        kind = np.float16 if half else np.float32
+        return lambda pixels: model(self.system.normalise(pixels).astype(kind, copy=False))
 
 
 Formats = Mapping[str, Callable[[Source], Target]]
@@ -80,35 +77,55 @@ Formats = Mapping[str, Callable[[Source], Target]]
 
 @dataclass(frozen=True)
 class Exported:
-    """A served model that answers as the network: ONNX, or TorchScript for a Python model that opens it."""
+    """A served model that answers as the network: ONNX, or TorchScript for a model that opens it."""
 
     model: str
     input: str = "input"
     output: str = "output"
     batched: bool = True
-    torchscript: bool = False
+    form: str = "onnx"
+    half: bool = False
+    max_difference: float = gate.MAX_LOGIT_DIFFERENCE
+
+    @property
+    def format(self) -> Format:
+        return format_of(self.form, self.input, self.output, batched=self.batched)
 
     def __call__(self, source: Source) -> Target:
-        system, example = source.system, source.example(2 if self.batched else 1)
-        form, config = FORMATS["ts-trace"], None
-        if not self.torchscript:
-            form = onnx_format(self.input, self.output, batched=self.batched)
-            row = example.shape[1:]
+        system, form = source.system, self.format
+        rows = 2 if self.batched else 1
+        blank = np.zeros((rows, *source.held_out.shape[1:]), np.uint8)
+        example, network = torch.rand(system.normalise(blank).shape), source.network
+        if self.half:
+            example, network = example.half(), copy.deepcopy(network).half()
+        row, config = example.shape[1:], None
+        if self.form == "onnx":
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
         def build(path: Path) -> dict[str, Any]:
-            if self.torchscript:  # beside which the next run of `gourmet learn-more` looks for it
+            if (
+                self.form != "onnx" and source.candidate
+            ):  # beside which the next run of `gourmet learn-more` looks for it
                 rehearsal.take_over(source.weights, path)
-            shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
-            return {**form.write(source.network, example, path), "input": f"float32 [{shape}]"}
+            shape = ", ".join(map(str, ("N" if self.batched else 1, *row)))
+            kind = "float16" if self.half else "float32"
+            return {**form.write(network, example, path), "input": f"{kind} [{shape}]"}
 
         def opened(path: Path) -> Answers:
-            return source.with_pixels(form.open(path))
+            return source.with_pixels(form.open(path), half=self.half)
 
-        verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
-        compare = source.candidate.beside(form.file, opened) if source.candidate else None
-        labels = system.labels if config else ()
-        return Target(self.model, form.file, build, verify, config, labels, compare=compare)
+        compare = partial(
+            gate.same_answers, source.eager, photos=source.held_out, allowed=self.max_difference
+        )
+        return Target(
+            self.model,
+            form.file,
+            build,
+            gate.verify(opened, compare),
+            config,
+            system.labels if config else (),
+            compare=source.candidate.beside(form.file, opened) if source.candidate else None,
+        )
 
 
 def filled_in(name: str, **values: Any) -> str:

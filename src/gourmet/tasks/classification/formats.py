@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,6 @@ from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.gate import Answers
 
 OPSET: Final = 17
-# As in NVIDIA's example, whose clients ask by these names.
-INPUT: Final = "input__0"
-OUTPUT: Final = "output__0"
 # Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
 no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
 
@@ -37,8 +34,6 @@ class Format:
     file: str
     write: Callable[[nn.Module, torch.Tensor, Path], dict[str, Any]]
     open: Callable[[Path], Answers]
-    # Of formats whose file is for GPUs of one compute capability: which file is for which.
-    by_capability: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_onnx(
@@ -125,7 +120,11 @@ def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> An
     return answers
 
 
-def onnx_format(name: str, output: str, *, batched: bool = True) -> Format:
+def format_of(form: str, name: str, output: str, *, batched: bool = True) -> Format:
+    """Return the format `onnx`, `ts-script` or `ts-trace` of a network with one input and one output."""
+    if form != "onnx":
+        write = write_scripted if form == "ts-script" else write_traced
+        return Format("pytorch", "pytorch_libtorch", "model.pt", write, open_torchscript)
     return Format(
         "onnxruntime",
         "onnxruntime_onnx",
@@ -133,10 +132,3 @@ def onnx_format(name: str, output: str, *, batched: bool = True) -> Format:
         partial(write_onnx, name=name, output=output, batched=batched),
         partial(open_onnx, name=name, output=output, batched=batched),
     )
-
-
-FORMATS: Final[Mapping[str, Format]] = {
-    "ts-script": Format("pytorch", "pytorch_libtorch", "model.pt", write_scripted, open_torchscript),
-    "ts-trace": Format("pytorch", "pytorch_libtorch", "model.pt", write_traced, open_torchscript),
-    "onnx": onnx_format(INPUT, OUTPUT),
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,9 +44,24 @@ def verify(
     return verified
 
 
-def same_answers(network: Answers, model: Answers, photos: Pixels) -> list[Check]:
-    """Check an exact model: the same logits and the same best class at every batch size."""
-    return list(near_answers(network, model, photos, _batches(photos), MAX_LOGIT_DIFFERENCE))
+def same_answers(
+    network: Answers, model: Answers, photos: Pixels, allowed: float = MAX_LOGIT_DIFFERENCE
+) -> list[Check]:
+    """Check an exact model at every batch size: scores within `allowed`, and the same best class.
+
+    A class that the network scores as high as its own, but for that difference, is not another answer.
+    """
+    checks, agreeing, compared = [], 0, 0
+    for size in _batches(photos):
+        mine, right = _asked(model, photos[:size]), _asked(network, photos[:size])
+        difference = float(np.abs(mine - right).max())
+        what = f"largest difference, batch {size}"
+        checks.append(Check(what, f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed))
+        chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
+        agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
+        compared += size
+    agreement = Check("top-1 agreement", f"{agreeing} of {compared}", f"{compared}", agreeing == compared)
+    return [*checks, agreement]
 
 
 def close_answers(
@@ -87,26 +102,6 @@ def close_answers(
         )
     )
     return checks
-
-
-def near_answers(
-    network: Answers, model: Answers, rows: Pixels, batches: Sequence[int], allowed: float
-) -> Iterator[Check]:
-    """Check a model of any precision: scores within `allowed`, and a best class of about the network's score.
-
-    A class that it scores as high as its own but for that difference is not another answer.
-    """
-    agreeing, compared = 0, 0
-    for size in batches:
-        mine, right = _asked(model, rows[:size]), _asked(network, rows[:size])
-        difference = float(np.abs(mine - right).max())
-        yield Check(
-            f"largest difference, batch {size}", f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed
-        )
-        chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
-        agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
-        compared += size
-    yield Check("top-1 agreement", f"{agreeing} of {compared}", f"{compared}", agreeing == compared)
 
 
 def _batches(photos: Pixels) -> Sequence[int]:

@@ -24,7 +24,7 @@ from gourmet.tasks.classification.evaluation import EvaluatedClassifier, calibra
 from gourmet.tasks.classification.export import onnx_config
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.given_onnx import GivenOnnx
-from gourmet.tasks.classification.torchvision_network import check_outputs
+from gourmet.tasks.classification.torchvision_network import check_outputs, pictures
 from gourmet.training.task import Tick
 
 _SIDE: Final = 224
@@ -32,8 +32,8 @@ _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 
 
 @dataclass(frozen=True)
-class AskedFor:
-    """The options of `gourmet new`; None or empty where the option is missing."""
+class PictureOptions:
+    """The options of `gourmet new` about pictures and tensors; None or empty where one is missing."""
 
     size: int | None = None
     mean: Sequence[float] = ()
@@ -51,13 +51,39 @@ class AskedFor:
         return {"mean": [value / unit for value in means], "std": [value / unit for value in stds]}
 
 
-_NOTHING: Final = AskedFor()
+_NOTHING: Final = PictureOptions()
 
 
 def prepared(
-    system: PictureClassifier, options: AskedFor, known: Sequence[tuple[str, Mapping[str, Any]]]
-) -> tuple[PictureClassifier, str]:
-    """Return `system` with the pictures' size and statistics, and a table of their sources.
+    system: PictureClassifier,
+    weights: Path | None,
+    options: PictureOptions,
+    known: Sequence[tuple[str, Mapping[str, Any]]],
+    show: Callable[[str], None],
+) -> tuple[PictureClassifier, GivenOnnx | None]:
+    """Return `system` with its pictures prepared as `weights` need it, and the file if that is ONNX."""
+    is_onnx = bool(weights and weights.suffix == ".onnx")
+    if weights and is_onnx == bool(system.architecture):
+        raise UsageError(
+            f"--weights {weights}: add --architecture for .pth and .safetensors, which do not say what they "
+            "are weights of, as in torchvision:resnet18; drop it for .onnx"
+        )
+    if weights and is_onnx:
+        return as_given(system, weights, options, known, show)
+    if options.layout == "NHWC" or options.outputs == "probabilities":
+        raise UsageError("--layout NHWC and --outputs probabilities are for ONNX files alone")
+    system = replace(system, architecture=system.architecture or "torchvision:mobilenet_v2")
+    of_network = (f"{system.architecture}, as first trained", pictures(system.architecture))
+    return _with_pictures(system, options, [*known, of_network], show), None
+
+
+def _with_pictures(
+    system: PictureClassifier,
+    options: PictureOptions,
+    known: Sequence[tuple[str, Mapping[str, Any]]],
+    show: Callable[[str], None],
+) -> PictureClassifier:
+    """Return `system` with the pictures' size and statistics, and show a table of their sources.
 
     Options come first, then the `known` sources in their order, then the usual values.
     """
@@ -89,7 +115,8 @@ def prepared(
             for key, values in (("mean", mean), ("std", std))
         ]
     rows.append(("input", f"{takes} {system.layout or 'NCHW'}", ""))
-    return replace(system, input_size=size, mean=mean, std=std), columns([("pictures", "", "from"), *rows])
+    show(columns([("pictures", "", "from"), *rows]))
+    return replace(system, input_size=size, mean=mean, std=std)
 
 
 def deployment_of(
@@ -125,7 +152,9 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
     """Deploy an ONNX file as the next version of a system, whose description it has to fit."""
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
-    options = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
+    options = PictureOptions(
+        layout=system.layout, outputs="probabilities" if system.probability_outputs else ""
+    )
     made, network = as_given(system, weights, options, [size])
     if len(made.mean) == len(system.mean):  # pictures go on being prepared in the same way
         made = replace(made, mean=system.mean, std=system.std)
@@ -146,7 +175,7 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
 def as_given(
     system: PictureClassifier,
     path: Path,
-    options: AskedFor = _NOTHING,
+    options: PictureOptions = _NOTHING,
     known: Sequence[tuple[str, Mapping[str, Any]]] = (),
     show: Callable[[str], None] = lambda _shown: None,
 ) -> tuple[PictureClassifier, GivenOnnx]:
@@ -165,8 +194,7 @@ def as_given(
         logit_outputs=(network.output,),
     )
     file = {"size": side, **{key: tensors.get(key) for key in ("mean", "std")}}
-    system, shown = prepared(system, options, [("the file", file), *known])
-    show(shown)
+    system = _with_pictures(system, options, [("the file", file), *known], show)
     try:
         rows = network.answers(system, batched=False)(_pictures(system, 4))
     except GourmetError as exc:

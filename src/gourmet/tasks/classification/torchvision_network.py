@@ -1,7 +1,8 @@
-"""Networks of torchvision and timm by name, with as many outputs as a system has labels."""
+"""Networks of torchvision, timm and NVIDIA's example by name, with as many outputs as there are labels."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,12 +11,16 @@ import torch
 from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.runtime.optional import optional
 from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors, torchvision
 
 PREFIX: Final = "torchvision:"
 TIMM: Final = "timm:"
+# The networks of NVIDIA's example by its names, and ResNet-50 as first published.
+NVIDIAS: Final = ("resnet50", "resnext101-32x4d", "se-resnext101-32x4d", "resnet50-v1")
+# The later of NVIDIA's two layouts numbers the stages of a ResNet from 0, in one module.
+_STAGE: Final = re.compile(r"^layers\.(\d+)\.")
 _AUXILIARY: Final = ("aux1.", "aux2.", "AuxLogits.")
 _OTHERS: Final = ("segmentation", "detection", "video", "optical_flow", "quantization")
 
@@ -23,9 +28,11 @@ _OTHERS: Final = ("segmentation", "detection", "video", "optical_flow", "quantiz
 def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
     """Build a network such as `torchvision:resnet18`; `pretrained` downloads weights trained on ImageNet."""
     network: nn.Module
-    if architecture.startswith(TIMM):
+    if architecture.startswith(TIMM) or architecture in NVIDIAS:
         if pretrained:
             raise UsageError(f"--pretrained is for networks of torchvision, and this is {architecture}")
+        if architecture in NVIDIAS:
+            return _resnet(architecture, outputs)
         network = _timm(architecture).create_model(architecture.removeprefix(TIMM), num_classes=outputs)
         return network
     models, name = torchvision().models, _name(architecture)
@@ -56,7 +63,8 @@ def _name(architecture: str) -> str:
     what = f"a network of torchvision.models.{other[0]}" if other else "not an architecture known here"
     raise UsageError(
         f"{architecture!r} is {what}: write {PREFIX} and a classifier of "
-        f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2, or {TIMM} and one of timm"
+        f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2, or {TIMM} and one of timm, or "
+        f"{', '.join(NVIDIAS)}"
     )
 
 
@@ -71,13 +79,60 @@ def _timm(architecture: str) -> Any:
     return models
 
 
-def without_auxiliary(tensors: Tensors) -> Tensors:
-    """Drop the auxiliary classifiers of some torchvision networks: only training needs them."""
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_AUXILIARY)}
+def _resnet(name: str, outputs: int) -> nn.Module:
+    resnet = torchvision().models.resnet
+    if name.startswith("resnet50"):
+        network: nn.Module = resnet.resnet50(num_classes=outputs)
+        for stage in (2, 3, 4) if name == "resnet50-v1" else ():  # whose first convolution has the stride
+            first: Any = network.get_submodule(f"layer{stage}.0")
+            first.conv1.stride, first.conv2.stride = first.conv2.stride, first.conv1.stride
+        return network
+    network = resnet.ResNet(
+        resnet.Bottleneck, [3, 4, 23, 3], num_classes=outputs, groups=32, width_per_group=4
+    )
+    if name.startswith("se-"):
+        for block in (part for part in network.modules() if isinstance(part, resnet.Bottleneck)):
+            block.bn3 = nn.Sequential(block.bn3, _SqueezeAndExcitation(block.bn3.num_features))
+    return network
+
+
+class _SqueezeAndExcitation(nn.Module):
+    """Weigh each channel by the means of all channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, 16, 1)
+        self.expand = nn.Conv2d(16, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.squeeze(x.mean(dim=(2, 3), keepdim=True)).relu()
+        weighed: torch.Tensor = x * self.expand(weights).sigmoid()
+        return weighed
+
+
+def fitted(tensors: Tensors, network: nn.Module, architecture: str = "") -> Tensors:
+    """Return the tensors by the names of `network`, without auxiliary classifiers, which only training needs.
+
+    NVIDIA's checkpoints have two layouts.
+    """
+    if architecture in NVIDIAS:
+        tensors = {_STAGE.sub(lambda stage: f"layer{int(stage[1]) + 1}.", k): v for k, v in tensors.items()}
+    if architecture.startswith("se-"):
+        tensors = {k.replace(".bn3.", ".bn3.0."): v for k, v in tensors.items()}
+        tensors = {k.replace(".squeeze.", ".bn3.1.", 1): v for k, v in tensors.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_AUXILIARY)}
+    for name, own in network.state_dict().items():
+        if name.endswith("num_batches_tracked"):  # not every program writes it, and it computes nothing
+            tensors.setdefault(name, own)
+        elif own.ndim == 4 and name in tensors and tensors[name].shape == own.shape[:2]:
+            tensors[name] = tensors[name][:, :, None, None]  # a linear layer is a 1×1 convolution
+    return tensors
 
 
 def pictures(architecture: str) -> dict[str, Any]:
     """Return how the network's first published weights, of torchvision or timm, want pictures prepared."""
+    if architecture in NVIDIAS:
+        return {"size": 224, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     if architecture.startswith(TIMM):
         about = _timm(architecture).get_pretrained_cfg(architecture.removeprefix(TIMM))
         return {"size": about.input_size[-1], "mean": tuple(about.mean), "std": tuple(about.std)}
@@ -101,7 +156,7 @@ class TorchvisionNetwork:
         about = about or {**described, "foreign": True}
         check_about(path, about, described)
         check_outputs(path, outputs_of(network, tensors), len(self.system.labels))
-        put_tensors(network, without_auxiliary(tensors), path)
+        put_tensors(network, fitted(tensors, network, architecture), path)
         return network.eval(), about
 
 
