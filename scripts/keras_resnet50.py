@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save_file
 
-from gourmet.tasks.classification import nvidia_networks as networks
+from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 
@@ -96,9 +96,7 @@ def for_normalised_pictures(
     kernel: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the first layer for RGB pictures normalised with ImageNet's mean and deviation."""
-    mean, std = (
-        255 * np.array(values, np.float32) for values in (networks.IMAGENET_MEAN, networks.IMAGENET_STD)
-    )
+    mean, std = (255 * np.array(values, np.float32) for values in (IMAGENET_MEAN, IMAGENET_STD))
     kernel = kernel[:, ::-1]
     offset = mean - CAFFE_MEAN[::-1]
     return kernel * std[:, None, None], bias + (kernel * offset[:, None, None]).sum(axis=(1, 2, 3))

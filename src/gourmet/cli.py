@@ -54,7 +54,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "Study": {
         "lab": "Open a lab notebook in JupyterLab, next to a running Triton.",
-        "deployer": "Export a network for Triton, or ask it, with the flags of NVIDIA's deployer and client.",
+        "deployer": "Export a network for Triton, with the flags of NVIDIA's deployer.",
     },
 }
 VERBS: Final = {verb: words for verbs in GROUPS.values() for verb, words in verbs.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from safetensors.torch import save_file
 from support.stopping import everything
 
 from gourmet.cli import main
-from gourmet.client.model_config import as_pbtxt
+from gourmet.client.model_config import as_json
 from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
-from gourmet.tasks.classification import nvidia_networks as networks
-from gourmet.tasks.classification.deployer_model import DeployerOptions, config_of
-from gourmet.tasks.classification.formats import FORMATS
+from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, fitted
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
 SMALL = "torchvision:squeezenet1_1"
@@ -46,15 +44,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def weights(seed: int = 1) -> dict[str, torch.Tensor]:
-    return dict(networks.build(NORMED, 1000, seed).module.state_dict())
+    torch.manual_seed(seed)
+    return dict(build(NORMED, 1000).state_dict())
 
 
 @pytest.mark.parametrize(
     ("flag", "half", "file", "backend"),
     [
         ("--ts-script", False, "model.pt", "pytorch"),
-        pytest.param("--ts-trace", True, "model.pt", "pytorch", marks=pytest.mark.slow),
-        pytest.param("--onnx", False, "model.onnx", "onnxruntime", marks=pytest.mark.slow),
         ("--onnx", True, "model.onnx", "onnxruntime"),
     ],
 )
@@ -62,7 +59,7 @@ def test_a_network_becomes_a_model_that_answers_as_it_does(
     deployer: Deployer, tmp_path: Path, flag: str, half: bool, file: str, backend: str
 ) -> None:
     network = ("--config", SMALL, "--batch_size", 3, *(["--fp16"] if half else []))
-    done = deployer(flag, "--triton-model-name", "small", network=network)
+    done = deployer(flag, "--triton-model-name", "small", "--triton-max-batch-size", 0, network=network)
     assert done.exit_code == 0, done.output
     model = tmp_path / "models" / "small"
     assert done.output.splitlines()[-1].endswith(f"{flag[2:]} of {SMALL}: {model / '1'}")
@@ -70,13 +67,12 @@ def test_a_network_becomes_a_model_that_answers_as_it_does(
     config = read_config(model)
     assert config.backend == backend
     assert config.platform == {"pytorch": "pytorch_libtorch", "onnxruntime": "onnxruntime_onnx"}[backend]
-    kind = "TYPE_FP16" if half else "TYPE_FP32"
     (image,), (answer,) = config.input, config.output
-    kinds = config.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
-    assert (image.name, list(image.dims)) == ("input__0", [3, 224, 224])
-    assert (answer.name, list(answer.dims)) == ("output__0", [1000])
-    assert {image.data_type, answer.data_type} == {kinds.values_by_name[kind].number}
-    assert image.format == image.FORMAT_NCHW
+    assert (image.name, list(image.dims)) == ("input__0", [-1, 3, 224, 224])
+    assert (answer.name, list(answer.dims)) == ("output__0", [-1, 1000])
+    kinds = {tensor["data_type"] for part in ("input", "output") for tensor in as_json(config)[part]}
+    assert kinds == {"TYPE_FP16" if half else "TYPE_FP32"}
+    assert image.format == image.FORMAT_NONE, "the rows are a dimension"
     manifest = json.loads((model / "1" / "manifest.json").read_text())
     assert manifest["training"] == {"weights": "none: initialised at random from seed 0"}
     assert "initialised at random from seed 0" in done.output
@@ -107,50 +103,12 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
     assert json.loads(config.parameters["labels"].string_value)[999] == "kind 999"
 
 
-def described(*, engine: bool = False, **flags: Any) -> str:
-    form = replace(FORMATS["onnx"], platform="tensorrt_plan") if engine else FORMATS["onnx"]
-    return as_pbtxt(config_of(DeployerOptions("onnx", SMALL, **flags), form, size=224, outputs=5))
-
-
-def test_without_a_batch_the_rows_are_a_dimension() -> None:
-    text = described(max_batch_size=0)
-    assert "dims: [-1, 3, 224, 224]" in text
-    assert "format" not in text
-
-
-def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path) -> None:
-    flags = "--trt --trt-fp16 --max_workspace_size 2147483648 --capture-cuda-graph 0"
-    done = deployer(*flags.split())
-    assert done.exit_code == 1
-    assert "built on the GPU that runs it" in done.output.splitlines()[-1]
-    assert not (tmp_path / "models").exists()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-@pytest.mark.parametrize("flags", [(), ("--fp16",), ("--trt-fp16",)])
-def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
-    deployer: Deployer, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
-    tensorrt = pytest.importorskip("tensorrt", reason="no package tensorrt here")
-    if flags == ("--trt-fp16",) and not hasattr(tensorrt.BuilderFlag, "FP16"):
-        pytest.skip(f"TensorRT {tensorrt.__version__} has no --trt-fp16")
-    done = deployer("--trt", "--capture-cuda-graph", "0", *flags)
-    assert done.exit_code == 0, done.output
-    capability = ".".join(map(str, torch.cuda.get_device_capability()))
-    file = f"model_{capability}.plan"
-    assert (tmp_path / "models" / "model" / "1" / file).is_file()
-    config = read_config(tmp_path / "models" / "model")
-    assert dict(config.cc_model_filenames) == {capability: file}
-    assert not config.optimization.cuda.graphs
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "give one of --ts-script, --ts-trace, --onnx, --trt: 0 are given"),
-        (("--onnx", "--trt"), "2 are given"),
-        (("--trt", "--triton-no-cuda"), "an engine runs on a GPU alone"),
+        ((), "give one of --ts-script, --ts-trace, --onnx: 0 are given"),
+        (("--onnx", "--ts-trace"), "2 are given"),
+        (("--trt", "--max_workspace_size=2147483648"), "export --onnx, and build the engine with"),
         (
             ("--onnx", "--triton-max-batch-size", 0, "--triton-dyn-batching-delay", 2),
             "delay needs a --triton-max-batch-size of at least 1",
@@ -170,6 +128,11 @@ def test_contradictory_flags_are_refused(
     assert done.exit_code == 2
     assert says in done.output
     assert not (tmp_path / "models").exists()
+
+
+def of_checkpoint(config: str, checkpoint: Path) -> torch.nn.Module:
+    system = PictureClassifier("m", "", "", "m", tuple(map(str, range(1000))), checkpoint)
+    return TorchvisionNetwork(system, config)(checkpoint)[0]
 
 
 def wrapped(path: Path) -> None:
@@ -193,27 +156,31 @@ def test_checkpoints_of_every_kind_are_the_network(
     tmp_path: Path, name: str, save: Callable[[Path], None]
 ) -> None:
     save(tmp_path / name)
-    network = networks.network_of(NORMED, tmp_path / name, seed=2).module
+    network = of_checkpoint(NORMED, tmp_path / name)
     for key, tensor in weights().items():
         assert torch.equal(network.state_dict()[key], tensor)
 
 
-@pytest.mark.slow
-def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
+def test_nvidia_s_two_layouts_are_read() -> None:
     """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
-    config, theirs = "se-resnext101-32x4d", tmp_path / "nvidia.safetensors"
-    right = networks.build(config, 1000, seed=1).module.state_dict()
-    later = {re.sub(r"^layer(\d)", lambda stage: f"layers.{int(stage[1]) - 1}", name): name for name in right}
-    linear = {name: right[name][:, :, 0, 0] for name in right if re.search("squeeze.*weight", name)}
-    for layout in ({name: right[old] for name, old in later.items()}, right | linear):
-        save_file({name: tensor.contiguous() for name, tensor in layout.items()}, theirs)
-        network = networks.network_of(config, theirs, seed=2).module
-        for name, tensor in network.state_dict().items():
-            assert torch.equal(tensor, right[name]), name
+    config = "se-resnext101-32x4d"
+    with torch.device("meta"):
+        network = build(config, 1000)
+    right = network.state_dict()
+    theirs = {
+        name.replace(".bn3.0.", ".bn3.").replace(".bn3.1.", ".squeeze."): tensor
+        for name, tensor in right.items()
+        if not name.endswith("num_batches_tracked")
+    }
+    later = {re.sub(r"^layer(\d)", lambda n: f"layers.{int(n[1]) - 1}", k): v for k, v in theirs.items()}
+    linear = {k: v[:, :, 0, 0] if re.search(r"\.squeeze\..*weight", k) else v for k, v in theirs.items()}
+    for layout in (later, linear):
+        tensors = fitted(layout, network, config)
+        assert {k: v.shape for k, v in tensors.items()} == {k: v.shape for k, v in right.items()}
 
 
-def test_the_number_of_classes_is_read_from_the_checkpoint(deployer: Deployer, tmp_path: Path) -> None:
-    save_file(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.safetensors")
+def test_a_checkpoint_with_labels_has_their_names_in_the_config(deployer: Deployer, tmp_path: Path) -> None:
+    save_file(build(SMALL, 5).state_dict(), tmp_path / "five.safetensors")
     network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.safetensors")
     done = deployer("--onnx", "--labels", "a,b,c,d,e", network=network)
     assert done.exit_code == 0, done.output
@@ -244,7 +211,7 @@ class Code:
         ("bad.pth", lambda path: torch.save({"state_dict": Code()}, path), "holds more than tensors"),
         (
             "bad.safetensors",
-            lambda path: save_file(networks.build(SMALL, 1000, 0).module.state_dict(), path),
+            lambda path: save_file(build(SMALL, 1000).state_dict(), path),
             r"of another network, .*: \d+ of its tensors differ, such as no conv1.0.weight and no conv1.",
         ),
         (
@@ -309,8 +276,8 @@ def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
     assert "holds a model that the deployer did not make" in foreign.output
 
 
-def test_unknown_networks_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(GourmetError, match="use resnet50, resnext101-32x4d, se-resnext101-32x4d"):
-        networks.build("resnet", 10, 0)
+def test_unknown_networks_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(GourmetError, match="resnet50, resnext101-32x4d, se-resnext101-32x4d"):
+        build("resnet", 10)
     with pytest.raises(GourmetError, match=r"needs the package timm|timm has no network 'resnet'"):
-        networks.build("timm:resnet", 10, 0)
+        build("timm:resnet", 10)

@@ -23,7 +23,7 @@ class _WithDashes(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if flag := next((word for word in args if word.partition("=")[0] in _OF_TENSORRT), ""):
             raise UsageError(
-                f"{flag} is TensorRT's, which is not built here: export with --onnx, and build the engine with "
+                f"{flag} is TensorRT's, which is not built here: export --onnx, and build the engine with "
                 "NVIDIA's trtexec in Triton's container (docs/models.md)"
             )
         return super().parse_args(ctx, [word for word in args if word != "--"])

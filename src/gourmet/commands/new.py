@@ -127,17 +127,19 @@ class _Made:
         """Write the system's folder; if the block fails, remove it and the models that the block deployed."""
         folder, paths = folders()[1] / self.name, [self.models / model for model in models]
         part = folder.with_name(f".{folder.name}.part")  # a name that no system has
-        with alone_in(self.models), contextlib.ExitStack() as undo:
-            for path in (*paths, *(repository.DEFAULT / model for model in models)):
-                if path.exists():  # Triton accepts each name once in all of its repositories
-                    raise UsageError(f"{path} is there already: choose another name than {self.name!r}")
-            undo.callback(shutil.rmtree, part, ignore_errors=True)
+        with contextlib.ExitStack() as during:
+            during.callback(shutil.rmtree, part, ignore_errors=True)
             try:
                 part.mkdir(parents=True, exist_ok=True)
             except OSError as exc:
                 raise UsageError(
                     f"{part.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
                 ) from exc
+            during.enter_context(alone_in(self.models))
+            for path in (*paths, *(repository.DEFAULT / model for model in models)):
+                if path.exists():  # Triton accepts each name once in all of its repositories
+                    raise UsageError(f"{path} is there already: choose another name than {self.name!r}")
+            undo = during.enter_context(contextlib.ExitStack())
             for file, content in files.items():
                 (part / file).write_bytes(content if isinstance(content, bytes) else content.encode())
             described.write(part, about, provenance)
