@@ -1,4 +1,4 @@
-"""The commands with NVIDIA's flags in docs/models.md, run as they stand, and what a running Triton answers."""
+"""The commands with NVIDIA's flags in docs/models.md, run as they stand beside a running Triton."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -64,20 +63,3 @@ def test_a_repository_that_cannot_be_written_is_an_error_with_its_name(tmp_path:
         changing(tmp_path / "file" / "models", pytest.fail),
     ):
         pass
-
-
-@pytest.mark.slow
-def test_two_deployers_at_once_leave_a_whole_version_each(tmp_path: Path) -> None:
-    """It was one model without a version, and two errors."""
-    network = ["--batch_size", "2", "--config", "torchvision:squeezenet1_1"]
-    both = []
-    for number in (1, 2):
-        version = ["--triton-model-version", str(number), "--save-dir", str(tmp_path / "models")]
-        command = [str(GOURMET), "deployer", "--ts-trace", *version, *network]
-        both.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-    lines = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], lines
-    model = tmp_path / "models" / "model"
-    assert sorted(path.name for path in model.iterdir()) == ["1", "2", "config.pbtxt"]
-    for each in ("1", "2"):
-        assert json.loads((model / each / "manifest.json").read_text())["file"] == "model.pt"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from support.stopping import everything
 from torch import nn
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import rollback, staged
+from gourmet.deploying.deploy import deploy, rollback, staged
+from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
+from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
@@ -65,21 +68,24 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     assert versions(models / "others") == (1,)
 
 
-@pytest.mark.slow
-def test_a_rollback_removes_everything_that_a_version_brought(gourmet: Gourmet, tmp_path: Path) -> None:
+def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) -> None:
     """A model in half precision over one in single precision, with other labels."""
-    models = tmp_path / "models"
-    command = ["deployer", "--ts-trace", "--save-dir", models, "--config", "torchvision:squeezenet1_1"]
-    command += ["--batch_size", "2", "--labels"]
     results = []
-    for more in (["a,b"], ["c,d", "--fp16", "--triton-model-version", "2"]):
-        done = gourmet(*command, *more)
-        assert done.exit_code == 0, done.output
-        results.append(everything(models))
-    assert b"TYPE_FP16" in (results[1]["model/config.pbtxt"] or b"")
-    done = gourmet("rollback", "model", "--to", models)
-    assert done.exit_code == 0, done.output
-    assert everything(models) == results[0]
+    for kind, labels in (("FP32", "ab"), ("FP16", "cd")):
+        tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], has_labels=True))
+        config = model_config("m", "pytorch", 8, *tensors, instances=1, parameters={})
+        build = partial(_written, kind)
+        target = Target("m", "model.pt", build, lambda _: [], config, labels, replaces=True)
+        deploy(Deployment({"pt": target}), "pt", tmp_path)
+        results.append(everything(tmp_path))
+    assert b"TYPE_FP16" in (results[1]["m/config.pbtxt"] or b"")
+    rollback([tmp_path / "m"])
+    assert everything(tmp_path) == results[0]
+
+
+def _written(text: str, path: Path) -> dict[str, Any]:
+    path.write_text(text)
+    return {}
 
 
 @pytest.fixture
