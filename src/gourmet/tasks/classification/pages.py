@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from gourmet.pictures.classifier import softmax
 from gourmet.reports import machine
@@ -140,10 +140,17 @@ def _recall(measured: Accuracy) -> Drawing:
     """Draw the recall of each class as a bar from 0 to 1."""
     shown = []
     for row in measured.classes:
-        right = binomtest(round(row.recall * row.photos), row.photos)
-        low, high = right.proportion_ci(method="wilson")
+        low, high = _wilson(row.recall, row.photos)
         shown.append(Bar(row.label, row.recall, low, high, says=f"{row.recall:.3f}"))
     return bars(shown, "recall by class", "recall", end=1.0)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share."""
+    z = NormalDist().inv_cdf(0.975)
+    middle = share + z * z / (2 * count)
+    width = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return (middle - width) / (1 + z * z / count), (middle + width) / (1 + z * z / count)
 
 
 def _latencies(report: PictureReport) -> Drawing:
