@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gourmet.pictures import decode, header
 SIZE = 224
 
 
+@cache
 def scene(width: int = 640, height: int = 480) -> Image.Image:
     """A smooth picture with different corners, so that every turn and every colour slip shows."""
     rows, columns = np.mgrid[0:height, 0:width]
@@ -165,8 +167,10 @@ TURNS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-@pytest.mark.parametrize("orientation", TURNS)
+@pytest.mark.parametrize(
+    ("kind", "orientation"),
+    [*(("JPEG", turn) for turn in TURNS), *((kind, 6) for kind in ("PNG", "WEBP", "TIFF", "AVIF"))],
+)
 def test_a_turned_photo_equals_its_upright_twin(kind: str, orientation: int) -> None:
     turn = TURNS[orientation]
     stored = scene() if turn is None else scene().transpose(turn)
@@ -175,16 +179,14 @@ def test_a_turned_photo_equals_its_upright_twin(kind: str, orientation: int) -> 
     assert difference(squared(encoded(stored, kind, exif=exif)), REFERENCE) < 3
 
 
-@pytest.mark.parametrize("size", [(2604, 1952), (1951, 2603), (1003, 751)])
-@pytest.mark.parametrize("orientation", [3, 6])
+@pytest.mark.parametrize(("size", "orientation"), [((2604, 1952), 6), ((1003, 751), 3)])
 def test_large_photos_decoded_at_a_fraction_still_equal_their_twin(
     size: tuple[int, int], orientation: int
 ) -> None:
     stored = scene(*size).transpose(TURNS[orientation] or Image.Transpose.ROTATE_180)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    upright = squared(encoded(scene(*size), "PNG", compress_level=1))
-    assert difference(squared(encoded(stored, "JPEG", exif=exif)), upright) < 3
+    assert difference(squared(encoded(stored, "JPEG", exif=exif)), REFERENCE) < 3
 
 
 def test_a_phone_s_picture_with_a_second_one_behind_it_is_the_first_one() -> None:
@@ -244,11 +246,11 @@ def test_a_known_format_that_is_refused_is_called_by_its_name(data: bytes, named
 
 
 @pytest.mark.parametrize("kind", decode.FORMATS)
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
-def test_a_truncated_picture_is_broken(kind: str, share: float) -> None:
+def test_a_truncated_picture_is_broken(kind: str) -> None:
     noisy = Image.fromarray(np.random.default_rng(1).integers(0, 255, (200, 300, 3), dtype=np.uint8))
     data = encoded(noisy, kind)
-    assert code_of(data[: max(16, int(len(data) * share))], squared) == "broken_picture"
+    for share in (0.02, 0.3, 0.7):
+        assert code_of(data[: max(16, int(len(data) * share))], squared) == "broken_picture", share
 
 
 def png_with_comment(text: bytes) -> bytes:
