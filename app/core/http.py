@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
@@ -223,13 +223,18 @@ class FlaskApp(Flask):
         return super().wsgi_app(environ, start)
 
 
-def init_app(app: Flask, _: Settings) -> None:
-    static = Path(str(app.static_folder))
-    hashes = {
+@cache
+def _hashes(static: Path) -> dict[str, str]:
+    """Return the hash of each static file, by its name."""
+    return {
         file.relative_to(static).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         for file in static.rglob("*")
         if file.is_file()
     }
+
+
+def init_app(app: Flask, _: Settings) -> None:
+    hashes = _hashes(Path(str(app.static_folder)))
 
     @app.url_defaults
     def add_hash(endpoint: str, values: dict[str, Any]) -> None:

@@ -8,12 +8,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from flask import Flask
+from jinja2 import FileSystemBytecodeCache
 
 import gourmet.systems
 from gourmet.doctor.findings import Examined
 from gourmet.repository import DEFAULT
 from gourmet.serving.preflight import free_ports
 from gourmet.systems import registry
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _templates(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compile the app's templates once, although nearly each test of the app makes an app of its own."""
+    cached = FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
+    Flask.jinja_options = {"bytecode_cache": cached}
 
 
 @pytest.fixture
