@@ -9,8 +9,8 @@ from typing import Any
 
 from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
-from gourmet.systems.translator.network import Checkpoint
 from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
+from gourmet.tasks.generation.checkpoints import Checkpoint
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]

@@ -17,8 +17,8 @@ from gourmet.systems.translator.client_loop import PLACES
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import translate
-from gourmet.systems.translator.network import Checkpoint
 from gourmet.systems.translator.texts import split
+from gourmet.tasks.generation.checkpoints import Checkpoint
 
 # Of a window's figures: the share of sentences to which the arm says what the network says.
 AGREES: Final = "agrees"

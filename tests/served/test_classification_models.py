@@ -1,25 +1,53 @@
-"""Every served classifier of pictures, of whichever system: a new one is in these tests by itself."""
+"""Every served classifier of pictures, on a real Triton: a new model is in these tests by itself.
+
+What follows them is the contract of single models, as their first clients ask them.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import math
 import re
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import onnxruntime as ort
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from PIL import Image
+from support import drawn_digits
+from support.eventually import eventually
 from support.triton import RunningTriton
+from tritonclient.utils import InferenceServerException
 
+from app.asking import AppTriton
+from app.core.errors import ServingError, TritonBusy, TritonTooSlow
+from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable
+from gourmet.client.model_config import as_json
+from gourmet.client.triton import Answer
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
+from gourmet.repository.config_change import Change, changed
+from gourmet.runtime.instances import parameter
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.systems import registry
+from gourmet.systems.digits.contract import SYSTEM as DIGITS
+from gourmet.systems.food11.contract import SYSTEM as FOOD
 
-SYSTEMS = {name: each for name, each in registry.load_all().items() if isinstance(each, PictureClassifier)}
+SYSTEMS = {
+    name: system for name, system in registry.load_all().items() if isinstance(system, PictureClassifier)
+}
 MODELS = {
     name: system
     for name in model_names(DEFAULT)
@@ -61,7 +89,8 @@ def served(request: pytest.FixtureRequest, triton: RunningTriton) -> Iterator[Se
         yield Served(client, info, SYSTEMS[MODELS[request.param]])
 
 
-def test_rows_get_their_own_answers_however_they_are_cut_and_merged(served: Served) -> None:
+def test_rows_get_their_own_answers_and_a_broken_picture_fails_its_own_request(served: Served) -> None:
+    """However rows are cut into requests, and requests merged into batches."""
     pictures = list(served.system.examples(24, 5))
     rows, model = served.encoded(pictures), served.info.name
     alone = np.concatenate(
@@ -70,16 +99,30 @@ def test_rows_get_their_own_answers_however_they_are_cut_and_merged(served: Serv
     assert np.abs(alone[:, None] - alone[None]).max(axis=2).max() > 0.01, "too much alike to tell a mix-up"
     random, max_batch = np.random.default_rng(4), served.info.max_batch_size or 1
     cuts = [random.integers(0, len(rows), random.integers(1, min(8, max_batch) + 1)) for _ in range(30)]
-    waiting = [served.client.async_infer(model, served.tensor(rows[chosen])) for chosen in cuts]
-    for chosen, request in zip(cuts, waiting, strict=True):
-        np.testing.assert_allclose(served.probabilities(request.get_result()), alone[chosen], atol=2e-3)
+    waiting, broken = [], []
+    for number, chosen in enumerate(cuts):
+        sent = rows[chosen]
+        if sent.dtype == np.object_ and number % 4 == 0:
+            sent = np.concatenate(
+                [sent, np.array([b"no picture"] * sent[:1].size, np.object_).reshape(sent[:1].shape)]
+            )
+            broken.append(number)
+        waiting.append(served.client.async_infer(model, served.tensor(sent)))
+    for number, (chosen, request) in enumerate(zip(cuts, waiting, strict=True)):
+        if number in broken:
+            why = rf"row {len(chosen)} of {len(chosen) + 1}: .*\[not_a_picture\]"
+            with pytest.raises(InferenceServerException, match=why) as refused:
+                request.get_result()
+            assert refused.value.status() == "400"
+        else:
+            np.testing.assert_allclose(served.probabilities(request.get_result()), alone[chosen], atol=2e-3)
 
 
 def test_more_rows_than_the_largest_batch_and_another_shape_are_refused_with_a_reason(served: Served) -> None:
     row = served.encoded([served.system.sample()])
     many = np.concatenate([row] * ((served.info.max_batch_size or 1) + 1))
     for wrong in (many, np.stack([row, row], axis=-1)):
-        with pytest.raises(triton_http.InferenceServerException, match=r"(?i)shape|batch-size must be <="):
+        with pytest.raises(InferenceServerException, match=r"(?i)shape|batch-size must be <="):
             served.client.infer(served.info.name, served.tensor(wrong))
 
 
@@ -95,7 +138,7 @@ def test_triton_s_classification_extension_names_the_label(served: Served) -> No
     assert answer.ravel()[0].decode().split(":")[1:] == [str(best), served.system.labels[best]]
 
 
-@pytest.mark.parametrize("name", [each for each in MODELS if each != WHOLE_SHAPES])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != WHOLE_SHAPES])
 def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -> None:
     config = read_config(DEFAULT / name)
     if config.backend != "onnxruntime":
@@ -124,3 +167,179 @@ def test_all_models_of_a_system_agree_on_the_sample(triton: RunningTriton, syste
 def test_a_missing_model_is_named(triton: RunningTriton) -> None:
     with pytest.raises(ModelUnavailable, match="'no_soup' is not ready"):
         ask_sample(triton.http_url, "food11", "no_soup")
+
+
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
+def test_requests_of_clients_that_left_are_not_computed(triton: RunningTriton, model: str) -> None:
+    """Over gRPC: over HTTP, Triton notices it with the answer."""
+    clients = 48
+    with connect(triton.http_url) as ours:
+        info = ours.describe(model)
+        rows = np.repeat(FOOD.encode(FOOD.sample(), info.inputs[0].datatype), 16, axis=0)
+        before = ours.total(model)
+    tensor = triton_grpc.InferInput(info.inputs[0].name, list(rows.shape), info.inputs[0].datatype)
+    tensor.set_data_from_numpy(rows)
+    with triton_grpc.InferenceServerClient(triton.grpc_url) as client, ThreadPoolExecutor(clients) as pool:
+
+        def leave(_: int) -> None:
+            with suppress(InferenceServerException):
+                client.infer(model, [tensor], client_timeout=0.1)
+
+        list(pool.map(leave, range(clients)))
+    for _ in range(2):  # it waits behind what is left, in either instance
+        ask_sample(triton.http_url, "food11", model)
+    with connect(triton.http_url) as ours:
+        assert ours.total(model).since(before).rows < 16 * clients / 2
+
+
+# food_classifier, as its first clients ask it
+
+
+def test_a_rest_request_with_base64_text_is_answered_with_label_and_probabilities(
+    triton: RunningTriton,
+) -> None:
+    pictures = [base64.b64encode(picture).decode() for picture in FOOD.examples(16, 7, (120, 90))]
+    body = {"inputs": [{"name": "INPUT_IMAGE", "shape": [16, 1], "datatype": "BYTES", "data": pictures}]}
+    request = urllib.request.Request(
+        f"http://{triton.http_url}/v2/models/food_classifier/infer",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        outputs = {output["name"]: output["data"] for output in json.load(answer)["outputs"]}
+    probabilities = np.reshape(outputs["PROBABILITIES"], (16, 11))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(outputs["PROBABILITY"], probabilities.max(axis=1))
+    assert outputs["FOOD_LABEL"] == [FOOD.labels[best] for best in probabilities.argmax(axis=1)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "apart"),
+    [
+        pytest.param("torch", "fp32", 1e-5, marks=pytest.mark.slow),
+        ("onnxruntime", "int8", 1e-6),
+    ],
+)
+def test_every_engine_agrees_with_the_file_of_its_precision(
+    triton: RunningTriton, engine: str, precision: str, apart: float
+) -> None:
+    shipped = as_json(read_config(DEFAULT / "food_classifier"))
+    file = "model.onnx" if precision == "fp32" else "model_int8.onnx"
+    session = ort.InferenceSession(DEFAULT / "food_classifier" / "1" / file)
+    (image_input,), (output,) = session.get_inputs(), session.get_outputs()
+    pictures = FOOD.examples(16, 7, (120, 90))
+    pixels = np.stack([FOOD.pixels(picture) for picture in pictures])
+    rows = session.run(
+        None, {image_input.name: FOOD.tensor(pixels, "FP32" if precision == "fp32" else "UINT8")}
+    )
+    expected, food = FOOD.answers({output.name: rows[0]}, float(parameter(shipped, "temperature")))
+    tensor = triton_http.InferInput("INPUT_IMAGE", [16, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array(pictures, np.object_).reshape(-1, 1))
+    with triton_http.InferenceServerClient(triton.http_url, network_timeout=120) as client:
+        try:
+            config = changed(shipped, Change(instances=1, engine=engine, precision=precision))
+            client.load_model("food_classifier", config=json.dumps(config))
+            answer = client.infer("food_classifier", [tensor])
+            config["parameters"]["cpu_engine"]["string_value"] = "tensorrt"
+            with pytest.raises(InferenceServerException, match="must be one of onnxruntime, torch"):
+                client.load_model("food_classifier", config=json.dumps(config))
+        finally:
+            client.load_model("food_classifier", config=json.dumps(shipped))
+    np.testing.assert_allclose(answer.as_numpy("PROBABILITIES"), expected, atol=apart)
+    np.testing.assert_allclose(answer.as_numpy("FOOD")[:, 0], food, atol=apart)
+
+
+# The digits' models
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("model", ["digits", WHOLE_SHAPES])
+@pytest.mark.parametrize(("ink", "paper"), [(255, 0), (0, 255)], ids=["white on black", "black on white"])
+def test_drawn_digits_are_recognised(triton: RunningTriton, model: str, ink: int, paper: int) -> None:
+    with connect(triton.http_url) as ours:
+        info = ours.describe(model)
+        for digit in range(10):
+            rows = {info.inputs[0].name: DIGITS.encode(drawn_digits.png(digit, ink=ink, paper=paper), "FP32")}
+            assert DIGITS.probabilities(ours.infer(model, rows).outputs, info).argmax() == digit
+
+
+@pytest.mark.parametrize("digit", [0, 8])
+def test_a_digit_is_read_in_the_input_format_of_the_first_client(triton: RunningTriton, digit: int) -> None:
+    # It sends the grey values of a picture of 28 × 28, from 0 to 255, as they are.
+    with Image.open(io.BytesIO(drawn_digits.png(digit, size=28))) as picture:
+        values = np.asarray(picture, np.float32).reshape(1, 1, 28, 28)
+    with connect(triton.http_url) as ours:
+        answer = ours.infer(WHOLE_SHAPES, {"input.1": values}).outputs["26"]
+    assert answer.shape == (1, 10)
+    assert answer.argmax() == digit
+
+
+# The queue in front of a model
+
+WAITING: Final = 3
+MODEL: Final = """
+import pathlib
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        folder = pathlib.Path(__file__).parent
+        (folder / "begun").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        rows = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", values)]) for values in rows]
+"""
+
+
+@pytest.fixture
+def waits(lab_triton: RunningTriton) -> Iterator[Path]:
+    """A model that waits for the file "go" in this folder, with the queue policy of translator_bls."""
+    policy = read_config(DEFAULT / "translator_bls").dynamic_batching.default_queue_policy
+    policy.max_queue_size = WAITING
+    folder = lab_triton.repository / "waits" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(MODEL)
+    (folder.parent / "config.pbtxt").write_text(
+        'backend: "python" max_batch_size: 1 instance_group [ { kind: KIND_CPU } ]\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n"
+    )
+    with triton_http.InferenceServerClient(lab_triton.http_url) as client:
+        client.load_model("waits")
+        yield folder
+        (folder / "go").touch()
+        client.unload_model("waits")
+
+
+def test_requests_beyond_the_queue_are_refused_and_expired_ones_are_not_computed(
+    waits: Path, lab_triton: RunningTriton
+) -> None:
+    def ask(seconds: float) -> Answer | ServingError:
+        try:
+            return AppTriton(lab_triton.http_url).infer(
+                "waits", {"x": np.zeros((1, 1), np.float32)}, Deadline(seconds)
+            )
+        except ServingError as error:
+            return error
+
+    def pending() -> int:
+        with urllib.request.urlopen(lab_triton.options.metrics_url, timeout=60) as reply:
+            text = reply.read().decode()
+        values = re.findall(r'^nv_inference_pending_request_count{model="waits",[^}]*} (\d+)', text, re.M)
+        return sum(map(int, values))
+
+    with connect(lab_triton.http_url) as ours, ThreadPoolExecutor(1 + WAITING) as clients:
+        before = ours.total("waits")
+        at_work: Any = clients.submit(ask, 60)
+        eventually((waits / "begun").exists)
+        waiting = [clients.submit(ask, seconds) for seconds in (60, 2, 60)]
+        eventually(lambda: pending() == WAITING)
+        assert isinstance(ask(60), TritonBusy)
+        assert isinstance(waiting[1].result(), TritonTooSlow)
+        (waits / "go").touch()
+        answers = [request.result() for request in (at_work, waiting[0], waiting[2])]
+        assert all(isinstance(answer, Answer) for answer in answers)
+        assert ours.counted("waits", before, lambda counted: counted.rows >= 3).rows == 3

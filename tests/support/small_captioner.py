@@ -15,8 +15,9 @@ from torch import nn
 
 from gourmet.runtime.decoding import package
 from gourmet.systems.captioner.export import decoder_graph, vision_graph
-from gourmet.systems.captioner.network import GRID_VISION, CaptionerCheckpoint, CaptionNetwork, load
+from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
+from gourmet.tasks.generation.checkpoints import Checkpoint
 from gourmet.tasks.generation.int8 import rounded
 from gourmet.training.files import save_tensors
 
@@ -64,7 +65,7 @@ def config(kind: str, words: int) -> dict[str, Any]:
     return {"model_type": "blip", "text_config": text, "vision_config": vision}
 
 
-def checkpoint(folder: Path, kind: str = "blip") -> CaptionerCheckpoint:
+def checkpoint(folder: Path, kind: str = "blip") -> Checkpoint:
     """Written to `folder` as a run or a public checkpoint is, and opened."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = learn(_TEXTS, min_count=1)
@@ -79,7 +80,7 @@ def checkpoint(folder: Path, kind: str = "blip") -> CaptionerCheckpoint:
     return load(folder / "model.safetensors")
 
 
-def files(opened: CaptionerCheckpoint) -> dict[str, bytes]:
+def files(opened: Checkpoint) -> dict[str, bytes]:
     network = opened.network
     graphs = {"vision.onnx": vision_graph(network), "decoder.onnx": decoder_graph(network)}
     return opened.files | {name: graph.file() for name, graph in graphs.items()}

@@ -24,7 +24,7 @@ from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
-from gourmet.systems.translator.network import find, load
+from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import NEVER
@@ -50,7 +50,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def opened(folder: Path, export: Any = EXPORT) -> Deployment:
-    deployment: Deployment = export.open(find(str(folder)), None, lambda share, words="": None)
+    deployment: Deployment = export.open(MARIAN.find(str(folder)), None, lambda share, words="": None)
     return deployment
 
 
@@ -80,14 +80,14 @@ def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, 
     ]
     lines = [f"{split}\tm\t{meaning}\t{text}" for split in ("dev", "test") for text, meaning in pairs]
     data.write_text("\n".join(lines))
-    result = EXPORT.open(find(str(checkpoint)), data, lambda share, words="": None)
+    result = EXPORT.open(MARIAN.find(str(checkpoint)), data, lambda share, words="": None)
     assert result.calibration == {THRESHOLD_PARAMETER: NEVER}
     assert result.facts["certainty"]["parts"].keys() == {"validation", "test"}
     assert result.facts["certainty"]["parts"]["test"]["sure"] == 0.0
 
 
 def test_an_older_checkpoint_keeps_its_stored_positions(checkpoint: Path) -> None:
-    own = load(find(str(checkpoint))).network.state_dict()
+    own = load(MARIAN.find(str(checkpoint))).network.state_dict()
     positions = {name: weights + 1.0 for name, weights in own.items() if "embed_positions" in name}
     file = checkpoint / "model.safetensors"
     save_file(load_file(file) | positions, file)
@@ -189,7 +189,7 @@ def graph(file: bytes) -> Any:
 def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
     """Constants apart, of which equal ones are one."""
     folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")
-    target = EXPORT.open(find(str(folder)), None, lambda share, words="": None).targets["python"]
+    target = EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"]
     target.build(tmp_path / "model.zip")
     shipped = package.read(DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE)
     made = package.read(tmp_path / "model.zip")
@@ -216,9 +216,9 @@ def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(
         "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
         "dtype": "float16",
     }
-    plain: Any = load(find(str(saved_translator(tmp_path / "plain")))).network
+    plain: Any = load(MARIAN.find(str(saved_translator(tmp_path / "plain")))).network
     changed(theirs := saved_translator(tmp_path / "theirs"), **others)
-    network: Any = load(find(str(theirs))).network
+    network: Any = load(MARIAN.find(str(theirs))).network
     assert network.config._attn_implementation == "eager"
     assert network.config.to_dict() == plain.config.to_dict()
     assert all(map(torch.equal, network.parameters(), plain.parameters()))
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_the_reason(tmp_path: Pat
         folder = saved_translator(tmp_path / name)
         changed(folder, **config)
         with pytest.raises(GourmetError) as error:
-            load(find(str(folder)))
+            load(MARIAN.find(str(folder)))
         return str(error.value)
 
     assert "activation_function 'snake', which must be one of relu" in refused(
@@ -238,5 +238,5 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_the_reason(tmp_path: Pat
     assert "max_position_embeddings 64, and answers" in refused("b", max_position_embeddings=64)
     folder = saved_translator(tmp_path / "c")
     (folder / "target.spm").unlink()
-    with pytest.raises(GourmetError, match=r"lacks target\.spm: the vocabulary"):
-        load(find(str(folder)))
+    with pytest.raises(GourmetError, match=r"lacks target\.spm, which belong beside model"):
+        load(MARIAN.find(str(folder)))

@@ -26,7 +26,6 @@ from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining
 from gourmet.tasks.system_parts import BadData, EmptyPart
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.loop import BEST, fit
-from gourmet.training.task import Phase
 
 pytestmark = pytest.mark.unit
 
@@ -105,25 +104,6 @@ def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.slow
-def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
-    data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
-) -> None:
-    steps, task = iter(range(4)), task_of(training, data)
-    loss = task.loss
-
-    def until_it_is_enough(examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        next(steps)
-        return loss(examples, phase, generator)
-
-    task.loss = until_it_is_enough  # type: ignore[method-assign]
-    with contextlib.suppress(StopIteration):
-        fitted(task, training, tmp_path, checkpoint_every_s=0)
-    fitted(task_of(training, data), training, tmp_path, resume=True)
-    whole, resumed = (load_tensors(folder / "last.safetensors")[0] for folder in (run, tmp_path))
-    assert all(torch.equal(whole[name], tensor) for name, tensor in resumed.items())
-
-
-@pytest.mark.slow
 def test_reward_training_starts_from_the_earlier_weights(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:
@@ -134,21 +114,6 @@ def test_reward_training_starts_from_the_earlier_weights(
     log = fitted(task, rewarded, tmp_path)
     assert all(np.isfinite(epoch["loss"]) for epoch in log)
     assert not torch.equal(before, task.network.state_dict()["vision_model.project.weight"])
-
-
-@pytest.mark.slow
-def test_a_student_learns_the_token_probabilities_of_its_teacher(
-    data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
-) -> None:
-    student = replace(training, config=replace(training.config, teacher=str(run / BEST), feed_forward=16))
-    task = task_of(student, data)
-    assert task.teacher
-    assert sum(parameter.numel() for parameter in task.network.parameters()) < sum(
-        parameter.numel() for parameter in task.teacher.parameters()
-    )
-    log = fitted(task, student, tmp_path)
-    assert log[-1]["loss"] < log[0]["loss"]
-    assert load_tensors(tmp_path / BEST)[1]["taught"]
 
 
 @contextlib.contextmanager

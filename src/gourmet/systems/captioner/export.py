@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,13 +34,12 @@ from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
 from gourmet.systems.captioner.network import (
+    BLIP,
     GRID,
     MEAN,
     STD,
-    CaptionerCheckpoint,
     CaptionNetwork,
     GridVision,
-    find,
     load,
 )
 from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, CaptionerNetwork
@@ -48,7 +47,7 @@ from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file, static_int8
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation.comparison import HeldOut
-from gourmet.tasks.generation.export import TrainedGenerator
+from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.generation.learning import until
 from gourmet.tasks.onnx_metadata import with_metadata
@@ -184,7 +183,6 @@ def body(vision: GridVision, photos: npt.NDArray[np.uint8]) -> bytes:
 class TrainedCaptioner(TrainedGenerator):
     """A checkpoint, and photos for the comparison."""
 
-    checkpoint: CaptionerCheckpoint
     pictures: Sequence[Pixels]
     serving = SERVING
     architecture = "BLIP"
@@ -244,18 +242,12 @@ def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[l
 
 
 @dataclass(frozen=True)
-class CaptionerExport:
+class CaptionerExport(GenerationExport):
     """Fulfils `gourmet.deploying.target.Quantizing`."""
 
-    fp32: bool = False
+    architecture = BLIP
     # Graphs first: the package that is verified refers to them.
     formats: tuple[str, ...] = ("vision", "decoder", "python", "stream")
-
-    def in_fp32(self) -> CaptionerExport:
-        return replace(self, fp32=True)
-
-    def find(self, checkpoint: str) -> Path:
-        return find(checkpoint)
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         checkpoint = load(weights)

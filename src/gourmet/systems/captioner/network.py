@@ -9,7 +9,6 @@ block halves a picture, not the second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final, cast
@@ -19,11 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.reading import in_short, read_table
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
-from gourmet.tasks.generation import checkpoints
-from gourmet.tasks.generation.checkpoints import CONFIG, known_to
-from gourmet.training.files import load_tensors, put_tensors, torchvision
+from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint, known_to
+from gourmet.training.files import put_tensors, torchvision
 
 # What a config calls ResNet50, and BLIP's own encoder.
 GRID_VISION: Final = "resnet50_grid"
@@ -168,61 +165,41 @@ class CaptionNetwork(nn.Module):
         )
 
 
-@dataclass(frozen=True)
-class CaptionerCheckpoint:
-    """A network with its tokenizer, and the origin of both."""
-
-    network: CaptionNetwork
-    tokenizer: WordPieces
-    files: dict[str, bytes]  # vocabulary and settings, as a package has them
-    folder: Path
-    weights: Path
-    about: dict[str, Any]
+def _opened(
+    config: dict[str, Any], files: dict[str, bytes]
+) -> tuple[CaptionNetwork, WordPieces, dict[str, bytes]]:
+    network = CaptionNetwork(config)
+    files |= settings_of(network.side, network.places, network.start, network.end)
+    tokenizer = WordPieces(files)
+    network.never = sorted({*network.never, tokenizer.unknown})
+    return network, tokenizer, files
 
 
-def load(weights: Path) -> CaptionerCheckpoint:
+def _check(config: dict[str, Any], folder: Path) -> None:
+    vision = config.get("vision_config")
+    kind = str(vision.get("model_type", _BLIP_VISION)) if isinstance(vision, dict) else _BLIP_VISION
+    if kind not in (GRID_VISION, _BLIP_VISION):
+        raise GourmetError(
+            f"{folder} sees by {shorten(kind, 40)}: there are {_BLIP_VISION} and {GRID_VISION}"
+        )
+
+
+BLIP: Final = Architecture(
+    "blip",
+    "captioners of BLIP's architecture are served, such as Salesforce/blip-image-captioning-base",
+    (VOCABULARY,),
+    _opened,
+    _check,
+)
+
+
+def load(weights: Path) -> Checkpoint:
     """Load the weights of a run or public checkpoint, with the config.json and vocab.txt beside them."""
-    folder = weights.parent
-    check_architecture(folder)
-    if lacking := [name for name in (CONFIG, VOCABULARY) if not (folder / name).is_file()]:
-        raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
-    tensors, about = load_tensors(weights)
-    try:
-        network = CaptionNetwork(read_table(folder / CONFIG))
-        words = (folder / VOCABULARY).read_bytes()
-        files = {VOCABULARY: words, **settings_of(network.side, network.places, network.start, network.end)}
-        tokenizer = WordPieces(files)
-    except GourmetError:
-        raise
-    except Exception as exc:  # what transformers makes of what somebody wrote
-        raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
+    checkpoint, tensors = BLIP.open(weights)
     # Numbers in order, which transformers saved once and computes today.
     kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_PLACES)}
-    put_tensors(network, kept, weights)
-    network.never = sorted({*network.never, tokenizer.unknown})
-    return CaptionerCheckpoint(network.eval(), tokenizer, files, folder, weights, about)
-
-
-def check_architecture(folder: Path) -> None:
-    """Raise GourmetError if the config.json in `folder` describes a network that is not served here."""
-    try:
-        config = read_table(folder / CONFIG)
-    except (OSError, ValueError):
-        return  # which is said where it is read
-    kind = str(config.get("model_type", "blip"))
-    if kind != "blip":
-        raise GourmetError(
-            f"{folder} holds {shorten(kind, 40)}: only captioners of BLIP's architecture are served, such as "
-            "Salesforce/blip-image-captioning-base"
-        )
-    seen = config.get("vision_config")
-    by = str(seen.get("model_type", _BLIP_VISION)) if isinstance(seen, dict) else _BLIP_VISION
-    if by not in (GRID_VISION, _BLIP_VISION):
-        raise GourmetError(f"{folder} sees by {shorten(by, 40)}: there are {_BLIP_VISION} and {GRID_VISION}")
-
-
-def find(checkpoint: str) -> Path:
-    return checkpoints.find(checkpoint, check_architecture, (VOCABULARY,))
+    put_tensors(checkpoint.network, kept, weights)
+    return checkpoint
 
 
 def folded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

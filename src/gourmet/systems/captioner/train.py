@@ -24,7 +24,7 @@ from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
 from gourmet.systems.captioner.export import BODY, GRID_OUTPUT, body
-from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folded, load
+from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folded
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.int8 import rounded
@@ -43,7 +43,7 @@ _MEASURED_TOGETHER: Final = 50
 # Photos that a caption is not of, and is held against.
 _OTHERS: Final = 4
 # The paths of files are left out: they do not describe the network.
-_NOT_ABOUT: Final = ("vision", "seen", "teacher")
+_NOT_ABOUT: Final = ("vision", "seen")
 
 Seen = npt.NDArray[np.float16]
 
@@ -74,8 +74,6 @@ class CaptionerConfig:
     # What a caption would be worth for other photos counts so much against it: without, captions become
     # likelier that say little.
     apart: float = 0.0
-    # Weights of a run with the same words: half of what is learned is then how likely it finds each.
-    teacher: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,7 @@ class CaptionerTraining(GenerationTraining):
             BODY: graph,
         }
         shown, measured = ((part, seen(graph, data, part, folder, tick)) for part in (train, held))
-        teacher = load(Path(config.teacher)).network.to(device) if config.teacher else None
-        return CaptionerTask(config, network.to(device), files, shown, measured, teacher)
+        return CaptionerTask(config, network.to(device), files, shown, measured)
 
 
 def shape_of(config: CaptionerConfig, words: int, channels: int) -> dict[str, Any]:
@@ -184,9 +181,8 @@ class CaptionerTask:
         files: dict[str, bytes],
         train: tuple[Sequence[CaptionedPhoto], Seen],
         held: tuple[Sequence[CaptionedPhoto], Seen],
-        teacher: CaptionNetwork | None = None,
     ) -> None:
-        self.config, self.captioner, self.files, self.teacher = config, network, files, teacher
+        self.config, self.captioner, self.files = config, network, files
         self.network: nn.Module = network
         network.vision_model.freeze()
         settings = settings_of(network.side, network.places, network.start, network.end)
@@ -204,7 +200,6 @@ class CaptionerTask:
             "system": "captioner",
             "architecture": "BLIP's decoder over ResNet50",
             **kept,
-            **({"taught": True} if teacher else {}),
             "photos": len(self.photos),
         }
 
@@ -222,13 +217,8 @@ class CaptionerTask:
         if self.reward:
             return self._self_critical(shown, grid)
         captions = [self.captions[photo] for photo in shown]
-        scores, targets = self._scores(self.captioner, grid, captions)
-        loss = F.cross_entropy(scores, targets, label_smoothing=self.config.label_smoothing)
-        if not self.teacher:
-            return loss
-        with torch.no_grad():
-            taught = F.softmax(self._scores(self.teacher, grid, captions)[0], dim=-1)
-        return (loss + F.cross_entropy(scores, taught)) / 2
+        scores, targets = self._scores(grid, captions)
+        return F.cross_entropy(scores, targets, label_smoothing=self.config.label_smoothing)
 
     def _self_critical(self, shown: Sequence[int], grid: torch.Tensor) -> torch.Tensor:
         """A caption's reward is its CIDEr-D less that of the others drawn of its photo, on average."""
@@ -247,7 +237,7 @@ class CaptionerTask:
         ).view(-1, drawn)
         others = (rewards.sum(dim=1, keepdim=True) - rewards) / (drawn - 1)
         grouped = [captions[first : first + drawn] for first in range(0, len(captions), drawn)]
-        scores, targets = self._scores(self.captioner, grid, grouped)
+        scores, targets = self._scores(grid, grouped)
         lengths = torch.tensor([len(caption) + 1 for caption in captions])
         worth = (rewards - others).flatten().repeat_interleave(lengths)
         return (F.cross_entropy(scores, targets, reduction="none") * worth).mean()
@@ -265,7 +255,7 @@ class CaptionerTask:
         return torch.from_numpy(np.asarray(grid, np.float32)).to(device)
 
     def _scores(
-        self, network: CaptionNetwork, grid: torch.Tensor, captions: Sequence[Sequence[Sequence[int]]]
+        self, grid: torch.Tensor, captions: Sequence[Sequence[Sequence[int]]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits at every position of every caption, and the right words.
 
@@ -284,15 +274,15 @@ class CaptionerTask:
         hidden = (of[:, :, None] != of[:, None, :]) | (at[:, :, None] < at[:, None, :])
         mask = torch.zeros(hidden.shape, device=device).masked_fill(hidden, torch.finfo(torch.float32).min)
         with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):
-            states = network.text_decoder.bert(
+            states = self.captioner.text_decoder.bert(
                 input_ids=ids.clamp(min=0),
                 attention_mask=mask[:, None],
                 position_ids=at.clamp(min=0),
-                encoder_hidden_states=network.vision_model.states(grid),
+                encoder_hidden_states=self.captioner.vision_model.states(grid),
                 use_cache=False,
                 is_decoder=True,
             ).last_hidden_state
-            scores = network.text_decoder.cls(states[of >= 0])
+            scores = self.captioner.text_decoder.cls(states[of >= 0])
         return scores.float(), torch.tensor(right, device=device)
 
     def kept(self, network: nn.Module) -> nn.Module:

@@ -32,12 +32,12 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
-from gourmet.systems.translator.network import Checkpoint, find, load
+from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.comparison import HeldOut, chrf
-from gourmet.tasks.generation.export import TrainedGenerator
+from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.onnx_metadata import described
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
@@ -161,7 +161,6 @@ def whole(network: nn.Module) -> Graph:
 class TrainedTranslator(TrainedGenerator):
     """A checkpoint, held-out sentences, and its network's answers to them in 32 bits."""
 
-    checkpoint: Checkpoint
     system: Translator
     sources: Sequence[Sequence[int]]
     answers: Sequence[Sequence[int]]
@@ -196,10 +195,10 @@ class TrainedTranslator(TrainedGenerator):
 
 
 @dataclass(frozen=True)
-class TranslatorExport:
+class TranslatorExport(GenerationExport):
     """Fulfils `gourmet.deploying.target.Quantizing`."""
 
-    fp32: bool = False
+    architecture = MARIAN
     system: Translator = SYSTEM
     data: TextData = DATA
 
@@ -208,12 +207,6 @@ class TranslatorExport:
         """Return the names of the formats. Those other than the default are for study, of our model only."""
         others = ("encoder", "decoder", "bls", "whole") if self.system == SYSTEM else ()
         return ("python", "stream", *others)
-
-    def in_fp32(self) -> TranslatorExport:
-        return replace(self, fp32=True)
-
-    def find(self, checkpoint: str) -> Path:
-        return find(checkpoint)
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         checkpoint = load(weights)

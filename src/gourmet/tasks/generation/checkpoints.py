@@ -1,30 +1,94 @@
-"""Find published checkpoints, and read the used part of their config.json."""
+"""Find and open checkpoints of networks that generate text, published ones and those of our runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.reading import in_short, read_table
+from gourmet.training.files import Tensors, load_tensors
 from gourmet.training.loop import BEST, LAST
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
+# Names of other architectures, by the `model_type` of a config.json.
+_NAMES: Final = {
+    **{"bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"},
+    **{"t5": "T5", "mt5": "mT5", "umt5": "umT5"},
+}
 # Of configurations that do not list them, and read them all the same.
 _ALWAYS: Final = ("tie_word_embeddings", "decoder_start_token_id")
 
 
-def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -> Path:
-    """Find the weights of a checkpoint: a file, a folder, or a public name to download with `files`.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network with its tokenizer, and the origin of both."""
 
-    `check` raises GourmetError for a folder whose checkpoint is not of an architecture that is served.
-    """
+    network: Any
+    tokenizer: Any
+    files: dict[str, bytes]  # the tokenizer's, as a package has them
+    weights: Path
+    about: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.weights.parent
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How checkpoints of one architecture are found and opened."""
+
+    kind: str  # the `model_type` in a config.json
+    served: str  # what is served, in messages
+    files: Sequence[str]  # that belong beside the weights
+    # Build an untrained network and its tokenizer of a config.json and the `files`; return more `files` too.
+    build: Callable[[dict[str, Any], dict[str, bytes]], tuple[Any, Any, dict[str, bytes]]]
+    # Raise GourmetError for a config.json of a network that is not served.
+    check: Callable[[dict[str, Any], Path], None] = lambda config, folder: None
+
+    def find(self, checkpoint: str) -> Path:
+        return find(checkpoint, self)
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise GourmetError if the config.json in `folder` describes a network that is not served here."""
+        try:
+            config = read_table(folder / CONFIG)
+        except (OSError, ValueError):
+            return  # which is reported where it is opened
+        if (kind := str(config.get("model_type", self.kind))) != self.kind:
+            name = _NAMES.get(kind, shorten(kind, 40))
+            raise GourmetError(f"{folder} holds {name}: only {self.served}")
+        self.check(config, folder)
+
+    def open(self, weights: Path) -> tuple[Checkpoint, Tensors]:
+        """Open a checkpoint; return it with the tensors of its file, which are not in the network yet."""
+        folder = weights.parent
+        self.check_folder(folder)
+        if lacking := [name for name in (CONFIG, *self.files) if not (folder / name).is_file()]:
+            raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
+        try:
+            tensors, about = load_tensors(weights)
+            read = {name: (folder / name).read_bytes() for name in self.files}
+            network, tokenizer, files = self.build(read_table(folder / CONFIG), read)
+        except GourmetError:
+            raise
+        except Exception as exc:  # what transformers and tokenizers make of what somebody wrote
+            raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
+        return Checkpoint(network.eval(), tokenizer, files, weights, about), tensors
+
+
+def find(checkpoint: str, architecture: Architecture) -> Path:
+    """Find the weights of a checkpoint: a file, a folder, or a public name to download."""
     path = Path(checkpoint)
     if path.is_file():
         return path
     if path.is_dir():
-        check(path)
+        architecture.check_folder(path)
         for name in (*WEIGHTS, BEST, LAST):
             if (path / name).is_file():
                 return path / name
@@ -36,7 +100,8 @@ def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -
     from huggingface_hub import snapshot_download
 
     try:
-        return find(snapshot_download(checkpoint, allow_patterns=[CONFIG, *files, *WEIGHTS]), check, files)
+        patterns = [CONFIG, *architecture.files, *WEIGHTS]
+        return find(snapshot_download(checkpoint, allow_patterns=patterns), architecture)
     except GourmetError:
         raise
     except Exception as exc:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from gourmet.deploying.target import Check, Target
 from gourmet.runtime.decoding import package
@@ -17,6 +17,7 @@ from gourmet.runtime.decoding.contract import TextGenerator
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
+from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint
 from gourmet.tasks.generation.comparison import HeldOut, TextCandidate
 from gourmet.tasks.generation.graphs import OPSET
 from gourmet.tasks.generation.int8 import quantized
@@ -24,10 +25,24 @@ from gourmet.tasks.generation.served import agreement, served_answers
 
 
 @dataclass(frozen=True)
+class GenerationExport:
+    """The common members of a system's EXPORT, beside its `formats` and `open`."""
+
+    architecture: ClassVar[Architecture]
+    fp32: bool = False
+
+    def in_fp32(self) -> Self:
+        return replace(self, fp32=True)
+
+    def find(self, checkpoint: str) -> Path:
+        return self.architecture.find(checkpoint)
+
+
+@dataclass(frozen=True)
 class TrainedGenerator(ABC):
     """A checkpoint on its way to the files of its served models, in eight bits unless `fp32`."""
 
-    checkpoint: Any  # its network, and `about` it
+    checkpoint: Checkpoint
     fp32: bool
     system: TextGenerator
     serving: ClassVar[GenerationServing]
