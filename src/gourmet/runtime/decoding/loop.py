@@ -5,23 +5,27 @@
     while not loop.is_idle:
         loop.step()
 
-A row's tokens do not depend on the other rows (see `slots`). A row with beams needs as many free places as
-beams when it joins; `beams` uses them. The loop has no thread: `room` runs it.
+A row's tokens do not depend on the other rows. A row with beams needs as many free places as beams when it
+joins. The loop has no thread: `room` runs it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.beams import BeamSearch
-from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest
-from gourmet.runtime.decoding.slots import Slots
+from gourmet.runtime.decoding.engine import Engine, Floats, Integers, Likeliest
 
+_MIN_PLACES: Final = 16
+# A buffer with so many times the needed places shrinks by half.
+_SHRINK_AT: Final = 4
 # The network ended the answer; it reached max_tokens; its deadline passed; its client disconnected; an error.
 FinishReason = Literal["stop", "length", "deadline", "cancelled", "failed"]
 
@@ -202,3 +206,188 @@ class Loop:
                 if row.beams > 1 and not row.finished:
                     places = self._searches[row].places
                     places[places.index(moved)] = place
+
+
+class Hypothesis(NamedTuple):
+    tokens: list[int]
+    score: float  # the log probability of all tokens, the end included
+
+
+class BeamSearch:
+    """Find as many answers as there are beams, with the best mean log probability of a token.
+
+    Each beam is a row of the loop. `places` are the indices of these rows.
+    """
+
+    def __init__(self, beams: int, max_tokens: int, end: int, place: int) -> None:
+        """Begin with a single row, at `place`."""
+        self._beams, self._max_tokens, self._end = beams, max_tokens, end
+        self.places = [place]  # of the unfinished hypotheses, the likeliest first
+        self._begun = [Hypothesis([], 0.0)]
+        self._whole: list[Hypothesis] = []
+        self.answers: Sequence[Hypothesis] = ()  # at the end, the best first
+
+    def advance(self, likeliest: Likeliest) -> Sequence[tuple[int, int]]:
+        """Return the place of the parent and the next token of each beam; nothing when the search is over."""
+        beams, end = self._beams, self._end
+        tokens, scores = (array[self.places].tolist() for array in (likeliest.tokens, likeliest.scores))
+        candidates = [
+            (begun.score + score, rank, token)
+            for rank, begun in enumerate(self._begun)
+            for token, score in zip(tokens[rank], scores[rank], strict=True)
+        ]
+        candidates.sort(reverse=True)
+        chosen: list[tuple[float, int, int]] = []
+        for number, (score, rank, token) in enumerate(candidates[: 2 * beams]):
+            if token == end:
+                if number < beams:
+                    self._whole.append(Hypothesis(self._begun[rank].tokens, score))
+            elif len(chosen) < beams:
+                chosen.append((score, rank, token))
+        self._begun = [Hypothesis([*self._begun[rank].tokens, token], score) for score, rank, token in chosen]
+        if self._is_over():
+            self.answers = sorted(self._whole or self._begun, key=_mean_score, reverse=True)[:beams]
+            return ()
+        return [(self.places[rank], token) for _, rank, token in chosen]
+
+    def _is_over(self) -> bool:
+        best, length = self._begun[0], len(self._begun[0].tokens)
+        if length >= self._max_tokens:
+            return True
+        # The mean score of an unfinished hypothesis never rises above the best one's now.
+        return len(self._whole) >= self._beams and max(map(_mean_score, self._whole)) >= best.score / length
+
+    def move(self, places: Sequence[int], parents: Sequence[int]) -> Mapping[int, int]:
+        """Give each beam one of these places. Return the parent of each place whose cache must be copied.
+
+        The first child of a parent stays at the parent's place.
+        """
+        unused = iter([place for place in places if place not in parents])
+        copied: dict[int, int] = {}
+        self.places = []
+        for parent in parents:
+            place = next(unused) if parent in self.places else parent
+            if place != parent:
+                copied[place] = parent
+            self.places.append(place)
+        return copied
+
+
+def _mean_score(hypothesis: Hypothesis) -> float:
+    return hypothesis.score / (len(hypothesis.tokens) + 1)
+
+
+class Slots:
+    """The memories, caches and newest tokens of at most `max_rows` rows, side by side in memory.
+
+    A step reads them without a copy. A row's place is the index of its slot. The last row moves into the slot
+    of a row that leaves. Buffers grow by doubling and shrink again, so that a step copies only what it adds.
+    If all memories have the same size, the buffer has exactly this size.
+    """
+
+    def __init__(self, engine: Engine, max_rows: int, start: int) -> None:
+        self._engine = engine
+        self.max_rows = max_rows
+        self._start = start
+        rows = max(max_rows, engine.min_rows)
+        self._shape = (0, 2, 0, 0)  # layers, keys and values, heads, size: set by the first memory
+        self._memory = self._cache = self._blank(rows, 0)
+        self._mask = np.zeros((rows, 0), np.int32)
+        self._tokens = np.full(rows, start, np.int64)
+        self._lengths = np.zeros(rows, np.int64)
+        self._places = np.zeros(rows, np.int64)
+        self.used = 0
+
+    def admit(self, memories: Sequence[Floats]) -> None:
+        """Add a row at the end for each memory."""
+        if not self._shape[0]:
+            self._allocate(memories[0])
+        longest = max(memory.shape[3] for memory in memories)
+        self._fit_memory(max(longest, self._longest(self._places)))
+        for memory in memories:
+            row, places = self.used, memory.shape[3]
+            self._memory[row, :, :, :, :places] = memory
+            self._mask[row] = 0
+            self._mask[row, :places] = 1
+            self._tokens[row], self._lengths[row], self._places[row] = self._start, 0, places
+            self.used += 1
+
+    def step(self) -> Likeliest:
+        """Return the likeliest next tokens of all rows; call `choose` with the chosen ones."""
+        rows = max(self.used, self._engine.min_rows)
+        self._cache = self._fitted(self._cache, self._longest(self._lengths) + 1)
+        self._fit_memory(self._longest(self._places))
+        inputs: tuple[Any, ...] = (self._tokens, self._lengths, self._cache, self._memory, self._mask)
+        tokens, scores, added = self._engine.step(*(array[:rows] for array in inputs))
+        used = np.arange(self.used)
+        self._cache[used, :, :, :, self._lengths[: self.used]] = added[: self.used, :, :, :, 0]
+        self._lengths[: self.used] += 1
+        return Likeliest(tokens[: self.used], scores[: self.used], added[: self.used])
+
+    def choose(self, tokens: Sequence[int]) -> None:
+        self._tokens[: self.used] = tokens
+
+    def copy(self, parents: Mapping[int, int]) -> None:
+        """Copy each parent's cache to its row. A row behind the last one is new and gets the memory too.
+
+        The other rows are beams of the same search, and have the memory already.
+        """
+        for row, parent in parents.items():
+            length = int(self._lengths[parent])
+            self._cache[row, :, :, :, :length] = self._cache[parent, :, :, :, :length]
+            if row >= self.used:
+                for buffer in (self._memory, self._mask, self._lengths, self._places):
+                    buffer[row] = buffer[parent]
+        self.used = max(self.used, *(row + 1 for row in parents))
+
+    def leave(self, row: int) -> int:
+        """Move the last row into the slot of this row, and return the former index of the last row."""
+        self.used -= 1
+        if row != self.used:
+            for buffer in self._buffers():
+                buffer[row] = buffer[self.used]
+        return self.used
+
+    def _allocate(self, memory: Floats) -> None:
+        layers, pair, heads, _, size = memory.shape
+        self._shape = (layers, pair, heads, size)
+        rows, places = len(self._tokens), self._engine.places or _MIN_PLACES
+        self._memory, self._cache = self._blank(rows, places), self._blank(rows, _MIN_PLACES)
+        self._mask = np.zeros((rows, places), np.int32)
+        # An empty row needs one place to attend to: a softmax over nothing is undefined.
+        self._mask[:, 0] = 1
+
+    def _blank(self, rows: int, places: int) -> Floats:
+        layers, pair, heads, size = self._shape
+        if not self._engine.layers_apart:
+            return np.zeros((rows, layers, pair, heads, places, size), np.float32)
+        # The keys of a layer lie side by side: they are one input of a step.
+        return np.zeros((layers, pair, rows, heads, places, size), np.float32).transpose(2, 0, 1, 3, 4, 5)
+
+    def _buffers(self) -> tuple[npt.NDArray[Any], ...]:
+        return self._memory, self._mask, self._cache, self._lengths, self._places, self._tokens
+
+    def _longest(self, lengths: Integers) -> int:
+        return int(lengths[: self.used].max(initial=0))
+
+    def _fit_memory(self, places: int) -> None:
+        if self._engine.places:
+            return
+        before = self._mask.shape[1]
+        self._memory = self._fitted(self._memory, places)
+        if (after := self._memory.shape[4]) != before:
+            self._mask = np.pad(self._mask, ((0, 0), (0, max(0, after - before))))[:, :after].copy()
+
+    def _fitted(self, buffer: Floats, needed: int) -> Floats:
+        """Return the buffer with enough places, but not many more, since a step reads all of them."""
+        before = places = buffer.shape[4]
+        while places < needed:
+            places *= 2
+        while places > _MIN_PLACES and _SHRINK_AT * needed <= places:
+            places //= 2
+        if places == before:
+            return buffer
+        resized = self._blank(len(buffer), places)
+        kept = min(before, places)
+        resized[:, :, :, :, :kept] = buffer[:, :, :, :, :kept]
+        return resized

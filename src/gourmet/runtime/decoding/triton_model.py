@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from gourmet.runtime.decoding.answers import (
     submit,
 )
 from gourmet.runtime.decoding.loop import TooManyRows
-from gourmet.runtime.decoding.room import RoomFigures
+from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import parameter
 
 # The limit for clients that set none: longer than our own clients wait.
@@ -43,6 +43,13 @@ _DEFAULT_TIMEOUT_S: Final = 60.0
 # How often Triton is asked whether the client is still connected. Most answers take less.
 _CHECK_EVERY_S: Final = 0.1
 _LARGE_BYTES: Final = 10_000
+_EXPORT_EVERY_S: Final = 1.0
+_GAUGES: Final = {"waiting": "Rows that wait in the queue", "at_work": "Rows that are being answered"}
+_COUNTERS: Final = {
+    "tokens_total": "Tokens of answers; a beam search counts its steps",
+    "begun_total": "Rows that have their first token, without beam searches",
+    "first_token_seconds_total": "Sum of the times from a row's arrival to its first token",
+}
 
 
 class GenerationModel:
@@ -192,3 +199,43 @@ def _cached_briefly(is_cancelled: Callable[[], bool]) -> Callable[[], bool]:
         return last
 
     return cached
+
+
+class RoomFigures:
+    """Export the room's figures as custom metrics of Triton.
+
+    Triton's own queue and compute times end when it passes a request to the model, which is at once. Each
+    change costs a message to Triton, so changes are sent once a second.
+    """
+
+    def __init__(self, pb_utils: Any, room: GenerationRoom, labels: Mapping[str, str]) -> None:
+        """Register the metrics under unique `labels`: if two processes shared them, Triton would remove the
+        metrics of both when one ends.
+        """
+        family = pb_utils.MetricFamily
+        kinds = {family.GAUGE: _GAUGES, family.COUNTER: _COUNTERS}
+        self._room = room
+        # Keep the families: a metric is deleted with its family.
+        self._families = {
+            name: family(name=f"generation_{name}", description=text, kind=kind)
+            for kind, texts in kinds.items()
+            for name, text in texts.items()
+        }
+        self._metrics = {name: family.Metric(labels=dict(labels)) for name, family in self._families.items()}
+        self._exported = dict.fromkeys(self._metrics, 0.0)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._export, name="figures", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._metrics.clear()
+        self._families.clear()
+
+    def _export(self) -> None:
+        while not self._stopped.wait(_EXPORT_EVERY_S):
+            for name, value in self._room.figures().items():
+                if change := value - self._exported[name]:
+                    self._metrics[name].increment(change)
+                    self._exported[name] = value
