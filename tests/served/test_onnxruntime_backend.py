@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend answers: every type, any names, any mix of requests in one call."""
+"""The ONNX Runtime backend: what it loads, and what it answers to any mix of requests."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ def test_bytes_that_are_not_utf_8_are_refused_by_name(onnx_lab: Any) -> None:
 
 def test_without_a_batch_dimension_shapes_are_whole_and_a_scalar_comes_back_as_one(onnx_lab: Any) -> None:
     onnx_lab.serve("whole", "(float[2, width] x) => (float total) { total = ReduceSum <keepdims = 0> (x) }")
-    assert onnx_lab.client.get_model_config("whole")["max_batch_size"] == 0
+    served = onnx_lab.client.get_model_config("whole")
+    assert served["max_batch_size"] == 0
+    assert "dynamic_batching" not in served
     answer = onnx_lab.ask("whole", {"x": np.ones((2, 3), np.float32)})
     np.testing.assert_array_equal(answer["total"], [6.0])
 
@@ -171,3 +173,95 @@ def test_a_model_that_returns_another_number_of_rows_is_an_error(onnx_lab: Any) 
     )
     with pytest.raises(InferenceServerException, match=r"output 'y' has shape \[6, 2\] for 3 rows"):
         onnx_lab.ask("rowless", {"x": np.ones((3, 2), np.float32)})
+
+
+# Loading
+
+ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
+
+
+def identity(*dims: int | str, element: str = "float") -> str:
+    """`same` is `given`, with these dims; names in dims are free sizes."""
+    tensor = f"{element}[{', '.join(str(dim) for dim in dims)}]"
+    return f"({tensor} given) => ({tensor} same) {{ same = Identity(given) }}"
+
+
+def config(
+    *,
+    given: str = "given",
+    same: str = "same",
+    data_type: str = "FP32",
+    dims: str = "[3]",
+    batch: int = 4,
+    more: str = ONE_INSTANCE,
+) -> str:
+    return (
+        f"max_batch_size: {batch}\n"
+        f'input [ {{ name: "{given}" data_type: TYPE_{data_type} dims: {dims} }} ]\n'
+        f'output [ {{ name: "{same}" data_type: TYPE_{data_type} dims: {dims} }} ]\n{more}'
+    )
+
+
+def tensors(config: dict[str, Any], role: str) -> dict[str, tuple[str, list[str], dict[str, Any] | None]]:
+    return {
+        tensor["name"]: (tensor["data_type"], [int(dim) for dim in tensor["dims"]], tensor.get("reshape"))
+        for tensor in config[role]
+    }
+
+
+def test_a_config_is_completed_from_the_file(onnx_lab: Any) -> None:
+    onnx_lab.serve("complete_none", identity("batch", 3, "width"), None)
+    served = onnx_lab.client.get_model_config("complete_none")
+    assert served["max_batch_size"] == 4
+    assert "dynamic_batching" in served
+    assert tensors(served, "input") == {"given": ("TYPE_FP32", [3, -1], None)}
+    assert tensors(served, "output") == {"same": ("TYPE_FP32", [3, -1], None)}
+
+
+def test_given_fields_of_a_config_are_kept_when_the_rest_is_completed(onnx_lab: Any) -> None:
+    onnx_lab.serve(
+        "complete_half",
+        identity("batch"),
+        'max_batch_size: 9\ninput [ { name: "given" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } } ]',
+    )
+    served = onnx_lab.client.get_model_config("complete_half")
+    assert served["max_batch_size"] == 9
+    assert tensors(served, "output") == {"same": ("TYPE_FP32", [1], {"shape": []})}
+    column = np.array([[1], [2], [3]], np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask("complete_half", {"given": column})["same"], column)
+
+
+def test_outputs_that_triton_cannot_carry_may_be_left_out_of_the_config(onnx_lab: Any) -> None:
+    model = """
+        (float[batch, 3] given) => (float[batch, 3] same, seq(float[batch, 3]) listed) {
+            same = Identity(given)
+            listed = SequenceConstruct(given)
+        }"""
+    onnx_lab.serve("left_out", model, config())
+    ones = np.ones((1, 3), np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask("left_out", {"given": ones})["same"], ones)
+    with pytest.raises(
+        InferenceServerException, match=r"'listed' of the ONNX file is seq\(tensor\(float\)\)"
+    ):
+        onnx_lab.serve("left_in", model)
+
+
+def test_the_file_may_have_another_name_or_lie_in_a_folder_of_its_name(onnx_lab: Any) -> None:
+    onnx_lab.put("named", identity("batch", 3), 'default_model_filename: "net.onnx"', file="net.onnx")
+    onnx_lab.client.load_model("named")
+    assert tensors(onnx_lab.client.get_model_config("named"), "input") == {"given": ("TYPE_FP32", [3], None)}
+    onnx_lab.put("folder", identity("batch", 3), config(), file="model.onnx/model.onnx")
+    onnx_lab.client.load_model("folder")
+
+
+def test_a_mismatch_of_file_and_config_is_refused_at_load_with_both_sides(onnx_lab: Any) -> None:
+    """The other mismatches are in tests/unit/test_onnxruntime_backend.py."""
+    why = r"needs an input 'given', the config names 'image'; .* 'image', the ONNX file has 'given'"
+    with pytest.raises(InferenceServerException, match=why):
+        onnx_lab.serve("bad_input_name", identity("batch", 3), config(given="image"))
+
+
+def test_a_missing_file_is_refused_with_the_place_where_it_should_be(onnx_lab: Any) -> None:
+    onnx_lab.put("bad_missing", identity("batch", 3), config(), file="other.onnx")
+    with pytest.raises(InferenceServerException, match=r"bad_missing/1 has no model.onnx: put the model"):
+        onnx_lab.client.load_model("bad_missing")

@@ -227,7 +227,7 @@ def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pi
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(engine: Pictures, beams: int) -> None:
-    """Lines are served in turn, and a search takes its steps in turn with the other's."""
+    """The queues are served in turn."""
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
     honest = Row(own, 20, beams=beams, client="you")
@@ -253,9 +253,13 @@ def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(engine: 
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
-def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
-    """After how many steps it is finished, in a room full of `theirs`, of which many still wait then."""
-    steps = [0]
+@pytest.mark.parametrize(("theirs", "own"), [(1, 4), (4, 1)], ids=["a search", "a greedy row"])
+def test_a_row_gets_its_places_beside_the_backlog_of_others(engine: Pictures, theirs: int, own: int) -> None:
+    """A search keeps the free places until there are enough; a greedy row joins beside searches."""
+    many, mine = pictures(2)
+    engine.is_brief = lambda source: source is mine  # type: ignore[method-assign]
+    backlog = [Row(many, 8, beams=theirs, client=f"client {number % 5}") for number in range(500)]
+    row, steps = Row(mine, 20, beams=own, client="you"), [0]
 
     def count() -> None:
         steps[0] += 1
@@ -263,40 +267,16 @@ def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
 
     engine.before_step = count
     with opened(engine, max_rows=8) as room:
-        room.submit(theirs)
+        room.submit(backlog)
         eventually(lambda: steps[0] > 20)
-        came = steps[0]
-        room.submit([own])
-        finished([own])
-        took = steps[0] - came
-        assert sum(row.finished is None for row in theirs) > len(theirs) // 4
-        for row in theirs:
-            row.is_cancelled = lambda: True
-        finished(theirs)
-    return took
-
-
-@pytest.mark.parametrize(("is_brief", "others_are_brief"), [(True, True), (False, False)])
-def test_a_beam_search_gets_its_places_despite_a_queue_of_greedy_rows(
-    engine: Pictures, is_brief: bool, others_are_brief: bool
-) -> None:
-    """It is another client's, and keeps the free ones until there are enough."""
-    many, own = pictures(2)
-    engine.is_brief = lambda source: is_brief if source is own else others_are_brief  # type: ignore[method-assign]
-    theirs = [Row(many, 8, client=f"client {number % 5}") for number in range(2000)]
-    searched = Row(own, 20, beams=4, client="you")
-    assert steps_beside(theirs, searched, engine) < 60
-    assert searched.tokens == alone(own, beams=4).tokens
-
-
-@pytest.mark.parametrize("brief", [True, False])
-def test_greedy_rows_join_despite_continuous_beam_searches(engine: Pictures, brief: bool) -> None:
-    many, own = pictures(2)
-    engine.is_brief = lambda source: brief and source is own  # type: ignore[method-assign]
-    theirs = [Row(many, 12, beams=4, client=f"client {number % 5}") for number in range(500)]
-    honest = Row(own, 20, client="you")
-    assert steps_beside(theirs, honest, engine) < 100
-    assert honest.tokens == alone(own).tokens
+        before = steps[0]
+        room.submit([row])
+        finished([row])
+        assert steps[0] - before < 100
+        for other in backlog:
+            other.is_cancelled = lambda: True
+        finished(backlog)
+    assert row.tokens == alone(mine, beams=own).tokens
 
 
 def test_a_client_with_many_waiting_rows_may_not_add_more(engine: Pictures) -> None:
