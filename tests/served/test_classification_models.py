@@ -89,7 +89,7 @@ def served(request: pytest.FixtureRequest, triton: RunningTriton) -> Iterator[Se
         yield Served(client, info, SYSTEMS[MODELS[request.param]])
 
 
-def test_rows_get_their_own_answers_and_a_broken_picture_of_food_fails_its_own_request(
+def test_rows_get_their_own_answers_and_a_broken_picture_fails_its_request(
     served: Served,
 ) -> None:
     """However rows are cut into requests, and requests merged into batches."""
