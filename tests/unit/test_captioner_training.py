@@ -1,4 +1,4 @@
-"""The captioner learns from a dozen drawn pictures, goes on where it was, by reward too, and is measured."""
+"""The captioner learns from a dozen drawn pictures, by reward too, and is measured."""
 
 from __future__ import annotations
 
@@ -84,14 +84,12 @@ def task_of(training: CaptionerTraining, data: Path) -> CaptionerTask:
     )
 
 
-def fitted(
-    task: CaptionerTask, training: CaptionerTraining, out: Path, **options: Any
-) -> list[dict[str, Any]]:
+def fitted(task: CaptionerTask, training: CaptionerTraining, out: Path) -> list[dict[str, Any]]:
     recipe = training.recipe(epochs=3, rate=None, seed=0, device="cpu", pretrained=False)
     for name, content in task.files.items():
         out.mkdir(exist_ok=True)
         (out / name).write_bytes(content)
-    return fit(task, recipe, out, **options)
+    return fit(task, recipe, out)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The captioner as the files that its served models open, compared with the loop of transformers.
 
-    Vision     pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
+    _Seen      pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
     BlipStep   see gourmet.tasks.generation.graphs
 
 A picture is seen as P places, each a hidden state of W numbers. What is served is the network in eight bits
@@ -11,7 +11,7 @@ words learned from what it sees.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -75,14 +75,34 @@ def across(network: Any) -> list[Attention]:
     return [_attention(layer.crossattention) for layer in network.text_decoder.bert.encoder.layer]
 
 
-class Vision(nn.Module):
-    def __init__(self, network: CaptionNetwork) -> None:
-        super().__init__()
-        self.network, self.memory = network, Memory(across(network))
+class _Seen(nn.Module):
+    """The memory of a picture, and the hidden states that it is made of."""
 
-    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = self.network.states(self.network.normalised(pixels))
+    def __init__(self, network: CaptionNetwork, states: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.states, self.memory = network, states, Memory(across(network))
+
+    def forward(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.states(seen)
         return self.memory(states), states
+
+
+def _seen_graph(
+    network: CaptionNetwork, name: str, seen: torch.Tensor, states: Callable[[torch.Tensor], torch.Tensor]
+) -> Graph:
+    axes = {key: {0: "rows"} for key in (name, "memory", "hidden")}
+    return Graph(_Seen(network, states), {name: seen}, ("memory", "hidden"), axes)
+
+
+def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
+    """Write the graph behind the `grid` of ResNet50."""
+    vision = network.vision_model
+    return _seen_graph(network, grid, torch.zeros(2, vision.seen_channels, GRID, GRID), vision.states)
+
+
+def vision_graph(network: CaptionNetwork) -> Graph:
+    pixels = torch.zeros(2, network.side, network.side, 3, dtype=torch.uint8)
+    return _seen_graph(network, "pixels", pixels, lambda pixels: network.states(network.normalised(pixels)))
 
 
 class BlipStep(StepNetwork):
@@ -114,38 +134,6 @@ class BlipStep(StepNetwork):
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         return self.head(states) + self.never  # type: ignore[no-any-return]
-
-
-class _Grid(nn.Module):
-    """The rest of the vision network, behind the grid of ResNet50."""
-
-    def __init__(self, network: CaptionNetwork) -> None:
-        super().__init__()
-        self.vision, self.memory = network.vision_model, Memory(across(network))
-
-    def forward(self, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = self.vision.states(grid)
-        return self.memory(states), states
-
-
-def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
-    """Write the graph behind the `grid` of ResNet50."""
-    rows = {0: "rows"}
-    seen = torch.zeros(2, network.vision_model.seen_channels, GRID, GRID)
-    return Graph(
-        _Grid(network), {grid: seen}, ("memory", "hidden"), dict.fromkeys((grid, "memory", "hidden"), rows)
-    )
-
-
-def vision_graph(network: CaptionNetwork) -> Graph:
-    side, rows = network.side, {0: "rows"}
-    pixels = torch.zeros(2, side, side, 3, dtype=torch.uint8)
-    return Graph(
-        Vision(network),
-        {"pixels": pixels},
-        ("memory", "hidden"),
-        dict.fromkeys(("pixels", "memory", "hidden"), rows),
-    )
 
 
 def decoder_graph(network: CaptionNetwork) -> Graph:
