@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from gourmet import repository
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import RawReply, Request
-from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
+from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
@@ -86,10 +87,14 @@ def in_python(
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
         def say(example: str | bytes) -> str:
-            (answer,) = wait_for(
-                network.requested({input_name: [example]}), network, room, within_s=_WITHIN_S
-            )
-            return answer.text
+            (parts,) = network.requested({input_name: [example]})
+            done = threading.Event()
+            job = AnswerJob(parts, network, lambda *_: done.set(), deadline=time.monotonic() + _WITHIN_S)
+            room.submit(job.rows)
+            done.wait()
+            if job.error:
+                raise job.error
+            return job.whole().text
 
         try:
             alone = [*map(say, examples.examples)]

@@ -1,19 +1,14 @@
-"""Captioners drawn by chance, as checkpoints and as packages: of BLIP's real ratios, or as small as ours.
-
-.venv/bin/python -P tests/support/small_captioner.py PACKAGE [blip | grid]
-"""
+"""Captioners drawn by chance, as checkpoints and as packages: of BLIP's real ratios, or as small as ours."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gourmet.runtime.decoding import package
 from gourmet.systems.captioner.export import decoder_graph, vision_graph
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
@@ -96,11 +91,3 @@ def _draw(network: CaptionNetwork, wish_to_end: float) -> None:
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
                 part.weight *= 0.5 if name.endswith("conv3") else 1.0
         network.text_decoder.cls.predictions.bias[network.end] = wish_to_end
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        opened = checkpoint(Path(folder), *sys.argv[2:3])
-        package.write(Path(sys.argv[1]), files(opened))

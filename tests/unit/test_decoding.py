@@ -60,7 +60,7 @@ def opened(network: torch.nn.Module, folder: Path) -> Engine:
 @pytest.fixture(scope="module")
 def sources() -> list[list[int]]:
     draw = random.Random(7)
-    return [[*(draw.randrange(3, WORDS) for _ in range(draw.randrange(1, 25))), END] for _ in range(40)]
+    return [[*(draw.randrange(3, WORDS) for _ in range(draw.randrange(1, 25))), END] for _ in range(24)]
 
 
 class Decoded:
@@ -138,7 +138,7 @@ def test_greedy_tokens_are_those_of_transformers(
     same = sum(list(tokens) == expected for (tokens, _), expected in zip(alone, right, strict=True))
     # A last digit may decide how eight bits round, and from then on all is another.
     assert same >= 0.9 * len(right)
-    assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
+    assert len({tokens for tokens, _ in alone}) > 10, "too much alike to tell a mix-up"
     assert len({len(tokens) for tokens, _ in alone}) > 5
 
 
@@ -208,7 +208,7 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
     )
     for row in right:
         search(engine, row, start=PAD, end=END)
-    assert len({tuple(row.tokens) for row in right}) > 15
+    assert len({tuple(row.tokens) for row in right}) > 10
     beside = [Row(source, MAX_TOKENS) for source in sources]
     among = [*mixed, *beside]
     random.Random(5).shuffle(among)

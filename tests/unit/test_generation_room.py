@@ -15,7 +15,7 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
+from gourmet.runtime.decoding.answers import AnswerJob, Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
@@ -344,19 +344,29 @@ def test_rows_beyond_the_preparation_threads_are_refused(engine: Pictures) -> No
 
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    network, pieces, done = RoomNetwork(engine), list[str](), threading.Event()
-    parts: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
-    again: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
+    network, pieces, done = RoomNetwork(engine), list[str](), threading.Semaphore(0)
 
-    def hear(job: AnswerJob, piece: Any) -> None:
-        pieces.append(piece.text)
+    def on_piece(job: AnswerJob, piece: Any) -> None:
+        if in_pieces[job]:
+            pieces.append(piece.text)
         if job.finished:
-            done.set()
+            done.release()
 
+    jobs = [
+        AnswerJob(
+            [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"],
+            network,
+            on_piece,
+            in_pieces=streams,
+        )
+        for streams in (True, False)
+    ]
+    in_pieces = dict(zip(jobs, (True, False), strict=True))
     with opened(engine) as room:
-        submit([AnswerJob(parts, network, hear, in_pieces=True)], room)
-        assert done.wait(WITHIN_S)
-        (whole,) = wait_for([again], network, room, within_s=WITHIN_S)
+        for job in jobs:
+            room.submit(job.rows)
+        assert all(done.acquire(timeout=WITHIN_S) for _ in jobs)
+    whole = jobs[1].whole()
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3
     assert "".join(pieces) == whole.text

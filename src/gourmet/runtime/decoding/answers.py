@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-import numpy as np
-
-from gourmet.contracts import Array, GeneratedText, ScoredSentence, Tensors
+from gourmet.contracts import GeneratedText, ScoredSentence
 from gourmet.errors import GourmetError
-from gourmet.runtime import malloc
-from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
-from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
 # An answer in order: texts that are copied, and rows whose tokens become text.
 Parts = Sequence[str | Row]
@@ -165,61 +157,3 @@ class AnswerJob:
 
     def _text(self, row: Row) -> str:
         return self._network.vocabulary.decode(row.answer)
-
-
-def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:
-    room.submit([row for answer in answers for row in answer.rows])
-    for answer in answers:
-        if not answer.rows:
-            answer.advance()
-
-
-def wait_for(
-    answers: Sequence[Parts], network: ServedNetwork, room: GenerationRoom, *, within_s: float = float("inf")
-) -> list[GeneratedText]:
-    """Generate all answers and return them whole; raise the error of the first one that failed."""
-    finished = threading.Semaphore(0)
-    deadline = time.monotonic() + within_s
-    jobs = [AnswerJob(parts, network, lambda *_: finished.release(), deadline=deadline) for parts in answers]
-    submit(jobs, room)
-    for _ in jobs:
-        finished.acquire()
-    for job in jobs:
-        if job.error:
-            raise job.error
-    return [job.whole() for job in jobs]
-
-
-def output_tensors(answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool) -> Tensors:
-    """Return the output tensors of a model: with `rows` a row per answer, else those of a single answer.
-
-    Texts become bytes; numbers keep their type.
-    """
-    outputs = [network.outputs(answer) for answer in answers]
-    shape = (len(outputs), 1) if rows else (1,)
-    tensors: dict[str, Array] = {}
-    for name, value in outputs[0].items():
-        values = [of_answer[name] for of_answer in outputs]
-        if isinstance(value, str):
-            tensors[name] = np.array([text.encode() for text in values], np.object_).reshape(shape)
-        else:
-            tensors[name] = np.array(values).reshape(shape)
-    return tensors
-
-
-# Rows in a step, unless the config sets another number.
-_ROWS: Final = 16
-_ROWS_PARAMETER: Final = "rows_at_once"
-
-
-def opened(
-    serving: GenerationServing, version: Path, config: Mapping[str, Any]
-) -> tuple[ServedNetwork, GenerationRoom]:
-    """Open a version; raise GourmetError if its files differ from the manifest or cannot be used."""
-    network = serving.open(package.open_version(version, config), cpu_threads(config))
-    rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
-    malloc.give_back()  # the files were half of this process's memory
-    start, end = network.vocabulary.start, network.vocabulary.end
-    continuous = parameter(config, CONTINUOUS_PARAMETER) != "off"
-    room = GenerationRoom(network.engine, start=start, end=end, max_rows=rows, continuous=continuous)
-    return network, room

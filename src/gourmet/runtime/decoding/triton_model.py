@@ -20,24 +20,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText, client_of_request
 from gourmet.errors import GourmetError
+from gourmet.runtime import malloc
+from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import (
     CLIENT_LEFT,
     AnswerJob,
     ClientLeft,
     GenerationServing,
     ServedNetwork,
-    opened,
-    output_tensors,
-    submit,
 )
 from gourmet.runtime.decoding.loop import TooManyRows
-from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.instances import parameter
+from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
+# Rows in a step, unless the config sets another number.
+_ROWS: Final = 16
+_ROWS_PARAMETER: Final = "rows_at_once"
 # The limit for clients that set none: longer than our own clients wait.
 _DEFAULT_TIMEOUT_S: Final = 60.0
 # How often Triton is asked whether the client is still connected. Most answers take less.
@@ -63,9 +66,18 @@ class GenerationModel:
             version = Path(args["model_repository"]) / args["model_version"]
             system = parameter(config, SYSTEM_PARAMETER)
             serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
-            self.network, self.room = opened(serving, version, config)
+            self.network = serving.open(package.open_version(version, config), cpu_threads(config))
+            rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
+        malloc.give_back()  # the files were half of this process's memory
+        self.room = GenerationRoom(
+            self.network.engine,
+            start=self.network.vocabulary.start,
+            end=self.network.vocabulary.end,
+            max_rows=rows,
+            continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
+        )
         self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         self.has_rows = int(config.get("max_batch_size", 0)) > 0
         labels = {"model": args["model_name"], "version": args["model_version"]}
@@ -101,7 +113,10 @@ class _RunningRequest:
                 in_pieces=model.in_pieces,
             )
             self._unfinished = len(self._jobs)
-            submit(self._jobs, model.room)
+            model.room.submit([row for job in self._jobs for row in job.rows])
+            for job in self._jobs:
+                if not job.rows:
+                    job.advance()
         except (ValueError, TooManyRows, ClientLeft) as exc:
             model.sending.submit(self._send, refusal(exc))
 
@@ -172,8 +187,21 @@ def whole_response(
 def _response(
     answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
-    tensors = output_tensors(answers, network, rows=rows)
-    return pb_utils.InferenceResponse([pb_utils.Tensor(*tensor) for tensor in tensors.items()])
+    """Return the outputs of a model: with `rows` a row per answer, else those of a single answer.
+
+    Texts become bytes; numbers keep their type.
+    """
+    outputs = [network.outputs(answer) for answer in answers]
+    shape = (len(outputs), 1) if rows else (1,)
+    tensors = []
+    for name, value in outputs[0].items():
+        values = [of_answer[name] for of_answer in outputs]
+        if isinstance(value, str):
+            array = np.array([text.encode() for text in values], np.object_)
+        else:
+            array = np.array(values)
+        tensors.append(pb_utils.Tensor(name, array.reshape(shape)))
+    return pb_utils.InferenceResponse(tensors)
 
 
 def refusal(error: Exception) -> pb_utils.InferenceResponse:
