@@ -38,7 +38,7 @@ from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING
 from gourmet.systems.translator.contract import MOST_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 from gourmet.systems.translator.serving import SERVING as TRANSLATOR_SERVING
-from gourmet.tasks.generation.served import whole_answers
+from gourmet.tasks.generation.comparison import whole_answers
 
 Client = triton_http.InferenceServerClient
 Refusal = triton_http.InferenceServerException

@@ -26,8 +26,8 @@ from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER
-from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import NEVER
+from gourmet.tasks.generation.comparison import agreement
 
 OTHERS = {"bart": "BART", "m2m_100": "M2M100", "t5": "T5", "mt5": "mT5", "llama": "llama"}
 
@@ -104,7 +104,7 @@ def test_the_agreement_check_allows_one_sentence_in_a_few_or_one_percent(
 ) -> None:
     right = [[1, 2]] * texts
     tokens = [[1, 2]] * same + [[1, 3]] * (texts - same)
-    check, _ = served.agreement(Letters(), tokens, right, fp32=True, what="sentences", compared=2)
+    check, _ = agreement(Letters(), tokens, right, fp32=True, what="sentences", compared=2)
     assert check.passed == passed
     assert check.measured == f"{same} of {texts} sentences"
 
@@ -113,7 +113,7 @@ def test_the_agreement_check_allows_one_sentence_in_a_few_or_one_percent(
 def test_eight_bits_may_choose_other_words_now_and_then(same: int, passed: bool) -> None:
     right = [[number, 1, 2, 3] for number in range(20)]
     results = [*right[:same], *([[25, 24, 23, 22]] * (20 - same))]
-    check, _ = served.agreement(Letters(), results, right, fp32=False, what="sentences", compared=4)
+    check, _ = agreement(Letters(), results, right, fp32=False, what="sentences", compared=4)
     assert check.passed == passed
     assert ("--fp32" in check.allowed) != passed
 
@@ -121,9 +121,9 @@ def test_eight_bits_may_choose_other_words_now_and_then(same: int, passed: bool)
 def test_answers_of_the_longest_length_are_equal_up_to_the_end_that_is_forced() -> None:
     longest = list(range(MAX_TOKENS))
     forced, wrong = (
-        served.agreement(
-            Letters(), [tokens], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1
-        )[0]
+        agreement(Letters(), [tokens], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1)[
+            0
+        ]
         for tokens in (longest, [*longest[:-2], 7])
     )
     assert forced.passed

@@ -21,7 +21,7 @@ from gourmet.runtime.decoding.loop import Loop
 from gourmet.runtime.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
-from gourmet.tasks.generation.served import whole_answers
+from gourmet.tasks.generation.comparison import whole_answers
 
 TRANSLATOR = repository.DEFAULT / "translator"
 ANSWERING = ("translator", "translator_stream")

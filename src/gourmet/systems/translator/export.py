@@ -34,9 +34,8 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
-from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
-from gourmet.tasks.generation.comparison import HeldOut, chrf
+from gourmet.tasks.generation.comparison import HeldOut, chrf, whole_answers
 from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.onnx_metadata import described
@@ -261,7 +260,7 @@ class TranslatorExport(GenerationExport):
             except ValueError as exc:
                 raise BadData(f"{data} has a text that no translator is asked about: {exc}") from exc
             questions = [network.parts(self.system.written(text)) for text in texts]
-            answers = served.whole_answers(network, questions, _ROWS, tick)
+            answers = whole_answers(network, questions, _ROWS, tick)
             warned = [
                 self.system.with_warning(reference.text.encode(), answer)
                 for reference, answer in zip(references, answers, strict=True)

@@ -18,10 +18,9 @@ from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint
-from gourmet.tasks.generation.comparison import HeldOut, TextCandidate
+from gourmet.tasks.generation.comparison import HeldOut, TextCandidate, agreement, served_answers
 from gourmet.tasks.generation.graphs import OPSET
 from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.generation.served import agreement, served_answers
 
 
 @dataclass(frozen=True)
