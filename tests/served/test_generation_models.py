@@ -11,7 +11,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -156,16 +156,12 @@ def answered(client: Client, case: Case, *rows: bytes, **options: int | str) -> 
     return read(case, client.infer(case.system, inputs_of(case, rows, **options)))
 
 
-def begin_stream(connection: http.client.HTTPConnection, case: Case, row: bytes, **more: Any) -> None:
-    """Ask Triton's own generate_stream, as curl would."""
-    text = base64.b64encode(row).decode() if case.input == "IMAGE" else row.decode()
-    path = f"/v2/models/{case.system}_stream/generate_stream"
-    connection.request("POST", path, json.dumps({case.input: text, **more}))
-
-
 def streamed(triton: RunningTriton, case: Case, row: bytes, **more: Any) -> list[dict[str, Any]]:
+    """Return each event of Triton's own generate_stream, as curl would show it."""
+    text = base64.b64encode(row).decode() if case.input == "IMAGE" else row.decode()
     with closing(http.client.HTTPConnection(triton.http_url, timeout=120)) as connection:
-        begin_stream(connection, case, row, **more)
+        path = f"/v2/models/{case.system}_stream/generate_stream"
+        connection.request("POST", path, json.dumps({case.input: text, **more}))
         lines = list(connection.getresponse())
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
 
@@ -282,58 +278,29 @@ def test_triton_s_metrics_have_the_rows_and_tokens_of_the_room(
     assert figures(case.system).keys() == {"waiting", "at_work", "first_token_seconds_total", *counted}
 
 
-def pass_deadlines(triton: RunningTriton, case: Case, rows: int) -> None:
-    """Ask as this project's own clients do: Triton gets the deadline, and then the connection is closed."""
-    inputs = {case.input: np.full((rows, 1), case.expensive, np.object_)}
+def test_rows_are_not_begun_after_their_deadline(
+    triton: RunningTriton, case: Case, network: ServedNetwork, figures: Callable[[str], Counter[str]]
+) -> None:
+    (parts,) = network.requested({case.input: [case.expensive]})
+    sentences = sum(isinstance(part, Row) for part in parts)
+    rows = max(1, 16 // sentences)
+    before = figures(case.system)["begun_total"]
 
-    def leave(_: int) -> None:
+    def give_up(_: int) -> None:
+        """Ask as this project's own clients do: Triton gets the deadline, and the connection is closed."""
+        inputs = {case.input: np.full((rows, 1), case.expensive, np.object_)}
         with connect(triton.http_url) as ours, suppress(TritonError):
             ours.generate(ours.describe(case.system), inputs, Deadline(0.2))
 
     with ThreadPoolExecutor(CLIENTS) as clients:
-        list(clients.map(leave, range(CLIENTS)))
-
-
-def close_streams(triton: RunningTriton, case: Case, rows: int) -> None:
-    """Close all streams after the first piece of one of them."""
-    with ExitStack() as streams:
-        connections = [http.client.HTTPConnection(triton.http_url, timeout=60) for _ in range(CLIENTS)]
-        for connection in connections:
-            streams.enter_context(closing(connection))
-            begin_stream(connection, case, case.expensive)
-        next(iter(connections[0].getresponse()))
-
-
-@pytest.mark.parametrize(
-    ("case", "leave", "model", "rows"),
-    [
-        (TRANSLATING, pass_deadlines, "translator", 1),
-        (TRANSLATING, close_streams, "translator_stream", 1),
-        (DESCRIBING, pass_deadlines, "captioner", 16),
-    ],
-    ids=["translator", "translator_stream", "captioner"],
-    indirect=["case"],
-)
-def test_rows_are_not_begun_after_their_clients_left(
-    triton: RunningTriton,
-    case: Case,
-    network: ServedNetwork,
-    leave: Callable[[RunningTriton, Case, int], None],
-    model: str,
-    rows: int,
-    figures: Callable[[str], Counter[str]],
-) -> None:
-    (parts,) = network.requested({case.input: [case.expensive]})
-    sent = CLIENTS * rows * sum(isinstance(part, Row) for part in parts)
-    before = figures(model)["begun_total"]
-    leave(triton, case, rows)
+        list(clients.map(give_up, range(CLIENTS)))
 
     def is_idle() -> bool:
-        now = figures(model)  # a process sends what waits before what it has begun
+        now = figures(case.system)  # a process sends what waits before what it has begun
         return now["begun_total"] > before and not (now["waiting"] or now["at_work"])
 
     eventually(is_idle)
-    assert figures(model)["begun_total"] - before < sent / 2
+    assert figures(case.system)["begun_total"] - before < CLIENTS * rows * sentences / 2
 
 
 # Translating
