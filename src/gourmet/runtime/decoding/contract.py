@@ -34,7 +34,7 @@ def limits(max_tokens: int) -> Limits:
 
 
 def plain(text: Any) -> str:
-    """A text in an answer; Triton sends bytes, and JSON text."""
+    """Return a text in an answer: Triton sends bytes, JSON text."""
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 
 
@@ -66,7 +66,7 @@ class TextGenerator:
         return self.name
 
     def option_of(self, name: str, values: Sequence[object], rows: int) -> list[int]:
-        """An option of each row of a request; raise ValueError unless it is of all rows or of none."""
+        """Return an option for each row of a request; raise ValueError unless all rows or none have it."""
         smallest, largest, usual = self.options[name.lower()]
         if not values:
             return [usual] * rows
@@ -78,11 +78,11 @@ class TextGenerator:
         return [int(str(value)) for value in values]
 
     def text_option(self, name: str, value: object) -> bytes | None:
-        """An option that is a text; None for others."""
+        """Return an option that is a text; None for others."""
         return None
 
     def tensors(self, value: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        """The inputs of a row; raise BadModel for another system's model, ValueError for a bad option."""
+        """Return the inputs of a row; raise BadModel for another system's model, ValueError for a bad option."""
         names = {spec.name for spec in model.inputs}
         if self.example_input not in names:
             raise BadModel(
@@ -90,7 +90,7 @@ class TextGenerator:
                 f"set {self.model_variable} to one"
             )
         shape = (1, 1) if model.max_batch_size else (1,)
-        # np.full would leave out the zeros that a picture may end with.
+        # Not np.full, which drops zeros at the end of a picture.
         inputs: dict[str, Array] = {self.example_input: np.array([value], np.object_).reshape(shape)}
         for name, option in options.items():
             text = self.text_option(name, option)
@@ -112,11 +112,11 @@ class TextGenerator:
             raise BadAnswer(f"{model.name!r} does not answer as {self.plural} do: {exc}") from exc
 
     def beside(self, outputs: Tensors) -> dict[str, Any]:
-        """The fields of an answer beside its text, tokens and score."""
+        """Return the fields of an answer beside its text, tokens and score."""
         return {}
 
     def outputs(self, answer: GeneratedText) -> dict[str, Any]:
-        """The outputs of a served model for an answer; the other way round from `generated`."""
+        """Return the outputs of a served model for an answer: the inverse of `generated`."""
         return {
             self.answer_output: answer.text,
             TOKENS: np.int32(answer.tokens or 0),
@@ -124,7 +124,7 @@ class TextGenerator:
         }
 
     def answer_to_sample(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
-        """Raise BadAnswer for an answer without a word."""
+        """Return the answer; raise BadAnswer if it has no word."""
         answer = self.generated(outputs, model)
         if not any(map(str.isalpha, answer.text)):
             raise BadAnswer(

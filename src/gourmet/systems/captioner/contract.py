@@ -20,10 +20,10 @@ __all__ = ["BEAMS", "MAX_TOKENS"]
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"
-# What a search found beside the caption, the better first: a line each. A stream has none.
+# The other captions of a beam search, the best first, a line each. A stream has none.
 ALTERNATIVES: Final = "ALTERNATIVES"
 
-# What a caption may begin with, and how long it may be after that.
+# Limits of the prompt, and of the caption after it.
 MAX_PROMPT_CHARACTERS: Final = 100
 MAX_PROMPT_TOKENS: Final = 16
 MAX_NEW_TOKENS: Final = 40

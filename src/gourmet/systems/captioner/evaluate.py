@@ -29,7 +29,7 @@ from gourmet.training.task import Tick
 _PARTS: Final = ("validation", "test")
 _BEAMS: Final = (1, 3)
 _ROWS: Final = 16
-# A caption with less is not of what people saw; of those that are sure, at most this share may have less.
+# The CIDEr-D of a caption that is near to those by people, and the largest share of others among sure ones.
 NEAR: Final = 0.2
 _WRONG: Final = 0.2
 

@@ -60,7 +60,7 @@ _EXAMPLES: Final = 16
 _ROWS: Final = 16
 _LICENSE: Final = "other: research data, for demonstration and study"
 _ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
-# The output of the graph of ResNet50 in eight bits, and the file beside the weights that learned from it.
+# The output of ResNet50's graph in eight bits, and its file beside the weights.
 GRID_OUTPUT: Final = "grid"
 BODY: Final = "vision-int8.onnx"
 _OPERATORS: Final = ("Resize", "Conv", "MaxPool", "Relu", "Add")

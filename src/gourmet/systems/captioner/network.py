@@ -22,11 +22,11 @@ from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings
 from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint, known_to
 from gourmet.training.files import put_tensors, torchvision
 
-# What a config calls ResNet50, and BLIP's own encoder.
+# The `model_type` of ResNet50 and of BLIP's own encoder in a config.json.
 GRID_VISION: Final = "resnet50_grid"
 _BLIP_VISION: Final = "blip_vision_model"
 GRID: Final = 7
-# ImageNet's; BLIP's pictures were normalised by others.
+# ImageNet's; BLIP has its own.
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 _BLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
@@ -133,7 +133,7 @@ class CaptionNetwork(nn.Module):
         self.start, self.end = int(self.config.bos_token_id), int(self.config.sep_token_id)
         if self.config.vocab_size <= max(self.start, self.end):
             raise ValueError("the start or the end of its captions is not in its vocabulary")
-        # Signs that are never an answer.
+        # Tokens that are never an answer.
         self.never = sorted({int(self.config.pad_token_id), self.start} - {self.end})
 
     def states(self, pixel_values: torch.Tensor) -> torch.Tensor:
@@ -196,7 +196,7 @@ BLIP: Final = Architecture(
 def load(weights: Path) -> Checkpoint:
     """Load the weights of a run or public checkpoint, with the config.json and vocab.txt beside them."""
     checkpoint, tensors = BLIP.open(weights)
-    # Numbers in order, which transformers saved once and computes today.
+    # Position numbers, which older versions of transformers saved.
     kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_PLACES)}
     put_tensors(checkpoint.network, kept, weights)
     return checkpoint

@@ -18,7 +18,7 @@ MAX_TOKENS: Final = 40  # of a caption, after what it begins with
 _MORE: Final = "##"
 _LONGEST: Final = 100  # letters of a word
 _PARTS: Final = re.compile(r"\w+|[^\w\s]|_")
-# Written without a space before them, and some without one behind, which pieces do not say.
+# Written without a space before them.
 _ATTACHED: Final = frozenset(".,!?;:'-")
 _ENDINGS: Final = frozenset(("s", "t", "d", "m", "re", "ve", "ll"))
 

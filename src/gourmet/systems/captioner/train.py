@@ -40,7 +40,7 @@ _MAX_WORDS: Final = 64
 _CALIBRATED_ON: Final = 100
 _SEEN_TOGETHER: Final = 8
 _MEASURED_TOGETHER: Final = 50
-# Photos that a caption is not of, and is held against.
+# Other photos that a caption is scored against.
 _OTHERS: Final = 4
 # The paths of files are left out: they do not describe the network.
 _NOT_ABOUT: Final = ("vision", "seen")
@@ -68,11 +68,10 @@ class CaptionerConfig:
     epochs: int = 10
     rate: float = 0.01  # of matrices; the other weights take a fifth of it
     warmup: float = 0.05
-    # Self-critical: so many captions of each photo are drawn, and what is better than their mean is made
-    # likelier. Begin with the best weights of a run without.
+    # Self-critical training: draw this many captions of each photo, and make those above the mean reward
+    # likelier. Begin with the best weights of a run without it.
     drawn: int = 0
-    # What a caption would be worth for other photos counts so much against it: without, captions become
-    # likelier that say little.
+    # The weight of a caption's reward for other photos, which is subtracted: it makes vague captions rarer.
     apart: float = 0.0
 
 
@@ -208,7 +207,7 @@ class CaptionerTask:
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         shown = examples.tolist()
-        # A grid that is mirrored is nearly what is seen in a mirror.
+        # A mirrored grid is nearly the grid of a mirrored photo.
         mirrored = torch.randint(2, (len(shown),), generator=generator).tolist()
         rows = zip(shown, mirrored, strict=True)
         grid = self._tensor(
@@ -259,7 +258,7 @@ class CaptionerTask:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits at every position of every caption, and the right words.
 
-        Those of a photo are one row, where they attend to the same memory, and not to each other.
+        The captions of a photo are one row: they share its memory, and do not attend to each other.
         """
         start, end = self.tokenizer.start, self.tokenizer.end
         begun = [[token for caption in texts for token in (start, *caption)] for texts in captions]

@@ -32,7 +32,7 @@ _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
 _MOST_LINES: Final = 10_000_000
-# Of a sentence and of its translation: what compares them takes memory and time for each letter.
+# Characters of a sentence or a translation: comparing them costs time and memory for each.
 _LONGEST: Final = 10_000
 
 
@@ -80,7 +80,7 @@ def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
         raise BadData(f"{path}: as many lines have Russian letters in either column, so which is Russian?")
     for row in rows:
         russian, english = row if first > second else reversed(row)
-        # By its text and not by its place, so that the parts of a file that grows stay apart.
+        # By the text and not by the line number: the parts stay the same when the file grows.
         lot = zlib.crc32(english.casefold().encode()) % _HELD_OUT
         part = {0: "validation", 1: "test"}.get(lot, "train")
         parts[part].append(Reference(path.stem, russian, english))
@@ -98,7 +98,7 @@ def _rows(path: Path, *columns: int) -> list[list[str]]:
         ) from exc
     if text.count("\n") > _MOST_LINES:
         raise BadData(f"{path} has more than {_MOST_LINES:,} lines: give fewer")
-    # Not by splitlines, which also ends lines at characters that sentences may have.
+    # Not splitlines: it also splits at characters that sentences may contain.
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     if not rows:
         raise BadData(f"{path} is empty")

@@ -282,7 +282,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
             "stream": _like(SYSTEM.streaming_model, stream, system),
         }
     encoder = source.graphs[ENCODER]
-    # As a model of its own it is asked with two inputs instead of eight, each of which is a message.
+    # As a model of its own it has two inputs instead of eight: each input costs a message.
     decoder = step_graph(TranslatorStep(source.network))
 
     def graph(model: str, graph: Graph) -> Target:

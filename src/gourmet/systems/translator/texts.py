@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 _CLOSERS: Final = "\"'»”’)\\]"
-# A sentence ends at its signs, and what closes with them, where a space and what may begin one follow.
-# No sign is tried twice, or two thousand of them would take a thousand times as long.
+# A sentence ends with its punctuation and closing quotes, where a space and a capital or a digit follow.
+# Possessive quantifiers: without them the time grows with the square of the number of signs.
 _END: Final = re.compile(
     rf"(?<![.!?…])[.!?…]++[{_CLOSERS}]*+(?=\s++[\"'«“„(\[—–-]*+\s?[A-ZÀ-ÖØ-ÞА-ЯЁ0-9])|\n"
 )
-# Not after these, nor after a letter alone, which is somebody's initial.
+# A sentence does not end after these abbreviations, nor after a single letter, which is an initial.
 _SHORT: Final = re.compile(
     r"(?:^|[\s(«\"])(?:[A-ZА-ЯЁа-яё]|т\. ?[едпк]|др|пр|см|ср|стр|рис|тыс|млн|млрд|руб|коп|ул|пл|кв|им|проф"
     r"|акад|гг?|вв?|Mr|Mrs|Ms|Dr|St|etc|e\. ?g|i\. ?e)\.$"
@@ -31,10 +31,10 @@ OTHER_CYRILLIC: Final = (
     "Russian does not have the letters {letters}: this may be Ukrainian or another language, and the"
     " translation meaningless"
 )
-# Without those that Russian had until 1918.
+# Without the letters that Russian lost in 1918.
 _RUSSIAN_LETTER: Final = "[а-яё]"
 _OTHER_LETTER: Final = "[ѐђ-ԯ]"
-# For a script that warns while one still writes.
+# For the page's script, which warns while the visitor types.
 FOR_SCRIPTS: Final = {
     "russian": _RUSSIAN_LETTER,
     "others": _OTHER_LETTER,
@@ -48,9 +48,9 @@ _OTHER: Final = re.compile(_OTHER_LETTER)
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 _LATIN: Final = re.compile(r"[A-Za-z](?:[\w.@/:-]*\w)?", re.ASCII)
 _UNKNOWN: Final = "⁇"
-# What belongs to a pictogram: a joiner, the selector of its coloured form, and colours of skin.
+# Parts of a pictogram: the joiner, the variation selector and skin tones.
 _JOINED: Final = "\u200d\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
-# Shorter ones are abbreviations, which have a meaning in capitals.
+# Texts with fewer capitals are abbreviations.
 _CAPITALS: Final = 5
 _MOST_NAMED: Final = 8
 _FIRST_LETTER: Final = re.compile(r"(?:^|[.!?…]\s|\n)\W{0,3}\w")

@@ -22,7 +22,7 @@ FILES: Final = (SOURCE, TARGET, VOCABULARY)
 END: Final = "</s>"
 PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
-# How a piece begins that is one byte of a letter.
+# The beginning of a piece that is one byte of a letter.
 _BYTE: Final = "<0x"
 # In packages of M2M100 and T5, which earlier versions served.
 _BEGINNINGS: Final = "beginnings.json"

@@ -24,7 +24,7 @@ from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Tick, Training
 
-# Sentences of about the same length are shown together, chosen among so many batches.
+# Sentences are sorted by length within this many batches.
 _SORTED_BATCHES: Final = 50
 
 
@@ -40,14 +40,14 @@ class Config:
     feed_forward: int = 1024
     dropout: float = 0.2
     label_smoothing: float = 0.1
-    # How even the chances are between the ways to cut a word into pieces: with 0 there is one way, near 0
-    # sentences become half as long again, with 0.5 a twentieth.
+    # SentencePiece's alpha: the higher, the rarer are unusual ways to cut a word into pieces; 0 is off.
+    # Sentences become a twentieth longer with 0.5, and half as long again near 0.
     sampling: float = 0.5
-    # Of programs' sentences, an epoch sees this many, drawn again each time; everyday ones lead.
+    # Sentences of software.tsv in an epoch, drawn again for each.
     software: int = 2_500
-    # As many of those of which a network wrote one side.
+    # Pairs of synthetic.tsv in an epoch.
     synthetic: int = 60_000
-    # From English to Russian, which writes the other side of synthetic pairs.
+    # Train from English to Russian, to write synthetic pairs.
     reverse: bool = False
     longest: int = 64  # pieces of a sentence to learn from
     batch: int = 128
@@ -79,7 +79,7 @@ class TranslatorTraining(GenerationTraining):
                 for part in (held, train, more, synthetic)
             )
         tick(0.2)
-        # Everyday sentences decide the pieces, and as many of programs as an epoch sees.
+        # The pieces are learned from the sentences of an epoch without synthetic pairs.
         some = more[:: max(1, len(more) // max(self.config.software, 1))]
         texts = [text for pair in (*train, *some) for text in (pair.text, pair.answer)]
         files = learn(texts, self.config.vocabulary)
@@ -162,7 +162,7 @@ class TranslatorTask:
         for some in torch.split(numbers, self.config.batch * _SORTED_BATCHES):
             alike = sorted(some.tolist(), key=lambda number: self.lengths[number])
             batches += torch.split(torch.tensor(alike), self.config.batch)
-        # A batch that is not full stays the last, since the engine cuts the order into batches.
+        # The batch that is not full stays last, since the engine cuts the order into batches.
         full = len(numbers) // self.config.batch
         shuffled = [batches[number] for number in torch.randperm(full, generator=generator).tolist()]
         return torch.cat([*shuffled, *batches[full:]])
@@ -172,7 +172,7 @@ class TranslatorTask:
         sampling, pad, end = self.config.sampling, self.tokenizer.pad, self.config.longest
         sentencepiece.set_random_generator_seed(generator.initial_seed() % 2**32)
         device = next(self.network.parameters()).device
-        # Cut differently, a sentence may be longer than it was.
+        # With sampling, a sentence may have more pieces than `longest`.
         source = padded(
             [self.tokenizer.encode(pair.text, sampling=sampling)[-2 * end :] for pair in shown], pad
         ).to(device)
@@ -180,7 +180,7 @@ class TranslatorTask:
             [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
         ).to(device)
         begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
-        # All of it in bfloat16 rather than by autocast, which casts back and forth between two operations.
+        # bfloat16 throughout: autocast would cast between operations.
         kind = torch.bfloat16 if half_is_fast(device) else torch.float32
         model = self.network.get_submodule("model")
         hidden = functional_call(

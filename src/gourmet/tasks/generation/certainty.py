@@ -19,13 +19,13 @@ from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.reports.table import columns
 from gourmet.tasks.system_parts import Reference
 
-# An answer with a chrF of at least this says about what people said.
+# An answer with a chrF of at least this is near to the reference by people.
 NEAR: Final = 50.0
-# Of the answers that are sure, at least this share shall be near.
+# The wanted share of near answers among the sure ones.
 PRECISION: Final = 0.8
-# No mean of logarithms reaches it: of a network whose score tells nothing, no answer is sure.
+# No mean log probability reaches it: no answer is sure if the score does not predict near answers.
 NEVER: Final = 1.0
-# Of how many standard errors half an interval of 95 % is.
+# Standard errors in half an interval of 95 %.
 ERRORS: Final = 1.96
 
 
@@ -107,7 +107,7 @@ def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: f
 
     The share has to exceed the goal by so many standard errors.
     """
-    # As a config has it, of four places: what is below one of them is not above it.
+    # A config has four decimal places.
     places = np.floor(1e4 * np.array(scores)) / 1e4
     order = np.argsort(-places, kind="stable")
     places, counts = places[order], np.arange(1, len(order) + 1)

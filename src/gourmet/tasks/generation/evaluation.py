@@ -16,7 +16,7 @@ from gourmet.training.task import Tick
 
 _READ: Final = 20
 
-# The answers of weights to some texts: on a device, and telling how far it is.
+# Takes weights, texts, a device and a progress callback; returns the answers.
 Answer = Callable[[Path, Sequence[str], str, Tick], Sequence[str]]
 
 
@@ -91,7 +91,7 @@ class TextEvaluation:
 
 
 _LENGTHS = {**{f"up to {count} words": count for count in (4, 6, 8, 12)}, "over 12 words": float("inf")}
-# Fewer texts than that say nothing about a group.
+# Groups with fewer texts have no score.
 _FEWEST = 20
 _DRAWS = 300
 

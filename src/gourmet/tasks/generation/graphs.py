@@ -33,7 +33,7 @@ from torch import nn
 from gourmet.deploying.target import Check
 from gourmet.runtime.decoding.engine import part_names
 
-# As many as four beams can need: each has its best words, and one of them may be the end.
+# Enough for four beams: each needs its four best tokens, and the end may be among them.
 LIKELIEST: Final = 8
 NEVER: Final = -1e9
 
@@ -50,8 +50,8 @@ class Attention(nn.Module):
         self, states: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         """Keys and values are [B, S, H · D] or [B, H, S, D]. `mask` is of the keys, [B, S], zero for those
-        that nobody attends to; or, where that is not the same for each query, a bias [B, 1, W, S], which is
-        added to what each makes of each key.
+        that are ignored; or, where that differs between queries, a bias [B, 1, W, S] of the products of
+        queries and keys.
         """
         attended: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
             self.query(states), keys, values, mask, self.heads

@@ -26,11 +26,11 @@ Network = TypeVar("Network", bound=nn.Module)
 
 _LARGEST: Final = 127.0
 _LEVELS: Final = 255
-# Of values with less than this, which are all zero, any scale will do.
+# The range of values that are all zero.
 _SMALLEST: Final = 1e-12
-# Of all that goes into a product at a time, so many values, evenly from the whole of it, say its range.
+# Values of a product's input, sampled evenly, from which its range is taken.
 _LOOKED_AT: Final = 2000
-# Shares of the range among which the one with the least error is taken: what is rarer than rare is cut off.
+# Shares of the full range that are tried: the one with the least error is taken, and clips outliers.
 _SHARES: Final = tuple(share / 40 for share in range(30, 41))
 
 
@@ -61,7 +61,7 @@ def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[
     def look(name: str) -> Callable[[nn.Module, Any], None]:
         def hook(_: nn.Module, inputs: Any) -> None:
             values = inputs[0].detach().flatten()
-            # Odd, as an even step would see the same few of a row's numbers in each row.
+            # Odd: an even step would sample the same columns of each row.
             step = len(values) // _LOOKED_AT | 1
             seen.setdefault(name, []).append(values[::step].clone())
 
@@ -109,7 +109,7 @@ def rounded(network: nn.Module) -> nn.Module:
         for part in copied.modules():
             if isinstance(part, nn.Linear | nn.Embedding) and part.weight.requires_grad:
                 scale = _scale(part.weight)
-                # Integers have one zero, and so a minus zero would not come back as it was.
+                # Integers have no minus zero.
                 part.weight.copy_((part.weight / scale).round() * scale + 0.0)
     return copied
 
@@ -184,7 +184,7 @@ class _Products(torch.autograd.Function):
         node = graph.op(
             "com.microsoft::MatMulIntegerToFloat", levels, weight, scale, scales, zero, absent, bias
         )
-        # The exporter knows nothing of this operator.
+        # The exporter does not know the shape of this operator's output.
         axes = states.type().dim()
         node.setType(bias.type().with_sizes([*(None for _ in range(axes - 1)), bias.type().sizes()[0]]))
         return node
