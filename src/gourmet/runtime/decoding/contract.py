@@ -82,7 +82,7 @@ class TextGenerator:
         return None
 
     def tensors(self, value: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        """Return the inputs of a row; raise BadModel for another system's model, ValueError for a bad option."""
+        """Return the inputs of a row; raise BadModel for another system's model, or ValueError."""
         names = {spec.name for spec in model.inputs}
         if self.example_input not in names:
             raise BadModel(
