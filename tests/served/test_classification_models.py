@@ -93,14 +93,14 @@ def test_rows_get_their_own_answers_and_a_broken_picture_fails_its_request(
     served: Served,
 ) -> None:
     """However rows are cut into requests, and requests merged into batches."""
-    pictures = list(served.system.examples(24, 5))
+    pictures = list(served.system.examples(12, 5))
     rows, model = served.encoded(pictures), served.info.name
     alone = np.concatenate(
         [served.probabilities(served.client.infer(model, served.tensor(row[None]))) for row in rows]
     )
     assert np.abs(alone[:, None] - alone[None]).max(axis=2).max() > 0.01, "too much alike to tell a mix-up"
     random, max_batch = np.random.default_rng(4), served.info.max_batch_size or 1
-    cuts = [random.integers(0, len(rows), random.integers(1, min(8, max_batch) + 1)) for _ in range(30)]
+    cuts = [random.integers(0, len(rows), random.integers(1, min(8, max_batch) + 1)) for _ in range(16)]
     broken = np.full((1, *rows.shape[1:]), b"no picture", np.object_)
     waiting = []
     for number, chosen in enumerate(cuts):
@@ -171,7 +171,7 @@ def test_a_missing_model_is_named(triton: RunningTriton) -> None:
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
 def test_requests_of_clients_that_left_are_not_computed(triton: RunningTriton, model: str) -> None:
     """Over gRPC: over HTTP, Triton notices it with the answer."""
-    clients = 48
+    clients = 32
     with connect(triton.http_url) as ours:
         info = ours.describe(model)
         rows = np.repeat(FOOD.encode(FOOD.sample(), info.inputs[0].datatype), 16, axis=0)
