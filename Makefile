@@ -91,17 +91,16 @@ format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: train-setup ## Measure what Triton adds (docs/measuring.md; about 10 minutes, on a quiet machine)
-	$(BIN)/gourmet bench foundation $(ARGS)
+bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes; options: ARGS="--write docs")
+	$(BIN)/python -P benchmarks/foundation.py $(ARGS)
 
 bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/peers $(ARGS)
 
-bench-generation: setup-dev ## Measure the figures of docs/loop.md (half an hour; goes on where it was stopped)
-	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario
-	$(BIN)/gourmet bench generation compare --write docs
+bench-generation: setup-dev ## Measure the figures of docs/loop.md (a quarter of an hour)
+	$(BIN)/python -P benchmarks/generation --write docs $(ARGS)
 
-nightly: test-nightly bench-peers bench-generation ## Run the slowest tests, and compare with other servers and loops (an hour)
+nightly: test-nightly bench bench-peers bench-generation ## Run the slowest tests, and compare with other servers and loops (an hour)
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 train-setup: $(VENV)/.ready-train ## Add what training, evaluating, exporting and benchmarks need

@@ -39,8 +39,8 @@ from gourmet.client.model_config import as_json
 from gourmet.measure.async_client import Load
 from gourmet.measure.inputs import InputRows, rows_of
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.scenario import load_config
 from gourmet.measure.server_probe import cpu_s, spent_s, tree
+from gourmet.measure.sweep import load_config
 from gourmet.measure.task import Addresses
 from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
 from gourmet.repository import DEFAULT, read_config

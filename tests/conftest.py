@@ -32,7 +32,6 @@ LONGEST = (
     "served/test_elsewhere.py",
     "served/test_tune.py",
     "served/test_whole_way.py",
-    "served/test_translator_bench.py",
     "served/test_deployer.py",
     "web/test_life_of_a_system.py",
     "web/test_installed_package.py",

@@ -15,11 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from generation import ctranslate2_model
-from generation.sentences import BenchExamples, Sentences, same_as_alone
+from generation.sentences import Sentences, same_as_alone
 from gourmet.measure.task import ask_each
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.serving.preflight import free_ports
-from harness.run import Contender, Measure, started
+from gourmet.systems.translator.contract import SYSTEM
+from harness.run import Contender, Measure, programs, started
 from harness.windows import BenchLoad, window
 
 WEB: Final = "the web app's API, streamed"
@@ -27,13 +28,14 @@ FASTAPI: Final = "CTranslate2 behind FastAPI"
 # Of its numbers: all bits, which say what the network says, and eight, which are faster.
 FORMS: Final = ("float32", "int8")
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
+_REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 _LEVELS: Final = (1, 8, 16)
 
 
 @contextmanager
 def _measure_of(
     arm: str,
-    examples: BenchExamples,
+    sentences: Sentences,
     command: Sequence[str],
     env: Mapping[str, str],
     cwd: Path,
@@ -49,16 +51,16 @@ def _measure_of(
         Request(
             (number,), json.dumps({"text": text, **options}).encode(), {"Content-Type": "application/json"}
         )
-        for number, text in enumerate(examples.examples)
+        for number, text in enumerate(sentences.texts)
     ]
     with started(arm, command, env, cwd, lambda: ask_each(http(), requests[:1])):
         alone = [read(reply.body) for reply in ask_each(http(), requests)]
-        agreement = examples.agreement(arm, alone)
+        agreement = sentences.agreement(arm, alone)
 
         def check(request: Request, reply: RawReply) -> None:
             same_as_alone(arm, read(reply.body), alone[request.rows[0]])
 
-        yield lambda load: window(load, http(), requests, check, examples.options, figures=agreement)
+        yield lambda load: window(load, http(), requests, check, sentences.options, figures=agreement)
 
 
 def web_app(sentences: Sentences) -> Contender:
@@ -77,7 +79,7 @@ def web_app(sentences: Sentences) -> Contender:
             ) as measure:
                 yield measure
 
-    return Contender(WEB, [BenchLoad(WEB, sentences.system, 1)], start)
+    return Contender(WEB, [BenchLoad(WEB, SYSTEM.name, 1)], start)
 
 
 def _last_event(events: bytes) -> str:
@@ -91,10 +93,8 @@ def _translation(body: bytes) -> str:
     return str(json.loads(body)["translation"])
 
 
-def behind_fastapi(
-    sentences: Sentences, programs: Callable[[], Path], form: str, workers: int, threads: int
-) -> Contender:
-    """Return the contender with CTranslate2; `programs` returns the folder of its environment's programs."""
+def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) -> Contender:
+    """Return the contender with CTranslate2."""
     arm = f"{FASTAPI}, {form}, {workers} × {threads}"
 
     @contextmanager
@@ -102,7 +102,7 @@ def behind_fastapi(
         with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
             ctranslate2_model.convert(sentences.checkpoint, Path(name), form)
             (port,) = free_ports(1)
-            command = [str(programs() / "uvicorn"), "ctranslate2_app:app", "--host", "127.0.0.1"]
+            command = [str(programs(_REQUIREMENTS) / "uvicorn"), "ctranslate2_app:app", "--host", "127.0.0.1"]
             command += ["--no-access-log", "--port", str(port)]
             env = {
                 "MODEL": name,
@@ -115,4 +115,4 @@ def behind_fastapi(
             with _measure_of(arm, sentences, command, env, _SERVERS, http, {}, _translation) as measure:
                 yield measure
 
-    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _LEVELS], start)
+    return Contender(arm, [BenchLoad(arm, SYSTEM.name, level) for level in _LEVELS], start)

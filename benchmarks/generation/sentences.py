@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from gourmet.errors import UsageError
 from gourmet.measure.inputs import DataSource
@@ -32,42 +32,15 @@ _LONG: Final = 110
 _SHORT: Final = 3
 
 
-class BenchExamples(Protocol):
-    """The examples that all arms answer."""
-
-    @property
-    def system(self) -> str: ...
-
-    @property
-    def examples(self) -> Sequence[Any]: ...
-
-    @property
-    def options(self) -> MeasureOptions: ...
-
-    def source(self, arm: str) -> DataSource:
-        """Return the examples for `gourmet bench`, for an arm that is a served model."""
-
-    def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
-        """Return how often the arm's answers equal the network's; raise if too rarely."""
-
-
 @dataclass(frozen=True)
 class Sentences:
-    """Texts of a single sentence each, the network's answers, and the time for each arm.
-
-    Fulfils `BenchExamples`.
-    """
+    """Texts of a single sentence each, the network's answers, and the time for each arm."""
 
     checkpoint: Checkpoint
     texts: Sequence[str]
     options: MeasureOptions
     folder: Path
     long_ones: Sequence[str] = ()  # arms that have some among theirs
-    system: str = SYSTEM.name
-
-    @property
-    def examples(self) -> Sequence[str]:
-        return self.texts
 
     @cached_property
     def network_says(self) -> list[str]:
@@ -80,7 +53,14 @@ class Sentences:
         return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in answers) / len(answers)
 
     def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
-        return agreement(arm, answers, self.network_says, _LEAST_AGREEMENT, self.system)
+        """Return how often the arm says what the network says; raise WrongAnswers if too rarely."""
+        same = sum(a == b for a, b in zip(answers, self.network_says, strict=True)) / len(answers)
+        if same < _LEAST_AGREEMENT:
+            raise WrongAnswers(
+                f"{arm} says what the network says to {same:.0%} of the sentences only: deploy the weights "
+                f"that are compared with `gourmet deploy {SYSTEM.name} --format all --weights`"
+            )
+        return {AGREES: same}
 
     def source(self, arm: str) -> DataSource:
         return self.mixed if arm in self.long_ones else self.usual
@@ -129,19 +109,6 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
             "which is too few: name more with --sentences"
         )
     return texts
-
-
-def agreement(
-    arm: str, answers: Sequence[str], right: Sequence[str], min_share: float, system: str
-) -> dict[str, float]:
-    """Return the share of `right` answers; raise WrongAnswers if it is less than `min_share`."""
-    same = sum(a == b for a, b in zip(answers, right, strict=True)) / len(answers)
-    if same < min_share:
-        raise WrongAnswers(
-            f"{arm} says what the network says to {same:.0%} of the examples only: deploy the weights that "
-            f"are compared with `gourmet deploy {system} --format all --weights`"
-        )
-    return {AGREES: same}
 
 
 def same_as_alone(arm: str, answer: str, alone: str) -> None:

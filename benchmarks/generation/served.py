@@ -10,18 +10,18 @@ from typing import Final
 
 import psutil
 
-from generation.sentences import BenchExamples, Sentences
+from generation.sentences import Sentences
 from gourmet import repository
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.scenario import load_config, own_server, restored
 from gourmet.measure.server_probe import memory_mib
+from gourmet.measure.sweep import load_config, restored
 from gourmet.measure.task import Addresses, Workload
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.connect import connect
-from gourmet.systems import registry
-from harness.run import Contender, Measure
+from gourmet.systems.translator.contract import SYSTEM
+from harness.run import Contender, Measure, own_triton
 from harness.windows import BenchLoad, BenchWindow, Meter
 
 INSIDE: Final = "translator"
@@ -54,15 +54,15 @@ CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 
 def contender(sentences: Sentences) -> Contender:
-    loads = [BenchLoad(arm, sentences.system, level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
-    loads += [BenchLoad(IN_PROCESS, sentences.system, 16)]
-    loads += [BenchLoad(STREAMED, sentences.system, 1), BenchLoad(BEAMS, sentences.system, 8)]
-    loads += [BenchLoad(arm, sentences.system, MIXED_LEVEL) for arm in CONTINUOUS]
+    loads = [BenchLoad(arm, SYSTEM.name, level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
+    loads += [BenchLoad(IN_PROCESS, SYSTEM.name, 16)]
+    loads += [BenchLoad(STREAMED, SYSTEM.name, 1), BenchLoad(BEAMS, SYSTEM.name, 8)]
+    loads += [BenchLoad(arm, SYSTEM.name, MIXED_LEVEL) for arm in CONTINUOUS]
 
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {spec.model for spec in _LOADS.values()} | set(_PARTS)
-        with own_server((repository.DEFAULT,), sorted(models)) as addresses:
+        with own_triton((repository.DEFAULT,), sorted(models)) as addresses:
             yield GenerationServer(addresses, sentences).window
 
     return Contender("Triton", loads, start)
@@ -79,10 +79,10 @@ def _processes_of(model: str) -> list[psutil.Process]:
 
 
 class GenerationServer:
-    """A running server, and the answers of its models to each example alone."""
+    """A running server, and the answers of its models to each sentence alone."""
 
-    def __init__(self, addresses: Addresses, examples: BenchExamples) -> None:
-        self._addresses, self._examples = addresses, examples
+    def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
+        self._addresses, self._sentences = addresses, sentences
         self._workloads: dict[str, Workload] = {}
         self._agreement: dict[str, dict[str, float]] = {}
 
@@ -106,7 +106,7 @@ class GenerationServer:
                 workload,
                 replace(spec, level=load.level),
                 self._addresses,
-                self._examples.options,
+                self._sentences.options,
                 meter.look,
             )
             outside, *inside = (
@@ -122,21 +122,20 @@ class GenerationServer:
 
     def _workload(self, arm: str) -> Workload:
         if arm not in self._workloads:
-            spec, examples = _LOADS[arm], self._examples
-            data = examples.source(arm)
+            spec = _LOADS[arm]
+            data = self._sentences.source(arm)
             workload = sweep.prepare(
                 spec.model,
                 self._addresses,
                 replace(data, options={"beams": _BEAMS}) if arm == BEAMS else data,
                 through=spec.through,
-                stepped=examples.system if spec.through == "loop" else "",
+                stepped=SYSTEM.name if spec.through == "loop" else "",
             )
             self._agreement[arm] = {}
             # What a search says is not what the network says greedily.
             if arm not in (BEAMS, *CONTINUOUS):
                 info = workload.rows.info
-                system = registry.generation(info.system or examples.system)
-                answers = [system.generated(answer, info).text for answer in workload.answers.expected]
-                self._agreement[arm] = examples.agreement(arm, answers)
+                answers = [SYSTEM.generated(answer, info).text for answer in workload.answers.expected]
+                self._agreement[arm] = self._sentences.agreement(arm, answers)
             self._workloads[arm] = workload
         return self._workloads[arm]

@@ -7,26 +7,22 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from generation.sentences import BenchExamples, Sentences, same_as_alone
+from generation.sentences import Sentences, same_as_alone
 from gourmet import repository
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import RawReply, Request
-from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts
-from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row
+from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.instances import available_cpus
-from gourmet.systems.translator.contract import TEXT
+from gourmet.systems.translator.contract import SYSTEM, TEXT
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING
 from harness.run import Contender, Measure
@@ -34,25 +30,10 @@ from harness.windows import BenchLoad, BenchWindow, Meter, window
 
 PYTHON: Final = "in Python, no server"
 EAGER: Final = "transformers' generate, no server"
-# What it takes to make rows of a request, to encode one, and to go a step.
-READING_MS, ENCODER_MS, STEP_MS = "reading ms", "encoder ms", "step ms"
 
 _LEVELS: Final = (1, 8)
 _ROWS: Final = 16
 _WITHIN_S: Final = 60.0
-_STEPS: Final = 50
-_SO_FAR: Final = 5  # words of the answer that is in the middle of a step
-
-
-def contenders(sentences: Sentences) -> list[Contender]:
-    cpus = available_cpus()
-    return [
-        *(
-            in_python(sentences, threads, SERVING, repository.served_package("translator"), TEXT, _LEVELS)
-            for threads in sorted({1, cpus})
-        ),
-        eager(sentences),
-    ]
 
 
 class InThreads:
@@ -69,25 +50,18 @@ class InThreads:
         self._pool.shutdown()
 
 
-def in_python(
-    examples: BenchExamples,
-    threads: int,
-    serving: GenerationServing,
-    files: Mapping[str, bytes],
-    input_name: str,
-    levels: Sequence[int],
-) -> Contender:
-    """Return the contender with Triton's package in this process; `input_name` is the example's input."""
+def in_python(sentences: Sentences, threads: int) -> Contender:
+    """Return the contender with Triton's package in this process."""
     arm = f"{PYTHON}, threads: {threads}"
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        network = serving.open(files, threads)
+        network = SERVING.open(repository.served_package(SYSTEM.name), threads)
         words = network.vocabulary
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
-        def say(example: str | bytes) -> str:
-            (parts,) = network.requested({input_name: [example]})
+        def say(text: str) -> str:
+            (parts,) = network.requested({TEXT: [text]})
             done = threading.Event()
             job = AnswerJob(parts, network, lambda *_: done.set(), deadline=time.monotonic() + _WITHIN_S)
             room.submit(job.rows)
@@ -97,24 +71,22 @@ def in_python(
             return job.whole().text
 
         try:
-            alone = [*map(say, examples.examples)]
-            middle = sorted(examples.examples, key=len)[len(examples.examples) // 2]
-            read = partial(network.requested, {input_name: [middle]})
-            figures = {**_parts_ms(network.engine, read), **examples.agreement(arm, alone)}
-            requests = [Request((number,), example) for number, example in enumerate(examples.examples)]
+            alone = [*map(say, sentences.texts)]
+            figures = sentences.agreement(arm, alone)
+            requests = [Request((number,), text) for number, text in enumerate(sentences.texts)]
 
             def check(request: Request, reply: RawReply) -> None:
                 same_as_alone(arm, reply.body, alone[request.rows[0]])
 
             def measure(load: BenchLoad) -> BenchWindow:
                 wire = InThreads(say, load.level)
-                return window(load, wire, requests, check, examples.options, figures=figures)
+                return window(load, wire, requests, check, sentences.options, figures=figures)
 
             yield measure
         finally:
             room.close()
 
-    return Contender(arm, [BenchLoad(arm, examples.system, level) for level in levels], start)
+    return Contender(arm, [BenchLoad(arm, SYSTEM.name, level) for level in _LEVELS], start)
 
 
 def eager(sentences: Sentences) -> Contender:
@@ -138,30 +110,5 @@ def eager(sentences: Sentences) -> Contender:
         traffic = Load(wire, requests, LoadSpec(EAGER), check, *times, meter.look).run()
         return meter.window(load, traffic, agreement, counts=lambda request: len(request.body))
 
-    loads = [BenchLoad(EAGER, sentences.system, level) for level in _LEVELS]
+    loads = [BenchLoad(EAGER, SYSTEM.name, level) for level in _LEVELS]
     return Contender(EAGER, loads, lambda: nullcontext(measure))
-
-
-def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:
-    """Return the times of the encoder and of a step for a single example, with the loop's minimum of rows."""
-    (parts,) = read()
-    source = next(part.source for part in parts if isinstance(part, Row))
-    rows = engine.min_rows
-    sources = [source] * min(rows, engine.max_sources)
-    memory = np.stack([engine.encode(sources)[0]] * rows)
-    mask = np.ones((rows, memory.shape[4]), np.int32)
-    cache = np.zeros((*memory.shape[:4], 16, memory.shape[5]), np.float32)
-    token, length = np.zeros(rows, np.int64), np.full(rows, _SO_FAR, np.int64)
-    return {
-        READING_MS: _median_ms(read),
-        ENCODER_MS: _median_ms(lambda: engine.encode(sources)),
-        STEP_MS: _median_ms(lambda: engine.step(token, length, cache, memory, mask)),
-    }
-
-
-def _median_ms(work: Callable[[], object]) -> float:
-    moments = [time.perf_counter()]
-    for _ in range(_STEPS):
-        work()
-        moments.append(time.perf_counter())
-    return 1000 * float(np.median(np.diff(moments)))

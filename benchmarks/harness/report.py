@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from gourmet.measure.comparison import goals_by_turn
-from gourmet.measure.results import Requirement
 from gourmet.reports import machine
 from gourmet.reports.chart import Bar, Drawing, bars
 from gourmet.reports.table import write_section
 from harness.run import QUIET_CORES
 from harness.windows import BenchLoad, BenchWindow, percentiles
+
+HEADINGS: Final = ("goal", "measured", "wanted", "")  # over the goals
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A figure per turn, and what its median should reach."""
+
+    what: str
+    per_turn: tuple[float, ...]
+    wanted: float
+    at_most: bool = False
+    unit: str = "×"
+    # Other processes took so much of the machine that it is not to be judged.
+    disturbed: bool = False
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.per_turn)
+
+    @property
+    def met(self) -> bool | None:  # None where some turns reach it and others do not
+        reached = {
+            figure <= self.wanted if self.at_most else figure >= self.wanted for figure in self.per_turn
+        }
+        return reached.pop() if len(reached) == 1 else None
+
+    @property
+    def verdict(self) -> str:
+        if self.disturbed:
+            return "not judged: disturbed"
+        return {True: "met", False: "not met", None: "not decided"}[self.met]
+
+    def as_row(self) -> tuple[str, ...]:
+        """Return the cells below the HEADINGS."""
+        unit = self.unit if self.unit == "×" else f" {self.unit}"
+        wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
+        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
+
+
+def median_and_range(values: Sequence[float], form: str) -> str:
+    """Format the median, with minimum and maximum if there are several figures."""
+    if len(values) == 1:
+        return f"{values[0]:{form}}"
+    return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"
 
 
 @dataclass(frozen=True)
@@ -74,24 +116,24 @@ def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
 
 
 def ratio_goal(
-    what: str, ours: BenchRow | None, others: Sequence[BenchRow], wanted: float
+    what: str,
+    ours: BenchRow | None,
+    others: Sequence[BenchRow | None],
+    wanted: float,
+    figure: Callable[[BenchWindow], float] = lambda window: window.per_s,
+    at_most: bool = False,
 ) -> list[Requirement]:
-    """Return the goal of ours against the best other, if all were measured; a disturbed one is not judged."""
-    if not ours:
+    """Return the goal for our figure ÷ the best of the others', or none if a row was not measured.
+
+    Ratios are taken turn by turn, so that a machine that slows down in between favours neither.
+    """
+    rows = [ours, *others]
+    measured = [row for row in rows if row]
+    if len(rows) < 2 or len(measured) < len(rows) or len({len(row.windows) for row in measured}) > 1:
         return []
-    disturbed = any(row.disturbed for row in [ours, *others])
-    return goals_by_turn(what, ours.per_s, *(row.per_s for row in others), wanted=wanted, disturbed=disturbed)
-
-
-def window_data(window: BenchWindow) -> dict[str, Any]:
-    """Return a window's data without the single latencies."""
-    data = asdict(window) | {"answers": len(window.latencies_ms), "per_s": window.per_s}
-    del data["latencies_ms"]
-    return data | dict(zip(("p50_ms", "p95_ms", "p99_ms"), window.percentiles_ms, strict=True))
-
-
-def goal_data(goal: Requirement) -> dict[str, Any]:
-    return {**asdict(goal), "median": goal.median, "met": goal.met}
+    turns = zip(*([figure(window) for window in row.windows] for row in measured), strict=True)
+    ratios = tuple(mine / (min if at_most else max)(theirs) for mine, *theirs in turns)
+    return [Requirement(what, ratios, wanted, at_most, disturbed=any(row.disturbed for row in measured))]
 
 
 def chart(
@@ -119,30 +161,25 @@ def chart(
 
 @dataclass(frozen=True)
 class DocsPart:
-    """The part of a docs/ page that a command writes, with the files beside the page."""
+    """The part of a docs/ page that a command writes, with the pictures beside the page."""
 
     command: str
     page: str
-    heading: str
-    end: str
 
-    def write(self, folder: Path, words: str, files: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-        begin = f"<!-- from here on written by `{self.command}` -->"
-        write_section(folder / self.page, begin, f"<!-- {self.end} -->", words, self.heading)
-        for name, text in (files or {}).items():
-            (folder / name).write_text(f"{text}\n", encoding="utf-8")
-        return folder / self.page, *(folder / name for name in files or {})
+    def about(self, turns: int, window_s: float) -> str:
+        """Return the first lines of a part: the command, the date, the machine, and what figures are."""
+        where = "; ".join(f"{name} {value}" for name, value in machine.about().items())
+        return (
+            f"`{self.command}`, {date.today().isoformat()}: {where}.\n\n"
+            f"{turns} turns of windows of {window_s:g} s, one arm after another. Figures are medians over "
+            "the turns with the least and the most, percentiles are of all turns' answers together, and "
+            "ratios are taken turn by turn. Every answer was checked. A window in which others took more "
+            f"than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never had a quiet "
+            "one in some turn.\n\n"
+        )
 
-    def as_json(self, data: Mapping[str, Any]) -> str:
-        """Return `data` with the command, the date and the machine."""
-        return json.dumps({"command": self.command, **about(), **data}, indent=1)
-
-
-def about() -> dict[str, Any]:
-    return {"when": date.today().isoformat(), "machine": machine.about()}
-
-
-def about_line(command: str) -> str:
-    """Return the first line of a part: the command, the date and the machine."""
-    machine_line = "; ".join(f"{name} {value}" for name, value in machine.about().items())
-    return f"`{command}`, {date.today().isoformat()}: {machine_line}"
+    def write(self, folder: Path, words: str, pictures: Mapping[str, Drawing] | None = None) -> None:
+        begin, end = (f"<!-- {at} `{self.command}` -->" for at in ("from here on written by", "to here:"))
+        write_section(folder / self.page, begin, end, words, self.page)
+        for name, drawing in (pictures or {}).items():
+            (folder / name).write_text(f"{drawing}\n", encoding="utf-8")

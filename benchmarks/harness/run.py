@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import shutil
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import psutil
 
 from gourmet.errors import GourmetError
 from gourmet.measure.server_probe import tree
+from gourmet.measure.task import Addresses
 from gourmet.measure.transports import RequestFailed
-from gourmet.reports.machine import about
-from gourmet.result_store import ResultStore
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import Child
+from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
 from gourmet.serving.waiting import wait_until
 from gourmet.training.task import Tick
 from harness.windows import BenchLoad, BenchWindow
@@ -31,6 +35,7 @@ _TRIES: Final = 3
 
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 12.0
+_INSTALL_TIMEOUT_S: Final = 900.0
 _LOG_LINES: Final = 30
 
 Measure = Callable[[BenchLoad], BenchWindow]
@@ -57,46 +62,33 @@ class Outcome:
     left_out: dict[str, str]
 
 
-def run(
-    contenders: Sequence[Contender],
-    turns: int,
-    tick: Tick,
-    folder: Path | None = None,
-    plan: dict[str, Any] | None = None,
-) -> Outcome:
-    """Measure each contender in turn; reuse the folder's windows of the same `plan` and commit."""
-    whole_plan = {"turns": turns, "commit": about()["commit"], **(plan or {})}
-    store = ResultStore(folder, whole_plan, BenchWindow)
-    steps = turns * sum(len(contender.loads) for contender in contenders)
+def run(contenders: Sequence[Contender], turns: int, tick: Tick) -> Outcome:
+    """Measure each contender in turn; leave out one whose server does not start in the first turn."""
+    windows: list[BenchWindow] = []
     left_out: dict[str, str] = {}
+    steps = turns * sum(len(contender.loads) for contender in contenders)
     # The run must also end on a machine that is never quiet.
     repeats = steps // 3
     for turn in range(turns):
         for contender in contenders:
-            missing = [load for load in contender.loads if store.get(turn, *_key(load)) is None]
-            if not missing or contender.words in left_out:
+            if contender.words in left_out:
                 continue
             step = f"turn {turn + 1} of {turns}: {contender.words}"
-            tick(len(store) / steps, step)
+            tick(len(windows) / steps, step)
             try:
                 with contender.start() as measure:
-                    for load in missing:
-                        tick(len(store) / steps, f"{step}, {load.inputs}, {load.level or 'all'} at a time")
+                    for load in contender.loads:
+                        tick(len(windows) / steps, f"{step}, {load.inputs}, {load.level or 'all'} at a time")
                         tried = [measure(load)]
                         while tried[-1].foreign_cores > QUIET_CORES and len(tried) < _TRIES and repeats:
                             repeats -= 1
                             tried.append(measure(load))
-                        best = min(tried, key=lambda window: window.foreign_cores)
-                        store.put(replace(best, turn=turn), turn, *_key(load))
+                        windows.append(min(tried, key=lambda window: window.foreign_cores))
             except DidNotStart as exc:
                 if turn:
                     raise
                 left_out[contender.words] = str(exc)
-    return Outcome(sorted(store, key=lambda window: window.turn), left_out)
-
-
-def _key(load: BenchLoad) -> tuple[str, str, int]:
-    return load.arm, load.inputs, load.level
+    return Outcome(windows, left_out)
 
 
 @contextlib.contextmanager
@@ -132,6 +124,44 @@ def started(
         for process in psutil.wait_procs(below, timeout=2)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+@contextlib.contextmanager
+def own_triton(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Iterator[Addresses]:
+    """Run a Triton that serves these models, or all, on free ports."""
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions(tuple(repositories), http_port=http, grpc_port=grpc, metrics_port=metrics)
+    server = TritonServer(options, deque[str](maxlen=_LOG_LINES).append)
+    try:
+        server.start(models)
+        server.wait_until_live()
+        yield Addresses(options.http_url, options.grpc_url)
+    finally:
+        server.close()
+
+
+def programs(requirements: Path) -> Path:
+    """Return the programs of an environment with these packages; make it at the first use, in a minute."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gourmet"
+    name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    home = cache / f"peers-{name}"
+    if not (home / ".ready").exists():
+        click.echo(f"installing other servers into {home}, once", err=True)
+        shutil.rmtree(home, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python"]
+        pip += [str(home / "bin" / "python"), "install", "--quiet", "--requirement", str(requirements)]
+        try:
+            # Our pip installs the packages: another pip would take ten seconds more.
+            for command in ([sys.executable, "-m", "venv", "--without-pip", str(home)], pip):
+                subprocess.run(
+                    command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S
+                )
+        except subprocess.SubprocessError as exc:
+            shutil.rmtree(home, ignore_errors=True)
+            reason = str(getattr(exc, "stderr", None) or exc)[-500:]
+            raise GourmetError(f"{requirements} cannot be installed: {reason}") from exc
+        (home / ".ready").touch()
+    return home / "bin"
 
 
 def main(command: click.Command) -> None:

@@ -43,8 +43,6 @@ class BenchWindow:
     cpu_ms: Mapping[str, float] = field(default_factory=dict)  # for an answer, by group of processes
     memory_mib: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
-    note: str = ""
-    turn: int = 0
 
     def __post_init__(self) -> None:
         if not self.latencies_ms:

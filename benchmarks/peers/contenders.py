@@ -19,11 +19,10 @@ from gourmet.measure.transports import Http, RawReply, Request, photo_request
 from gourmet.measure.validity import WrongAnswers
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
+from harness.no_server import full_layouts, no_server
 from harness.run import Contender, Measure, started
 from harness.windows import BenchLoad, BenchWindow, window
-from peers import limit
-from peers.expected import SERVERS, Expected, Model, Way, complaint
-from peers.photo_sets import PhotoSet
+from peers.photos import SERVERS, Expected, Model, PhotoSet, Way, checked, complaint
 
 FP32: Final = "food_classifier_onnx"
 INT8: Final = "food_classifier_int8"
@@ -97,8 +96,17 @@ class PhotoBench:
     def _start(self, arm: PhotoArm) -> Iterator[Measure]:
         way, model = arm.way, Model.served(arm.model)
         if arm.role == "no server":
-            yield lambda load: limit.measure(
-                load, model, self.sets[load.inputs].photos, self.expected[load.inputs, way], self.options
+            yield lambda load: max(
+                (
+                    no_server(
+                        load,
+                        layout,
+                        self.options,
+                        *(checked, model, self.sets[load.inputs].photos, self.expected[load.inputs, way]),
+                    )
+                    for layout in full_layouts()
+                ),
+                key=lambda window: window.per_s,
             )
             return
         with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:

@@ -17,12 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
-from gourmet.measure import report, scenario
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec, read
-from gourmet.measure.scenario import Arm, Scenario
-from gourmet.measure.task import Addresses, MeasureOptions
-from gourmet.repository.config_change import Change
+from gourmet.measure import report
+from gourmet.measure.results import read
 
 # Doubles its rows in 20 ms each, and has the fault that its config names. That slow, so that a client which
 # the machine lets wait for a few milliseconds is not refused for it.
@@ -153,13 +149,10 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--concurrency", "2", "--batch", "4", "--shared-memory"],
+        ["--concurrency", "2", "--batch", "4"],
         ["--concurrency", "2", "--batch", "4", "--protocol", "grpc"],
-        ["--batch", "8", "--protocol", "grpc", "--shared-memory"],
         # Of five requests, one cut by the end of the window would break Little's law by itself.
-        pytest.param(
-            ["--rate", "6", "--batch", "4", "--arrivals", "constant", "--window", "3"], marks=pytest.mark.slow
-        ),
+        pytest.param(["--rate", "6", "--batch", "4", "--window", "3"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -198,37 +191,6 @@ def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
     assert compared.exit_code == 0, compared.output
     assert compared.output.count("same") == 2
     assert "<svg" in page.read_text()
-
-
-@pytest.mark.slow
-def test_a_scenario_changes_configs_and_puts_the_old_one_back(
-    lab_triton: Any, onnx_lab: Any, serve: Serve, tmp_path: Path
-) -> None:
-    model = serve("no")
-    arms = tuple(
-        Arm(f"{count} instances", Change(instances=count), (LoadSpec(model, 2, batch=4),), delay_us=us)
-        for count, us in ((1, None), (2, 500))
-    )
-    small = Scenario("small", "A small one", "", arms)
-    target = Addresses(lab_triton.http_url, lab_triton.grpc_url)
-    options = MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95)
-    results = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
-    # As a stop in the middle of the second arm leaves it.
-    kept = tmp_path / "results.jsonl"
-    kept.write_bytes(kept.read_bytes()[:-9])
-    again = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
-    assert (again.points[0], len(again.points)) == (results.points[0], 2)
-    # And one that has all its points needs no server.
-    nowhere = Addresses("localhost:9")
-    assert scenario.run(small, nowhere, options, DataSource(4), resume=tmp_path).points == again.points
-    assert [(point.arm, point.turns) for point in results.points] == [("1 instances", 1), ("2 instances", 1)]
-    configs = [point.config for point in results.points]
-    assert [config["instance_group"][0]["count"] for config in configs] == [1, 2]
-    assert "dynamic_batching" not in configs[0]
-    assert configs[1]["dynamic_batching"]["max_queue_delay_microseconds"] == 500
-    after = onnx_lab.client.get_model_config(model)
-    assert after["instance_group"][0]["count"] == 1
-    assert int(after["dynamic_batching"]["max_queue_delay_microseconds"]) == 0
 
 
 @pytest.mark.parametrize(

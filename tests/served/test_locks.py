@@ -89,10 +89,9 @@ def test_grpc_is_locked_alike(locked: TritonServer) -> None:
     url = f"grpc://{locked.options.grpc_url}"
     keyed = Triton(url, keys=api_keys.headers(KEY))
     with Triton(url) as stranger, keyed as friend:
-        for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
-            with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
-                locked_call(stranger)
-            locked_call(friend)
+        with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
+            stranger.index()
+        assert friend.index()
         assert stranger.is_ready("digits")
 
 

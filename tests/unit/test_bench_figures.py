@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from gourmet.measure import (
     results,
     server_probe,
     stats,
+    sweep,
     validity,
 )
 from gourmet.measure.results import (
@@ -28,7 +30,7 @@ from gourmet.measure.results import (
     Estimate,
     LoadSpec,
     Point,
-    Requirement,
+    Rejection,
     Split,
     Window,
 )
@@ -50,6 +52,26 @@ def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> No
     assert 0 < (got.low or 0) < got.value < (got.high or 0)
     # Nothing at all in one of them is no interval, and no error either.
     assert stats.interval([0.0, 10.0]) == Estimate(5.0)
+
+
+@pytest.mark.parametrize(
+    ("figure", "outcome"),
+    [
+        (Estimate(1.81, 0.17, 19.81), None),
+        (Estimate(1.81, 1.5, 2.2), True),
+        (Estimate(0.9, 0.8, 1.04), False),
+        (Estimate(1.81), None),
+    ],
+)
+def test_a_figure_is_above_or_below_a_limit_only_where_its_whole_interval_is(
+    figure: Estimate, outcome: bool | None
+) -> None:
+    assert comparison.above(figure, 1.05) is outcome
+    assert comparison.below(figure, 1.05) is (None if outcome is None else not outcome)
+
+
+def test_a_window_without_an_answer_leaves_a_ratio_without_an_interval() -> None:
+    assert stats.ratio([2.0, 4.0], [0.0, 2.0]) == Estimate(3.0)
 
 
 def test_the_interval_of_a_ratio_includes_both_uncertainties() -> None:
@@ -143,7 +165,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
     (pair,) = comparison.compare(before, now)
     assert pair.verdict == verdict
-    assert report.comparison(before, now, [pair], comparison.NOISE).count("<circle") == 1
+    assert report.comparison(before, now, [pair]).count("<circle") == 1
     if verdict == "slower":
         with pytest.raises(GourmetError, match=r"1 of 1 points .* throughput × 0.8"):
             comparison.refuse_slower([pair])
@@ -179,6 +201,26 @@ def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
     got = dict(zip(head.split(","), row.split(","), strict=True))
     assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("8", "100.000", "8000")
     assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
+
+
+def test_a_point_that_is_refused_says_that_it_was_too_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsteady(*_: object) -> Point:
+        raise validity.Disturbed("the windows differ")
+
+    monkeypatch.setattr(sweep, "measure", unsteady)
+    _, (refused,) = sweep.run(None, [LoadSpec("m", 8)], None, None)  # type: ignore[arg-type]
+    assert str(refused) == "m c=8: Rejected: too noisy (the windows differ)"
+
+
+def test_the_page_names_the_run_its_best_point_and_what_was_rejected() -> None:
+    bench = replace(
+        a_bench(a_point("<b>m")), refused=(Rejection("m c=8", "too noisy (the windows <b>differ)"),)
+    )
+    html = report.as_page(bench)
+    assert "<title>m · 2026-11-21 10:00</title>" in html
+    assert "<li>m c=8: Rejected: too noisy (the windows &lt;b&gt;differ)" in html
+    assert "<b>" not in html
+    assert "rows/s at &lt;b&gt;m c=8, p95 23 ms · Rejected: too noisy (1) · Points" in html
 
 
 class StallingServer(TritonHttp):
@@ -224,28 +266,3 @@ def test_inputs_with_equal_answers_are_refused_because_a_mix_up_would_not_show()
     same = [{"y": np.array([1.0, 2.0])}] * 3
     with pytest.raises(validity.WrongAnswers, match="all 3 inputs have the same answer"):
         Answers(same, True, "said")
-
-
-@pytest.mark.parametrize(
-    ("per_turn", "at_most", "met", "says"),
-    [
-        ((1.0, 1.2), False, True, "met"),
-        ((0.7, 0.9), False, False, "not met"),
-        ((0.86, 1.03, 1.12), False, None, "not decided"),
-        ((0.99,), True, True, "met"),
-        ((0.9, 1.1), True, None, "not decided"),
-    ],
-)
-def test_a_requirement_is_met_where_every_turn_reaches_it(
-    per_turn: tuple[float, ...], at_most: bool, met: bool | None, says: str
-) -> None:
-    wanted = Requirement("ours ÷ the best peer", per_turn, 1.0, at_most)
-    assert (wanted.met, wanted.as_row()[-1]) == (met, says)
-
-
-def test_ratios_are_taken_turn_by_turn_against_the_best_of_the_others() -> None:
-    (goal,) = comparison.goals_by_turn("a", [4.0, 9.0], [2.0, 1.0], [1.0, 3.0], wanted=2.0)
-    assert (goal.per_turn, goal.verdict) == ((2.0, 3.0), "met")
-    (disturbed,) = comparison.goals_by_turn("a", [1.0], [1.0], wanted=2.0, disturbed=True)
-    assert disturbed.verdict == "not judged: disturbed"
-    assert comparison.goals_by_turn("a", [1.0, 2.0], [1.0], wanted=2.0) == [], "a turn is missing"

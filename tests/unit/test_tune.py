@@ -15,12 +15,9 @@ from tritonclient.grpc import model_config_pb2
 from gourmet.cli import main
 from gourmet.errors import UsageError
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
-from gourmet.measure.task import MeasureOptions
 from gourmet.repository.config_change import Change, changed
 from gourmet.tuning import report
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning
-from gourmet.tuning.search import searched
-from gourmet.tuning.space import Space
+from gourmet.tuning.search import PRESENT, Duel, Space, Trial, TuneRequest, Tuning, sentence
 
 RUNNING: dict[str, Any] = {
     "name": "m",
@@ -41,17 +38,12 @@ def request(p95_ms: float | None, kind: Any = "throughput") -> TuneRequest:
     return TuneRequest("m", kind, p95_ms, levels=(8,), cpus=2)
 
 
-def told(space: Space) -> str:
-    trials = [Trial(PRESENT, RUNNING, "long", (point(),)), Trial("broken", RUNNING, "coarse")]
-    return "\n".join(searched(space, trials, MeasureOptions()))
+def searched(space: Space) -> str:
+    return "\n".join(space.searched([], 1.0, 2.0))
 
 
-def candidate(instances: int, threads: int | None, max_batch: int) -> Change:
-    return Change(instances, threads, max_batch, dynamic_batching=False)
-
-
-def batching(instances: int, threads: int, delay_us: int, *preferred: int) -> Change:
-    return Change(instances, threads, 16, True, delay_us, preferred)
+def batching(instances: int, threads: int | None, delay_us: int) -> Change:
+    return Change(instances, threads, dynamic_batching=True, delay_us=delay_us, preferred_batches=())
 
 
 def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float = 8, **more: Any) -> Point:
@@ -69,9 +61,7 @@ def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float =
 def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     grid = around().coarse()
     assert {(change.instances, change.threads) for change in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
-    # The present config, one instance of two threads without batching, is measured as itself.
-    assert len(grid) == 7
-    assert candidate(1, 2, 16) not in grid
+    assert len(grid) == 8
 
 
 @pytest.mark.parametrize(
@@ -85,37 +75,26 @@ def test_a_model_without_batching_is_tuned_by_layout_alone_with_the_reason(
     space: Space, because: str
 ) -> None:
     assert {change.dynamic_batching for change in space.coarse()} == {False}
-    assert space.fine(space.coarse(), []) == []
-    assert because in told(space)
+    assert space.fine(space.coarse()) == []
+    assert because in searched(space)
 
 
-def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
-    result = around(p95_ms=5).fine([candidate(2, 1, 16)], [])
-    waits = {change.delay_us for change in result if not change.preferred_batches}
-    assert waits == {100, 1000, 0}  # 5 ms of waiting keeps no goal of 5 ms
-    assert {change.preferred_batches for change in result} == {(), (8,), (4,)}
-    assert {change.max_batch for change in result} == {16, 8, 4}
+def test_the_best_layouts_are_tried_with_delays_that_can_keep_the_goal() -> None:
+    result = around(p95_ms=5).fine([Change(2, 1, dynamic_batching=False), batching(2, 1, 0)])
+    assert result == [batching(2, 1, 100), batching(2, 1, 1000)]  # 5 ms of waiting keeps no goal of 5 ms
+    assert around(delays_us=(0, 300)).fine([Change(2, 1)]) == [batching(2, 1, 300)]
 
 
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
     assert all(change.dynamic_batching for change in queued.coarse())
-    assert "queue policy" in told(queued)
-    config = changed(QUEUED, batching(2, 1, 100, 4))
+    assert "queue policy" in searched(queued)
+    config = changed(QUEUED, batching(2, 1, 100))
     assert config["dynamic_batching"] == {
         "default_queue_policy": {"max_queue_size": 9},
         "max_queue_delay_microseconds": 100,
-        "preferred_batch_size": [4],
+        "preferred_batch_size": [],
     }
-    assert not changed(config, batching(2, 1, 0))["dynamic_batching"]["preferred_batch_size"]
-
-
-def test_an_applied_config_keeps_the_largest_batch_unless_another_is_given() -> None:
-    careful = around(apply=True)
-    assert {change.max_batch for change in careful.fine([careful.present], [])} == {16}
-    assert "--max-batches" in told(careful)
-    space = around(apply=True, max_batches=(4,))
-    assert 4 in {change.max_batch for change in space.fine([space.present], [])}
 
 
 def test_on_a_gpu_thread_counts_are_not_tried() -> None:
@@ -146,47 +125,45 @@ def test_the_goal_sets_the_load_and_ranks_configs_that_miss_it_last() -> None:
     assert request(None, "latency").best([slow, fast]) is fast  # at the heaviest load
 
 
-def confirmation(ours: Point, theirs: Point, **more: Any) -> Confirmation:
-    return Confirmation(
-        ours,
-        theirs,
-        request(None).gain(ours, theirs),
-        **{"keeps": True, **more},
-    )
+def duel(ours: Point, theirs: Point, keeps: bool = True, only_ours: bool = False) -> Duel:
+    return Duel(ours, theirs, request(None).gain(ours, theirs), keeps, only_ours)
 
 
-def test_the_reason_is_that_more_ran_at_a_time() -> None:
+def test_the_sentence_compares_the_figures_of_both_configs() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    message = report.sentence(request(50), "better", Trial("two", {}, "long"), confirmation(ours, point()))
-    assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in message
-    assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0)" in message
-    assert message.count(".  ") == 0
+    message = sentence(request(50), "better", Trial("two", {}), duel(ours, point()))
+    assert message.startswith("“two” has 2.00 (1.9")
+    assert (
+        "200 rows/s and a p95 of 10 ms at c=8, in batches of 1.0 rows, 1.9 cores busy, instead of 100"
+        in message
+    )
+    assert message.endswith("1.0 cores busy.")
 
 
-@pytest.mark.parametrize(("rate", "why"), [(101, "which may be noise."), (80, "which is worse.")])
+@pytest.mark.parametrize(("rate", "why"), [(101, "that may be noise."), (80, "that is worse.")])
 def test_a_config_that_does_not_beat_the_current_one_is_not_recommended(rate: float, why: str) -> None:
-    lost = confirmation(point(rate, 10, "other"), point())
+    lost = duel(point(rate, 10, "other"), point())
     assert not lost.won
-    message = report.sentence(request(50), "no better", Trial("other", {}, "long"), lost)
+    message = sentence(request(50), "no better", Trial("other", {}), lost)
     assert message.startswith("The present config stays: ")
     assert message.endswith(why)
 
 
 def test_keeping_the_goal_decides_before_the_gain() -> None:
-    assert not confirmation(point(200, 90, "other"), point(), keeps=False).won
-    assert confirmation(point(90, 10, "other"), point(100, 99), only_ours=True).won
+    assert not duel(point(200, 90, "other"), point(), keeps=False).won
+    assert duel(point(90, 10, "other"), point(100, 99), only_ours=True).won
 
 
 def tuning(verdict: Any, **more: Any) -> Tuning:
     ours = point(200, 10, "other")
     trials = (
-        Trial(PRESENT, RUNNING, "long", (point(),)),
-        Trial("other", changed(RUNNING, batching(2, 1, 100)), "long", (ours,)),
-        Trial("broken", RUNNING, "coarse", refused="it would not load"),
+        Trial(PRESENT, RUNNING, (point(),)),
+        Trial("other", changed(RUNNING, batching(2, 1, 100)), (ours,)),
+        Trial("broken", RUNNING, refused="it would not load"),
     )
     goal = request(50)
     bench = Bench("t", "gourmet tune m", "2026-01-01T00:00:00+00:00", {}, "rows", (ours, point()))
-    fought = confirmation(ours, point())
+    fought = duel(ours, point())
     return Tuning(goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
 
 
@@ -207,7 +184,7 @@ def test_the_page_shows_the_phases_of_both_configs_and_the_evidence(tmp_path: Pa
     assert page.count("<svg") == 3
     assert "Where the time goes" in page
     assert "Why to believe them" in page
-    report.save(replace(tuning("undecided"), confirmation=None), tmp_path)
+    report.save(replace(tuning("undecided"), duel=None), tmp_path)
     assert (tmp_path / "index.html").read_text().count("<svg") == 1
 
 

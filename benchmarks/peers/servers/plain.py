@@ -4,7 +4,7 @@ Only what a user of these servers would write: Pillow decodes the whole photo, t
 shrunk, NumPy normalises, ONNX Runtime runs. The crop and the numbers are those the network was trained
 with, so that a peer's answers can be checked against the same file run without any server.
 
-MODEL, LABELS, THREADS and TEMPERATURE come from the environment, as `gourmet bench peers` sets it.
+MODEL, LABELS, THREADS and TEMPERATURE come from the environment, as `make bench-peers` sets it.
 """
 
 from __future__ import annotations

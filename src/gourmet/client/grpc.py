@@ -29,7 +29,7 @@ from gourmet.client.errors import (
     TritonUnreachable,
     refusal,
 )
-from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, SharedTensor, datatype_of
+from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, datatype_of
 from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
 
 # Fields whose content is HTTP's whole answer.
@@ -214,13 +214,9 @@ def request_of(
     return request
 
 
-def _input(name: str, values: Array | SharedTensor) -> InferInput:
-    if isinstance(values, SharedTensor):
-        tensor = InferInput(name, values.shape, values.datatype)
-        tensor.set_shared_memory(values.region, values.nbytes, values.offset)
-    else:
-        tensor = InferInput(name, values.shape, datatype_of(values))
-        tensor.set_data_from_numpy(values)
+def _input(name: str, values: Array) -> InferInput:
+    tensor = InferInput(name, values.shape, datatype_of(values))
+    tensor.set_data_from_numpy(values)
     return tensor
 
 

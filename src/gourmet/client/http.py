@@ -58,8 +58,6 @@ _PATHS: Final = {
     "get_model_repository_index": "POST /v2/repository/index",
     "load_model": "POST /v2/repository/models/{}/load",
     "unload_model": "POST /v2/repository/models/{}/unload",
-    "register_system_shared_memory": "POST /v2/systemsharedmemory/region/{}/register",
-    "unregister_system_shared_memory": "POST /v2/systemsharedmemory/region/{}/unregister",
 }
 _HTTP: Final = b"HTTP/1."
 _RECEIVED_BYTES: Final = 262_144

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,19 +15,8 @@ JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _EVENT: Final = b"data:"
 
 
-@dataclass(frozen=True)
-class SharedTensor:
-    """A tensor in shared memory that is registered with the server."""
-
-    region: str
-    datatype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    offset: int = 0
-
-
 # The tensors of a request, by the names of the model's inputs.
-Inputs = Mapping[str, Array | SharedTensor]
+Inputs = Mapping[str, Array]
 Outputs = dict[str, Array]
 # The pieces of a streamed answer; None after each SILENCE_S without one.
 Pieces = Iterator[Outputs | None]
@@ -55,34 +43,28 @@ def raw(values: Array) -> bytes:
     return values.tobytes()
 
 
-def raw_bytes(values: Array | SharedTensor) -> int:
+def raw_bytes(values: Array) -> int:
     """Return the size of a tensor in bytes; a string has four bytes of length before it."""
-    if isinstance(values, np.ndarray) and values.dtype == np.object_:
+    if values.dtype == np.object_:
         return sum(4 + len(value) for value in values.flat)
     return values.nbytes
 
 
 def infer_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> Body:
-    """Encode a request of KServe's protocol: JSON, then the tensors that are not in shared memory.
+    """Encode a request of KServe's protocol: JSON, then the tensors.
 
     A model with a queue policy drops requests that still wait when their deadline has passed.
     """
     described, tensors = [], list[bytes]()
     for name, values in inputs.items():
-        parameters: dict[str, Any]
-        if isinstance(values, SharedTensor):
-            datatype = values.datatype
-            parameters = {
-                "shared_memory_region": values.region,
-                "shared_memory_offset": values.offset,
-                "shared_memory_byte_size": values.nbytes,
-            }
-        else:
-            datatype = datatype_of(values)
-            tensors.append(raw(values))
-            parameters = {"binary_data_size": len(tensors[-1])}
+        tensors.append(raw(values))
         described.append(
-            {"name": name, "shape": list(values.shape), "datatype": datatype, "parameters": parameters}
+            {
+                "name": name,
+                "shape": list(values.shape),
+                "datatype": datatype_of(values),
+                "parameters": {"binary_data_size": len(tensors[-1])},
+            }
         )
     options: dict[str, Any] = {"binary_data_output": True}
     if deadline:
@@ -146,9 +128,7 @@ def joined(pieces: Iterable[Tensors]) -> Outputs:
     return whole
 
 
-def _to_json(values: Array | SharedTensor) -> list[Any]:
-    if isinstance(values, SharedTensor):
-        raise TypeError("the generate extension takes no shared memory")
+def _to_json(values: Array) -> list[Any]:
     flat = values.ravel().tolist()
     return [item.decode() if isinstance(item, bytes) else item for item in flat]
 

@@ -212,14 +212,6 @@ class Triton:
     def unload(self, model: str) -> None:
         self._ask_locked("unload_model", model)
 
-    def register(self, region: str, key: str, byte_size: int) -> None:
-        """Register memory of this machine for SharedTensor."""
-        memory = {"key": key, "offset": 0, "byte_size": byte_size}
-        self._ask_locked("register_system_shared_memory", region, memory)
-
-    def unregister(self, region: str) -> None:
-        self._ask_locked("unregister_system_shared_memory", region)
-
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
         return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})

@@ -86,10 +86,6 @@ def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
         table(*report.figures(result.points))
         if any(point.stream for point in result.points):
             table(*report.streamed(result.points))
-        for finding in result.findings:
-            click.echo(f"{finding.mark} {finding.says}")
-        if result.goals:
-            table(*report.goals(result))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if result.refused:
         raise validity.Untrusted(reasons)

@@ -15,17 +15,9 @@ from gourmet.commands.values import FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import Roofline, draw
-from gourmet.roofline.analysis import roofline as analyse
 from gourmet.roofline.counting import count
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not number.isdigit() or not int(number):
-        raise click.BadParameter(f"{text!r} is not a valid size: write it like sequence=32")
-    return name, int(number)
 
 
 @click.command()
@@ -39,14 +31,6 @@ def _dim(text: str) -> tuple[str, int]:
     help="Compare with the published figures of this GPU too.",
 )
 @click.option("--no-machine", is_flag=True, help="Do not measure this machine; needs --gpu.")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    type=_dim,
-    metavar="NAME=N",
-    help="Set a free dimension, like sequence=32.",
-)
 @click.option("--top", default=12, type=POSITIVE, help="Number of layers to list.")
 @click.option("--picture", type=FILE, help="Draw the roofline into this SVG file.")
 @json_option
@@ -55,7 +39,6 @@ def roofline(
     batch: int,
     gpus: tuple[str, ...],
     no_machine: bool,
-    dims: tuple[tuple[str, int], ...],
     top: int,
     picture: Path | None,
     as_json: bool,
@@ -72,7 +55,7 @@ def roofline(
     if no_machine and not gpus:
         raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
     others = [machines.GPUS[name] for name in gpus]
-    counted = count(onnx_file(model), dict(dims))
+    counted = count(onnx_file(model))
     if batch > 1 and not counted.batches:
         raise UsageError(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
@@ -80,7 +63,8 @@ def roofline(
     if not no_machine:
         click.echo("measuring this machine …", err=True)
         others.insert(0, machines.measure())
-    rooflines = [analyse(counted, machine, batch) for machine in others]
+    busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
+    rooflines = [Roofline(machine, batch, busy) for machine in others]
     name, totals = Path(model).name, counted.totals
     if picture:
         picture.write_text(draw(name, rooflines), encoding="utf-8")
@@ -123,39 +107,34 @@ def onnx_file(model: str) -> Path:
 
 
 def _print(limits: Roofline, top: int, batches: bool) -> None:
-    machine = limits.machine
+    machine, batch = limits.machine, limits.batch
     click.echo(
         f"\n{machine.name}: {machine.fp32 / 1e9:,.1f} G operations/s in fp32, "
         f"{machine.int8 / 1e9:,.1f} in int8, {machine.bandwidth / 1e9:,.1f} GB/s ({machine.source})\n"
         f"memory-bound below {machine.ridge():.3g} operations a byte in fp32, "
         f"{machine.ridge(quantized=True):.3g} in int8"
     )
-    slowest = sorted(limits.layers, key=lambda layer: -layer.seconds)
+    slowest = sorted(limits.layers, key=limits.seconds_of, reverse=True)
     rows = [
         (
             layer.name.removesuffix(f"/{layer.op}"),  # the next column has it
             layer.kind,
-            f"{layer.operations / 1e6:.3g}",
-            f"{layer.bytes / 1e6:.3g}",
-            f"{layer.intensity:.3g}",
-            layer.bound,
-            f"{layer.seconds * 1e6:,.1f}",
-            f"{layer.seconds / limits.seconds:.1%}",
-            str(layer.from_batch or "never") if batches else "-",
+            f"{layer.operations * batch / 1e6:.3g}",
+            f"{layer.bytes(batch) / 1e6:.3g}",
+            f"{layer.intensity(batch):.3g}",
+            limits.bound(layer),
+            f"{limits.seconds_of(layer) * 1e6:,.1f}",
+            f"{limits.seconds_of(layer) / limits.seconds:.1%}",
+            str(layer.from_batch(machine) or "never") if batches else "-",
         )
         for layer in slowest[:top]
     ]
     table(_HEADINGS, rows)
     if rest := slowest[top:]:
-        share = sum(layer.seconds for layer in rest) / limits.seconds
+        share = sum(map(limits.seconds_of, rest)) / limits.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
     click.echo(
-        f"{limits.seconds * 1e3:.3g} ms for a batch of {limits.batch} with all through main memory, "
-        f"{limits.rows_per_s:,.0f} rows/s; layers that are memory-bound take {limits.memory_share:.0%}\n"
+        f"{limits.seconds * 1e3:.3g} ms for a batch of {batch} with all through main memory, "
+        f"{batch / limits.seconds:,.0f} rows/s; layers that are memory-bound take {limits.memory_share:.0%}\n"
         f"at best, without any wait, {limits.computing_s * 1e3:.3g} ms"
-        + (
-            f", {limits.batch / limits.computing_s:,.0f} rows/s"
-            if limits.computing_s
-            else ": it computes nothing"
-        )
     )

@@ -10,12 +10,11 @@ import click
 
 from gourmet.commands.bench_options import command_line, measuring, table
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels, model_of
+from gourmet.commands.values import FOUND, counts, durations, goal, levels, model_of
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.report import figures
-from gourmet.tuning import report, results
-from gourmet.tuning.search import tune as search
+from gourmet.tuning import report, search
 
 _COLUMNS: Final = 100
 
@@ -36,25 +35,15 @@ _COLUMNS: Final = 100
     type=levels,
     help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
 )
-@click.option("--batch", default=1, type=POSITIVE, help="Number of rows per request.")
-@click.option(
-    "--protocol", type=click.Choice(["http", "grpc"]), default="http", help="Protocol to ask Triton by."
-)
 @click.option("--instances", type=counts, help="Instance counts to try.  [default: 1, 2, 4, … up to 2 a CPU]")
 @click.option(
     "--threads", type=counts, help="Threads per instance to try.  [default: the CPUs shared out, and 1]"
-)
-@click.option(
-    "--max-batches", type=counts, help="Largest batches to try.  [default: the present one, and what fills]"
 )
 @click.option(
     "--delays",
     "delays_us",
     type=durations,
     help="Queue delays to try.  [default: 100us,1ms,5ms, below half of --p95]",
-)
-@click.option(
-    "--preferred", type=counts, help="Preferred sizes to try.  [default: half and a quarter of the load]"
 )
 @click.option("--turns", default=5, type=click.IntRange(2), help="A/B rounds against the current config.")
 @click.option("--apply", is_flag=True, help="Load the best config if it wins the A/B rounds.")
@@ -74,21 +63,21 @@ def tune(
 ) -> None:
     """Find the best config of the served MODEL on this machine, and explain it.
 
-    Configs go to the running server through the load API: a coarse grid in short windows, the neighbours of
-    its best, the best for longer, and at last the best against the present config in turns. Only the turns
-    decide. Afterwards the server has its earlier config again; with --apply the best, if it won.
+    Configs go to the running server through the load API: a grid in short windows, other delays for its
+    best, and at last the best two beside the present config in turns. Only the turns decide. Afterwards the
+    server has its earlier config again; with --apply the best, if it won.
 
     \b
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    request = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **how)
+    request = search.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **how)
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
-        result = search(request, target, options, rows, command=command_line(), on_step=tick)
+        result = search.tune(request, target, options, rows, command=command_line(), on_step=tick)
     folder = report.save(result, save)
     if as_json:
-        click.echo(results.as_json(result), nl=False)
+        click.echo(result.as_json(), nl=False)
     else:
         click.echo(result.sentence)
         table(*figures(report.tried(result)))

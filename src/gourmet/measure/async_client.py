@@ -13,7 +13,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -24,7 +23,6 @@ import numpy.typing as npt
 from gourmet.measure import server_probe, stats, validity
 from gourmet.measure.results import Evidence, LoadSpec, Point
 from gourmet.measure.server_probe import ServerProbe
-from gourmet.measure.shared_memory import shared_memory
 from gourmet.measure.stats import Array
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests
@@ -230,14 +228,12 @@ def checked_traffic(
 ) -> tuple[Load, tuple[Evidence, ...]]:
     """Load the server; check every answer, and account for every row."""
     rows, answers = workload.rows, workload.answers
-    shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
     with connect(target.url) as triton:
         before = triton.total(load.model)
-        with shared as in_memory:
-            wire = wire_for(target, load, rows, in_memory)
-            sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
-            check = partial(answers.check, wire)
-            traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
+        wire = wire_for(target, load, rows)
+        sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
+        check = partial(answers.check, wire)
+        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
         answered = len(traffic.times)
         sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
         counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows

@@ -5,22 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from gourmet.client.tensors import Inputs, SharedTensor, dtype_of, raw
+from gourmet.client.tensors import dtype_of, raw
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, Tensors, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.reading import in_short
 from gourmet.systems import registry
-
-# Where an input lies: in the request itself, or in memory that the server reads.
-Place = Callable[[Array], Array | SharedTensor]
 
 # Yields the inputs of each request, is sent its outputs, and returns the answer.
 Asking = Generator[Tensors, Tensors, Tensors]
@@ -85,8 +82,8 @@ class InputRows:
         values = self.values[spec.name]
         return np.stack([values[row] for row in which]) if self.batched else values[which[0]]
 
-    def tensors(self, which: Sequence[int], place: Place) -> Inputs:
-        return {spec.name: place(self.tensor(spec, which)) for spec in self.inputs}
+    def tensors(self, which: Sequence[int]) -> Tensors:
+        return {spec.name: self.tensor(spec, which) for spec in self.inputs}
 
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.errors import GourmetError
-from gourmet.measure.comparison import Pair, differences
-from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Split, Usage, as_json, read
+from gourmet.measure.comparison import NOISE, Pair, differences
+from gourmet.measure.results import Bench, Latency, Point, Split, Usage, as_json, read
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
 
@@ -50,9 +50,9 @@ def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> P
     return folder
 
 
-def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
+def comparison(before: Bench, now: Bench, pairs: Sequence[Pair]) -> str:
     """Write a page of two runs side by side."""
-    shown = {"before": before, "now": now, "pairs": pairs, "noise": noise}
+    shown = {"before": before, "now": now, "pairs": pairs, "noise": NOISE}
     title, changed = f"{now.title}: now against before", differences(before, now)
     return render("measure/comparison.html", title=title, changed=changed, **shown)
 
@@ -124,10 +124,6 @@ def streamed(points: Sequence[Point]) -> Table:
 
 def _percentiles(took: Latency | None) -> tuple[str, ...]:
     return tuple(f"{value:.2f}" for value in (took.p50, took.p95, took.p99)) if took else ("–",) * 3
-
-
-def goals(bench: Bench) -> Table:
-    return HEADINGS, [goal.as_row() for goal in bench.goals]
 
 
 def pairs(compared: Sequence[Pair]) -> Table:

@@ -7,8 +7,7 @@ needs to believe them. The JSON is these dataclasses as they stand; `SCHEMA` nam
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -18,7 +17,6 @@ from pydantic import Field, TypeAdapter
 from gourmet.errors import GourmetError
 
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
-HEADINGS: Final = ("goal", "measured", "wanted", "")  # over the goals
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
@@ -38,7 +36,6 @@ class LoadSpec:
     arrivals: Arrivals = "closed"
     batch: int = 1
     protocol: Protocol = "http"
-    shared_memory: bool = False
     through: Through = "triton"
 
     @property
@@ -52,7 +49,6 @@ class LoadSpec:
         parts = [f"b={self.batch}"] if self.batch > 1 else []
         parts += ["through the app"] if self.through == "app" else []
         parts += ["gRPC"] if self.protocol == "grpc" else []
-        parts += ["shared memory"] if self.shared_memory else []
         return " ".join(parts)
 
     def __str__(self) -> str:
@@ -204,54 +200,6 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Statement:
-    """A sentence about the figures; `seen` says whether a claim holds, and is None while undecided."""
-
-    says: str
-    seen: bool | None = None
-
-    @property
-    def mark(self) -> str:
-        return {True: "✓", False: "✗", None: "·"}[self.seen]
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A figure per turn, and what its median should reach."""
-
-    what: str
-    per_turn: tuple[float, ...]
-    wanted: float
-    at_most: bool = False
-    unit: str = "×"
-    # Other processes took so much of the machine that it is not to be judged.
-    disturbed: bool = False
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.per_turn)
-
-    @property
-    def met(self) -> bool | None:  # None where some turns reach it and others do not
-        reached = {
-            figure <= self.wanted if self.at_most else figure >= self.wanted for figure in self.per_turn
-        }
-        return reached.pop() if len(reached) == 1 else None
-
-    @property
-    def verdict(self) -> str:
-        if self.disturbed:
-            return "not judged: disturbed"
-        return {True: "met", False: "not met", None: "not decided"}[self.met]
-
-    def as_row(self) -> tuple[str, ...]:
-        """Return the cells below the HEADINGS."""
-        unit = self.unit if self.unit == "×" else f" {self.unit}"
-        wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
-        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
-
-
-@dataclass(frozen=True)
 class Bench:
     """A whole run, with the facts for a comparison with another run."""
 
@@ -262,9 +210,6 @@ class Bench:
     data: str
     points: tuple[Point, ...]
     refused: tuple[Rejection, ...] = ()
-    findings: tuple[Statement, ...] = ()
-    goals: tuple[Requirement, ...] = ()
-    about: str = ""
     schema: Literal["gourmet-bench/1"] = SCHEMA
 
 
@@ -286,10 +231,3 @@ def read(path: Path) -> Bench:
         raise GourmetError(
             f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"
         ) from exc
-
-
-def median_and_range(values: Sequence[float], form: str) -> str:
-    """Format the median, with minimum and maximum if there are several figures."""
-    if len(values) == 1:
-        return f"{values[0]:{form}}"
-    return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"

@@ -1,13 +1,17 @@
-"""Run `gourmet bench run`: measure a model under one load after another."""
+"""Measure a model under one load after another, and change its config meanwhile."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from gourmet.client.errors import TritonUnreachable
+from gourmet.client.model_config import Config
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.measure import async_client, task, validity
@@ -16,13 +20,15 @@ from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
-from gourmet.serving.connect import connect
+from gourmet.runtime.signals import handled
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.systems import registry
 
 OnStep = Callable[[float, str], None]
 
 # A request that would wait longer, at the best rate so far, tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
+_LOAD_TRIES: Final = 5
 
 
 def prepare(
@@ -119,7 +125,35 @@ def bench(
     data: str,
     points: Sequence[Point],
     refused: Sequence[Rejection] = (),
-    **more: Any,
 ) -> Bench:
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused), **more)
+    return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused))
+
+
+@contextmanager
+def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
+    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too.
+
+    The caller may replace an entry of the dictionary; that config is restored instead.
+    """
+    with connect(target.url) as triton:
+        running = {model: triton.config(model) for model in models}
+    try:
+        yield running
+    finally:
+        # A second Ctrl-C would leave the server with whatever was being tried.
+        with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+            for model, config in running.items():
+                load_config(target, model, config)
+
+
+def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
+    # A server that starts many instances on few cores may be too busy to pick up at once.
+    for left in reversed(range(_LOAD_TRIES)):
+        try:
+            with connect(target.url, LOADS_WITHIN_S) as triton:
+                triton.load(model, config)
+            return
+        except TritonUnreachable:
+            if not left:
+                raise

@@ -13,7 +13,7 @@ import numpy as np
 from gourmet.client.address import Address
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import InputRows, Place
+from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import (
     Answer,
@@ -106,17 +106,15 @@ class Workload:
     answers: Answers
 
 
-def wire_for(
-    target: Addresses, load: LoadSpec, rows: InputRows, place: Place = lambda values: values
-) -> ModelWire:
+def wire_for(target: Addresses, load: LoadSpec, rows: InputRows) -> ModelWire:
     """Return the wire of a load."""
     if load.protocol == "grpc":
-        return TritonGrpc(target.grpc_url, load.model, rows, place)
+        return TritonGrpc(target.grpc_url, load.model, rows)
     kinds: dict[str, type[App | TritonHttp]] = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}
     address = target.app_url if load.through == "app" else target.url
     if Address.of(address).is_grpc:
         raise UsageError(f"{address} is asked over gRPC: use --protocol grpc, or give the HTTP address")
-    return kinds[load.through](address, load.model, rows, place)
+    return kinds[load.through](address, load.model, rows)
 
 
 def check_possible(load: LoadSpec, rows: InputRows) -> None:
@@ -127,13 +125,10 @@ def check_possible(load: LoadSpec, rows: InputRows) -> None:
         raise UsageError(
             f"the examples of {load.model} differ in shape and cannot share a request: drop --batch"
         )
-    if load.through == "app" and (load.batch > 1 or load.shared_memory):
-        raise UsageError("the web app takes one photo a request: no --batch, no --shared-memory")
-    if rows.info.decoupled and (load.batch > 1 or load.shared_memory):
-        raise UsageError(
-            f"{load.model} answers in pieces (it is decoupled), one row a request: no --batch, "
-            "no --shared-memory"
-        )
+    if load.through == "app" and load.batch > 1:
+        raise UsageError("the web app takes one photo a request: drop --batch")
+    if rows.info.decoupled and load.batch > 1:
+        raise UsageError(f"{load.model} answers in pieces (it is decoupled), one row a request: drop --batch")
 
 
 def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:

@@ -1,7 +1,6 @@
 """Send prepared requests and read replies: Triton over HTTP and gRPC, whole or streamed, and the web app.
 
 HTTP bodies are built before the clock runs, so that the client needs little CPU while it measures.
-shared_memory.py writes inputs once into memory that Triton reads.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gourmet.client.tensors import (
     read_answer,
 )
 from gourmet.contracts import Array
-from gourmet.measure.inputs import ClientLoop, InputRows, Place, client_loop
+from gourmet.measure.inputs import ClientLoop, InputRows, client_loop
 
 Answer = dict[str, Array]
 
@@ -144,20 +143,17 @@ class Http:
 
 
 class TritonHttp(Http):
-    """Triton's HTTP with binary tensors, or generate_stream if the model is decoupled.
+    """Triton's HTTP with binary tensors, or generate_stream if the model is decoupled."""
 
-    `place` leaves an input as it is, or puts it into memory that the server reads.
-    """
-
-    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
+    def __init__(self, address: str, model: str, rows: InputRows) -> None:
         streams = rows.info.decoupled
         path = path_of("stream" if streams else "infer", model).split()[1]
         super().__init__(address, path, streams=streams, headers=Address.of(address).authorization())
-        self._rows, self._place = rows, place
+        self._rows = rows
 
     def request(self, which: tuple[int, ...]) -> Request:
         make_body = generate_body if self._streams else infer_body
-        parts, headers = make_body(self._rows.tensors(which, self._place))
+        parts, headers = make_body(self._rows.tensors(which))
         return Request(which, b"".join(parts), headers)
 
     def read(self, reply: RawReply) -> Answer:
@@ -205,7 +201,7 @@ def photo_request(which: tuple[int, ...], photo: bytes) -> Request:
 class App(Http):
     """The web app's `POST /predict` with a photo, answered in JSON."""
 
-    def __init__(self, address: str, _model: str, rows: InputRows, _place: Place) -> None:
+    def __init__(self, address: str, _model: str, rows: InputRows) -> None:
         super().__init__(address, "/predict")
         self._rows = rows
 
@@ -224,8 +220,8 @@ class App(Http):
 class TritonGrpc:
     """Triton's gRPC with raw tensors. A decoupled model has a stream for each request."""
 
-    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
-        self._address, self._model, self._rows, self._place = address, model, rows, place
+    def __init__(self, address: str, model: str, rows: InputRows) -> None:
+        self._address, self._model, self._rows = address, model, rows
         self._streams = rows.info.decoupled
 
     @cached_property
@@ -233,7 +229,7 @@ class TritonGrpc:
         return AsyncGrpc(self._address, _TIMEOUT_S)
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, request_of(self._model, self._rows.tensors(which, self._place)))
+        return Request(which, request_of(self._model, self._rows.tensors(which)))
 
     async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()

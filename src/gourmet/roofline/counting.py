@@ -1,19 +1,17 @@
 """Count an ONNX file's layers: operations, and bytes read, written and of weights.
 
-A layer is a node together with what runtimes compute on its way out (an activation, the quantization
-of its result): values between those are never stored, and quantized tensors count with their small
-element type. All is counted for one row; weights do not grow with the batch, the rest does.
+A layer is a node together with what runtimes compute on its way out (an activation, the quantization of its
+result): values between those are never stored, and quantized tensors count with their small element type.
+All is counted for one row; weights do not grow with the batch, the rest does.
 
-operations.toml has what one word says of a type; a multiplication and an addition count as two. What is
-not known counts as none, and is named: a guess would be worse than a gap that one sees.
+A multiplication and an addition count as two. What is not known counts as none, and is named.
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,38 +19,89 @@ from typing import Any, Final
 import onnx
 
 from gourmet.errors import GourmetError
+from gourmet.roofline.machines import Machine
 from gourmet.runtime.reading import in_short
 
 Shape = tuple[int, ...]
-# The node, the shapes of its inputs (empty where one is left out) and of its outputs.
-_Count = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
+# The node, the shapes of its inputs (empty where one is left out), and the shape of its first output.
+_Count = Callable[[Any, Sequence[Shape], Shape], float]
 
-_TYPES: Final = tomllib.loads(Path(__file__).with_name("operations.toml").read_text())
-_FREE, _PARTIAL_READS, _ON_THE_WAY_OUT, _INTEGER_LAYERS, _FLOAT_LAYERS = (
-    frozenset(_TYPES[kind])
-    for kind in ("free", "partial_reads", "on_the_way_out", "integer_layers", "float_layers")
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_PRODUCTS: Final = {"Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger"}
+_TYPES: Final = {
+    # Another shape of the input, or nothing but a shape: no byte moves.
+    "free": "Constant ConstantOfShape Dropout Flatten Identity Range Reshape Shape Size Squeeze Unsqueeze",
+    # They read as much of their first input as they write.
+    "partial reads": "Gather GatherElements GatherND Slice",
+    # Bytes move, and nothing is computed.
+    "moves": "Cast Concat DepthToSpace Expand Gather GatherElements GatherND OneHot Pad Resize "
+    "ScatterElements ScatterND Slice SpaceToDepth Split Tile Transpose Trilu Where",
+    # Runtimes compute them on the way out of the layer before.
+    "on the way out": "BatchNormalization Clip HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh",
+    # One operation for each element of the input.
+    "reductions": "ArgMax ArgMin CumSum GlobalAveragePool GlobalMaxPool ReduceL1 ReduceL2 ReduceLogSumExp "
+    "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare TopK",
+}
+_FREE, _PARTIAL_READS, _MOVES, _ON_THE_WAY_OUT, _REDUCTIONS = (
+    frozenset(names.split()) for names in _TYPES.values()
 )
-_QUANTIZE: Final = "QuantizeLinear"
-_DEQUANTIZE: Final = "DequantizeLinear"
+# The operations for each element of the output.
+_EACH: Final = {
+    1: "Abs Add And Ceil Clip Cos Div Elu Equal Erf Exp Floor Greater GreaterOrEqual HardSigmoid LeakyRelu "
+    "Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Sigmoid Sign Sin "
+    "Softplus Sqrt Sub Sum Tanh Xor",
+    2: "BatchNormalization DequantizeLinear HardSwish",
+    4: "DynamicQuantizeLinear QuantizeLinear Gelu",
+    5: "LogSoftmax Softmax",
+    8: "GroupNormalization InstanceNormalization LayerNormalization",
+}
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """One layer, for one row."""
+@dataclass
+class Layer:
+    """One layer, for one row. It is memory-bound where moving its bytes takes longer than computing."""
 
     name: str
     op: str
+    quantized: bool
     operations: float
     weight_bytes: float
     moved_bytes: float  # what it reads and writes, weights apart
-    quantized: bool
+
+    @property
+    def kind(self) -> str:
+        return self.op + (" int8" if self.quantized else "")
+
+    def bytes(self, batch: int) -> float:
+        return self.weight_bytes + self.moved_bytes * batch
+
+    def intensity(self, batch: int) -> float:
+        """Return the operations for each byte."""
+        return self.operations * batch / self.bytes(batch) if self.bytes(batch) else math.inf
+
+    def is_memory_bound(self, machine: Machine, batch: int) -> bool:
+        return self.intensity(batch) < machine.ridge(self.quantized)
+
+    def seconds(self, machine: Machine, batch: int) -> float:
+        """Return the least time for a batch, unless values stay in a cache."""
+        moving = self.bytes(batch) / machine.bandwidth
+        return max(self.operations * batch / machine.peak(self.quantized), moving)
+
+    def from_batch(self, machine: Machine) -> int | None:
+        """Return the smallest batch that is not memory-bound, or None.
+
+        Weights weigh less in a larger batch. What each row moves stays.
+        """
+        ridge = machine.ridge(self.quantized)
+        left = self.operations - ridge * self.moved_bytes
+        return max(1, math.ceil(ridge * self.weight_bytes / left)) if left > 0 else None
 
 
 @dataclass(frozen=True)
 class Counted:
     """A model's layers; `batches` is True if it takes several rows at a time."""
 
-    layers: tuple[LayerCost, ...]
+    layers: tuple[Layer, ...]
     unknown: tuple[str, ...]
     batches: bool
 
@@ -62,8 +111,7 @@ class Counted:
         return {kind: sum(getattr(layer, kind) for layer in self.layers) for kind in kinds}
 
 
-def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
-    """Count the model in `path`; `dims` gives sizes to free dimensions other than the batch."""
+def count(path: Path) -> Counted:
     try:
         model = onnx.load_model_from_string(path.read_bytes())
     except FileNotFoundError as exc:
@@ -72,189 +120,143 @@ def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
         raise GourmetError(f"{path} is not a valid ONNX file: {in_short(exc)}") from exc
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
-    batches = _fix_sizes(model.graph, dims or {}, path)
-    sized = _with_shapes(model, path)
-    try:
-        graph = _SizedGraph(sized)
-        layers = tuple(graph.layers())
-    except Exception as exc:  # of types and attributes that onnx's own functions do not know
-        raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
-    return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
-
-
-def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:
-    """Give every free size of the inputs a number: 1 to the batch, the others from `dims`."""
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [tensor for tensor in graph.input if tensor.name not in weights]
-    free, batches = [], bool(inputs)
-    for tensor in inputs:
-        for position, dim in enumerate(tensor.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value > 0:
-                batches = batches and position > 0
-            elif position == 0:
-                dim.dim_value = 1
-            elif dim.dim_param in dims:
-                dim.dim_value = dims[dim.dim_param]
-            else:
-                free.append(dim.dim_param or f"number {position} of {tensor.name}")
-    if free:
-        names = ", ".join(dict.fromkeys(free))
-        raise GourmetError(f"{path} leaves sizes open ({names}): say them with --dim {free[0]}=NUMBER")
-    return batches
-
-
-def _with_shapes(model: Any, path: Path) -> Any:
-    """Return the graph with the shapes inferred from its inputs."""
+    batches = _fix_batch(model.graph, path)
     # What was inferred before belongs to the free sizes.
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
     try:
-        # Strict is about contradictions; what cannot be inferred stays open either way.
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-    except Exception as exc:
-        raise GourmetError(
-            f"the shapes of {path} contradict each other: {in_short(exc)} (are --dim right?)"
-        ) from exc
+        graph = _SizedGraph(onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph)
+        for node in graph.nodes:
+            graph.add(node)
+    except Exception as exc:  # contradictory shapes, and attributes that onnx's own functions do not know
+        raise GourmetError(f"the layers of {path} cannot be sized: {in_short(exc)}") from exc
+    unknown = tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown))
+    return Counted(tuple(graph.layers), unknown, batches)
+
+
+def _fix_batch(graph: Any, path: Path) -> bool:
+    """Set the free first dimensions to one row; return True if all inputs have one."""
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [tensor for tensor in graph.input if tensor.name not in weights]
+    batches = bool(inputs)
+    for tensor in inputs:
+        for position, dim in enumerate(tensor.type.tensor_type.shape.dim):
+            if dim.dim_value > 0:
+                batches = batches and position > 0
+            elif position == 0:
+                dim.dim_value = 1
+            else:
+                raise GourmetError(
+                    f"{path} leaves sizes of {tensor.name} open: export it with all sizes but the batch's"
+                )
+    return batches
 
 
 class _SizedGraph:
-    """A graph with the known shapes and bytes of its tensors."""
+    """A graph with the known shapes and bytes of its tensors, and the layers so far."""
 
     def __init__(self, graph: Any) -> None:
         self.nodes = list(graph.node)
-        self.constants = {value.name for value in graph.initializer}
-        self.outputs = {value.name for value in graph.output}
-        self.shapes: dict[str, Shape] = {}
-        self.bytes: dict[str, float] = {}
-        self.users: dict[str, list[Any]] = {}
-        self.sources: dict[str, str] = {}  # a tensor -> the one whose bytes are really there
+        self.layers: list[Layer] = []
         self.unknown: Counter[str] = Counter()
+        self._constants = {value.name for value in graph.initializer}
+        self._shapes: dict[str, Shape] = {}
+        self._bytes: dict[str, float] = {}
+        self._stored: dict[str, str] = {}  # a dequantized tensor -> the one whose bytes are really there
+        self._made_by: dict[str, Layer] = {}
+        self._uses = Counter(name for node in self.nodes for name in node.input)
+        self._uses.update(value.name for value in graph.output)
         for value in graph.initializer:
             self._size(value.name, tuple(value.dims), value.data_type)
         for value in (*graph.input, *graph.value_info, *graph.output):
             tensor = value.type.tensor_type
             if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
                 self._size(value.name, tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type)
-        for node in self.nodes:
-            for name in node.input:
-                self.users.setdefault(name, []).append(node)
 
     def _size(self, name: str, shape: Shape, element_type: int) -> None:
-        self.shapes[name] = shape
-        self.bytes[name] = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
+        self._shapes[name] = shape
+        self._bytes[name] = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
 
-    def layers(self) -> Iterator[LayerCost]:
-        absorbed: set[int] = set()
-        for node in self.nodes:
-            if id(node) in absorbed:
-                continue
-            if all(name in self.constants or not name for name in node.input):
-                # Computed once, when the model is loaded: a weight, in the form in which it is stored.
-                self.constants.update(node.output)
-                if node.op_type == _DEQUANTIZE:
-                    self.sources[node.output[0]] = node.input[0]
-            elif node.op_type == _DEQUANTIZE and all(
-                user.op_type in _COUNTS and user.op_type not in _FREE
-                for user in self.users.get(node.output[0], ())
-            ):
-                self.sources[node.output[0]] = node.input[0]
-            elif node.op_type not in _FREE:
-                chain = [node, *self._on_the_way_out(node)]
-                absorbed.update(map(id, chain))
-                yield self._layer(chain)
+    def add(self, node: Any) -> None:
+        """Add a node: as a layer of its own, or to the layer that computes its input."""
+        is_constant = all(name in self._constants or not name for name in node.input)
+        if is_constant:
+            # Computed once, when the model is loaded: a weight, in the form in which it is stored.
+            self._constants.update(node.output)
+        if node.op_type == _DEQUANTIZE:
+            self._stored[node.output[0]] = self._stored.get(node.input[0], node.input[0])
+        elif not is_constant and node.op_type not in _FREE:
+            weights = sum(self._size_of(name) for name in node.input if name in self._constants)
+            moved = sum(self._read(node, name) for name in node.input if name not in self._constants)
+            written = sum(self._bytes.get(name, 0.0) for name in node.output)
+            operations, layer = self._operations(node), self._joined(node)
+            if layer is None:
+                name = (node.name or node.output[0]).strip("/")
+                quantized = node.op_type in ("ConvInteger", "MatMulInteger") or (
+                    node.op_type in _PRODUCTS and any(name in self._stored for name in node.input)
+                )
+                layer = Layer(name, node.op_type, quantized, operations, weights, moved + written)
+                self.layers.append(layer)
+            else:
+                layer.operations += operations
+                layer.weight_bytes += weights
+                layer.moved_bytes += written - self._bytes.get(node.input[0], 0.0)
+            self._made_by.update(dict.fromkeys(node.output, layer))
 
-    def _on_the_way_out(self, node: Any) -> Iterator[Any]:
-        """Return the nodes that a runtime fuses with `node`, in their order."""
-        while node.op_type != _QUANTIZE and len(node.output) == 1:
-            # Whatever is computed is stored quantized where that is all it is used for.
-            works = node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS | _ON_THE_WAY_OUT
-            joins = {_QUANTIZE} | (_ON_THE_WAY_OUT if works else set())
-            output, users = node.output[0], self.users.get(node.output[0], [])
-            if len(users) != 1 or output in self.outputs or users[0].input[0] != output:
-                return
-            node = users[0]
-            if node.op_type not in joins:
-                return
-            yield node
+    def _joined(self, node: Any) -> Layer | None:
+        """Return the layer that runtimes fuse the node with."""
+        layer = self._made_by.get(node.input[0])
+        if layer is None or self._uses[node.input[0]] > 1:
+            return None
+        works = layer.op in _PRODUCTS or layer.op in _ON_THE_WAY_OUT
+        joins = node.op_type == _QUANTIZE or (works and node.op_type in _ON_THE_WAY_OUT)
+        return layer if joins else None
 
-    def _layer(self, chain: list[Any]) -> LayerCost:
-        first = chain[0]
-        inside = {name for node in chain[:-1] for name in node.output}
-        weights = moved = 0.0
-        quantized = first.op_type in _INTEGER_LAYERS
-        for node in chain:
-            for position, name in enumerate(node.input):
-                stored = self.sources.get(name, name)
-                if not name or name in inside or stored not in self.shapes:
-                    continue
-                if name in self.constants:
-                    weights += self.bytes[stored]
-                elif node.op_type in _PARTIAL_READS and position == 0:
-                    moved += sum(self.bytes.get(out, 0.0) for out in node.output)
-                else:
-                    moved += self.bytes[stored]
-                quantized |= node is first and stored != name and first.op_type in _FLOAT_LAYERS
-        moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
-        name = (first.name or first.output[0]).strip("/")
-        operations = sum(map(self._operations, chain))
-        return LayerCost(name, first.op_type, operations, weights, moved, quantized)
+    def _size_of(self, name: str) -> float:
+        return self._bytes.get(self._stored.get(name, name), 0.0)
+
+    def _read(self, node: Any, name: str) -> float:
+        if node.op_type in _PARTIAL_READS and name == node.input[0]:
+            return sum(self._bytes.get(output, 0.0) for output in node.output)
+        return self._size_of(name)
 
     def _operations(self, node: Any) -> float:
-        """Count the operations of a node; add a note if its type or shape is not known."""
-        if node.op_type not in _COUNTS:
-            self.unknown[node.op_type] += 1
+        names = [*filter(None, node.input), node.output[0]]
+        rule = _COUNTS.get(node.op_type)
+        if rule is None or not all(name in self._shapes for name in names):
+            self.unknown[node.op_type + (" of unknown size" if rule else "")] += 1
             return 0.0
-        if not all(name in self.shapes for name in (*node.input, *node.output) if name):
-            self.unknown[f"{node.op_type} of unknown size"] += 1
-            return 0.0
-        ins = [self.shapes[name] if name else () for name in node.input]
-        return float(_COUNTS[node.op_type](node, ins, [self.shapes[name] for name in node.output if name]))
+        shapes = [self._shapes[name] if name else () for name in node.input]
+        return float(rule(node, shapes, self._shapes[node.output[0]]))
 
 
-def _each(of: int) -> _Count:
-    """Count a fixed number of operations for each element of the output."""
-    return lambda node, ins, outs: of * math.prod(outs[0])
+def _each(operations: int) -> _Count:
+    return lambda node, ins, out: operations * math.prod(out)
 
 
-def _reduction(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    return math.prod(ins[0])
+def _convolution(node: Any, ins: Sequence[Shape], out: Shape) -> float:
+    # [filters, channels of a group, *kernel]
+    return math.prod(out) * (2 * math.prod(ins[1][1:]) + (node.op_type == "Conv" and len(ins) > 2))
 
 
-def _convolution(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    # [filters, channels of a group, *kernel]; QLinearConv has scale and zero point before it.
-    weight, bias = (ins[3], 8) if node.op_type == "QLinearConv" else (ins[1], 2)
-    biased = len(ins) > bias and node.op_type != "ConvInteger"
-    return math.prod(outs[0]) * (2 * math.prod(weight[1:]) + biased)
-
-
-def _transposed_convolution(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+def _transposed_convolution(node: Any, ins: Sequence[Shape], out: Shape) -> float:
     # Every element of the input is spread over a kernel of each filter of its group.
-    return 2 * math.prod(ins[0]) * math.prod(ins[1][1:]) + math.prod(outs[0]) * (len(ins) > 2)
+    return 2 * math.prod(ins[0]) * math.prod(ins[1][1:]) + math.prod(out) * (len(ins) > 2)
 
 
-def _product(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    return 2 * math.prod(outs[0]) * ins[0][-1]
-
-
-def _gemm(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    return 2 * math.prod(ins[0]) * outs[0][1] + math.prod(outs[0]) * (len(ins) > 2)
-
-
-def _pool(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    kernel: Sequence[int] = next(
-        attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"
-    )
-    return math.prod(outs[0]) * math.prod(kernel)
+def _pool(node: Any, ins: Sequence[Shape], out: Shape) -> float:
+    (kernel,) = (attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape")
+    return float(math.prod(out) * math.prod(kernel))
 
 
 _COUNTS: Final[dict[str, _Count]] = {
-    **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _each(0)),
-    **{name: _each(int(of)) for of, names in _TYPES["each"].items() for name in names},
-    **dict.fromkeys(_TYPES["reductions"], _reduction),
-    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _convolution),
+    **dict.fromkeys(_MOVES, _each(0)),
+    **{name: _each(operations) for operations, names in _EACH.items() for name in names.split()},
+    **dict.fromkeys(_REDUCTIONS, lambda node, ins, out: math.prod(ins[0])),
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
     "ConvTranspose": _transposed_convolution,
-    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
-    "Gemm": _gemm,
-    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), _pool),
+    **dict.fromkeys(("MatMul", "MatMulInteger"), lambda node, ins, out: 2 * math.prod(out) * ins[0][-1]),
+    "Gemm": lambda node, ins, out: 2 * math.prod(ins[0]) * out[1] + math.prod(out) * (len(ins) > 2),
+    **dict.fromkeys(("AveragePool", "MaxPool"), _pool),
 }

@@ -1,117 +1,27 @@
-"""Describe a search in a sentence, write it to disk, and show it on a page.
-
-The throughput of a model is the number of executions that run at a time, divided by what one costs a
-row. So of two configs, one is ahead by the first, by the second, or by both; Triton's own statistics
-tell how much of the ratio each makes, which is what the sentence says.
-"""
+"""Write a search to disk, and show it on a page."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from gourmet.client.model_config import summary
-from gourmet.measure.comparison import below
 from gourmet.measure.report import folder_name, render
 from gourmet.measure.results import Point
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
-from gourmet.tuning.results import (
-    PRESENT,
-    Confirmation,
-    Trial,
-    TuneRequest,
-    Tuning,
-    Verdict,
-    as_json,
-    nearest,
-)
+from gourmet.tuning.search import PRESENT, Tuning, nearest
 
 _OTHER, _LIMIT = "#9aa0a6", "#b3261e"
-# A part that makes less of the difference than this is not named.
-_WORTH_NAMING: Final = 0.03
-
-
-def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: Confirmation | None) -> str:
-    if verdict == "out of reach":
-        return _out_of_reach(request, best)
-    if verdict == "undecided":
-        return (
-            f"The present config stays: “{best.name}” could not be compared with it, since too few turns "
-            "could be believed; wait until nothing else runs here, or use a longer --window."
-        )
-    if confirmation is None:
-        return "The present config stays: no other could be measured."
-    ours, theirs = confirmation.ours, confirmation.theirs
-    gain = f"{confirmation.gain:.2f} times"
-    text = f"“{best.name}” reaches {_reached(ours)}"
-    if request.kind == "throughput":
-        text += f", {gain} the throughput of the present config ({_reached(theirs)})"
-    else:
-        text += f"; the p95 of the present config is {gain} as long ({_reached(theirs)})"
-    if not confirmation.won:
-        # Noise is only what the interval does not exclude.
-        why_not = "which is worse" if below(confirmation.gain, 1) else "which may be noise"
-        why_not = why_not if confirmation.keeps else "its p95 does not keep the goal"
-        return f"The present config stays: the best found, {text}, {why_not}."
-    if confirmation.only_ours:
-        text += ", which misses the goal in every turn"
-    return f"{text}, because {because(ours, theirs, request.cpus)}."
-
-
-def because(ours: Point, theirs: Point, cpus: int) -> str:
-    """Explain by the figures why one point is ahead of the other."""
-    (parallel, cost), (their_parallel, their_cost) = _parallel_and_cost(ours), _parallel_and_cost(theirs)
-    busy, mine, other = "", ours.usage.server_cores, theirs.usage.server_cores
-    if mine is not None and other is not None:
-        busy = f" ({mine:.1f} of {cpus} cores busy instead of {other:.1f})"
-    queue, their_queue = ours.split_ms.queue, theirs.split_ms.queue
-    # How much of the difference each makes.
-    parts = {
-        f"{parallel:.1f} executions run at a time instead of {their_parallel:.1f}{busy}": (
-            math.log(parallel / their_parallel)
-        ),
-        f"a row costs {cost:.3g} ms of execution instead of {their_cost:.3g}, in batches of "
-        f"{ours.executed_rows:.1f} rows instead of {theirs.executed_rows:.1f}": math.log(their_cost / cost),
-        f"a request waits {queue:.3g} ms in the queue instead of {their_queue:.3g}": (
-            (their_queue - queue) / theirs.latency_ms.mean
-        ),
-    }
-    most_first = sorted(parts, key=parts.__getitem__, reverse=True)
-    named = [words for words in most_first if parts[words] > _WORTH_NAMING]
-    return " and ".join(named[:2]) or f"of nothing that the figures show: {', '.join(most_first)}"
-
-
-def _parallel_and_cost(point: Point) -> tuple[float, float]:
-    """Return the mean number of concurrent executions, and the milliseconds that a row costs in them."""
-    rows = sum(size.rows * size.executions for size in point.batches)
-    # Triton counts microseconds, of which a model that does nothing takes none.
-    cost = max(1e-6, sum(size.infer_ms * size.executions for size in point.batches) / max(rows, 1))
-    return point.rows_per_s.value * cost / 1000, cost
-
-
-def _reached(point: Point) -> str:
-    return f"{point.rows_per_s.value:.4g} rows/s with a p95 of {point.latency_ms.p95:.3g} ms at {point.load}"
-
-
-def _out_of_reach(request: TuneRequest, best: Trial) -> str:
-    point = nearest(best.points)
-    name = "the present one" if best.name == PRESENT else f"“{best.name}”"
-    phase, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
-    return (
-        f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest is {name}, which "
-        f"reaches {_reached(point)}; {ms / point.latency_ms.mean:.0%} of its mean is {phase}."
-    )
+_CONFIG: Final = "config.pbtxt"
 
 
 def save(tuning: Tuning, folder: Path | None = None) -> Path:
-    """Write page, picture, JSON and, if a config is recommended, its config.pbtxt."""
+    """Write page, JSON and, if a config is recommended, its config.pbtxt."""
     folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.request.model))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tune.json").write_text(as_json(tuning))
-    (folder / "pareto.svg").write_text(pareto(tuning))
+    (folder / "tune.json").write_text(tuning.as_json())
     page = render(
         "tuning/report.html",
         **vars(tuning.bench),
@@ -123,10 +33,9 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
         tried=tried(tuning),
     )
     (folder / "index.html").write_text(page)
+    (folder / _CONFIG).unlink(missing_ok=True)
     if pbtxt := tuning.pbtxt():
-        (folder / "config.pbtxt").write_text(pbtxt)
-    else:
-        (folder / "config.pbtxt").unlink(missing_ok=True)
+        (folder / _CONFIG).write_text(pbtxt)
     return folder
 
 
@@ -136,6 +45,12 @@ def tried(tuning: Tuning) -> list[Point]:
     measured = [trial.points for trial in tuning.trials if trial.points]
     ranked = sorted(measured, key=request.rank, reverse=True)
     return [request.best(points) or nearest(points) for points in ranked]
+
+
+def served(tuning: Tuning) -> str:
+    now = tuning.trial(tuning.best if tuning.applied else PRESENT)
+    config = "now has the best config" if tuning.applied else "has its earlier config again"
+    return f"The server {config}: {summary(now.config)}."
 
 
 def front(points: Iterable[Point]) -> list[Point]:
@@ -177,9 +92,3 @@ def pareto(tuning: Tuning) -> chart.Drawing:
 
 def _place(point: Point) -> tuple[float, float]:
     return point.rows_per_s.value, point.latency_ms.p95
-
-
-def served(tuning: Tuning) -> str:
-    now = tuning.trial(tuning.best if tuning.applied else PRESENT)
-    config = "now has the best config" if tuning.applied else "has its earlier config again"
-    return f"The server {config}: {summary(now.config)}."

@@ -1,36 +1,280 @@
-"""Search: a coarse grid in short windows, neighbours of the best, longer windows, then A/B rounds.
+"""Search the config that serves a model best on this machine under a goal.
 
-The windows of a search are many, and the best of many noisy figures is partly the luckiest. So what it
-finds is measured again against the present config, in turns, and only those turns decide.
+A grid of configs is measured in short windows, then other delays for the best of them. Many short windows
+flatter the lucky, so the best are measured again beside the present config, in turns: only the turns decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import summary
+from gourmet.client.model_config import Config, as_pbtxt, summary
+from gourmet.errors import UsageError
 from gourmet.measure import stats, sweep, validity
+from gourmet.measure.comparison import below
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import Point
-from gourmet.measure.scenario import load_config, restored
-from gourmet.measure.sweep import OnStep
-from gourmet.measure.task import Addresses, MeasureOptions, Workload
-from gourmet.reports.page import render
+from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, as_data
+from gourmet.measure.sweep import OnStep, load_config, restored
+from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.repository.config_change import Change, changed
-from gourmet.tuning.report import sentence
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
-from gourmet.tuning.space import Space
+from gourmet.runtime.instances import available_cpus, cpu_threads, instance_count
 
-# How many go on: to have their neighbours tried, and to be measured for longer.
+PRESENT: Final = "present"
+# How many go on: to have other delays tried, and into the turns.
 _BASES: Final = 2
-_FINALISTS: Final = 3
+_FINALISTS: Final = 2
 _FEWEST_TURNS: Final = 3
 # Windows may differ by half, since the noise is judged between turns.
 _STEADINESS: Final = 0.5
+_DELAYS_US: Final = (100, 1000, 5000)
+_INSTANCES_A_CPU: Final = 2
+_INSTANCES_ON_A_GPU: Final = (1, 2, 4)
+
+Verdict = Literal["better", "no better", "undecided", "out of reach"]
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """The goal and the loads of a search; None leaves a value to the machine and the model.
+
+    The goal is most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above
+    the limit.
+    """
+
+    model: str
+    kind: Literal["throughput", "latency"] = "throughput"
+    p95_ms: float | None = None
+    levels: tuple[float, ...] | None = None
+    instances: tuple[int, ...] | None = None
+    threads: tuple[int, ...] | None = None
+    delays_us: tuple[int, ...] | None = None
+    turns: int = 5
+    apply: bool = False
+    cpus: int = field(default_factory=available_cpus)
+
+    @property
+    def loads(self) -> tuple[LoadSpec, ...]:
+        """The loads: few requests in flight, enough to keep the CPUs busy, and enough to queue."""
+        busy = 2.0 * self.cpus
+        levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
+        return tuple(LoadSpec(self.model, level) for level in levels)
+
+    @property
+    def heaviest(self) -> float:
+        return max(load.level for load in self.loads)
+
+    def __str__(self) -> str:
+        limit = f" with a p95 of at most {self.p95_ms:g} ms" if self.p95_ms is not None else ""
+        if self.kind == "throughput":
+            return f"most rows a second{limit}"
+        return f"the lowest p95 with {self.heaviest:g} requests in flight{limit}"
+
+    def keeps(self, point: Point) -> bool:
+        """Return True for a point under the limit that the goal is about."""
+        if self.p95_ms is not None and point.latency_ms.p95 > self.p95_ms:
+            return False
+        return self.kind == "throughput" or point.load.level == self.heaviest
+
+    def value(self, point: Point) -> float:
+        """Return the figure to maximise."""
+        return point.rows_per_s.value if self.kind == "throughput" else 1 / point.latency_ms.p95
+
+    def best(self, points: Iterable[Point]) -> Point | None:
+        """Return the point at which a config would be run."""
+        return max(filter(self.keeps, points), key=self.value, default=None)
+
+    def rank(self, points: Sequence[Point]) -> tuple[int, float]:
+        """Return a sort key: configs under the limit by their result, the others by their distance to it."""
+        best = self.best(points)
+        return (1, self.value(best)) if best else (0, -nearest(points).latency_ms.p95)
+
+    def gain(self, ours: Point, theirs: Point) -> Estimate:
+        """Return how many times better one point is than another, both over several turns."""
+        if self.kind == "throughput":
+            return stats.ratio(ours.rates, theirs.rates)
+        return stats.ratio(p95s(theirs), p95s(ours))
+
+
+def nearest(points: Iterable[Point]) -> Point:
+    return min(points, key=lambda point: point.latency_ms.p95)
+
+
+def p95s(point: Point) -> list[float]:
+    return [window.p95_ms for window in point.windows if window.p95_ms is not None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A config that was tried."""
+
+    name: str
+    config: Config
+    points: tuple[Point, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A config and the present one, measured in turns.
+
+    `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
+    `only_ours` says that the challenger keeps the limit and the present config does not.
+    """
+
+    ours: Point
+    theirs: Point
+    gain: Estimate
+    keeps: bool
+    only_ours: bool = False
+
+    @property
+    def won(self) -> bool:
+        beaten = self.gain.low is not None and self.gain.low > 1
+        return self.keeps and (self.only_ours or beaten)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A whole search; `bench` holds the points that the pages of `gourmet bench` can draw."""
+
+    request: TuneRequest
+    searched: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    best: str
+    duel: Duel | None
+    verdict: Verdict
+    sentence: str
+    bench: Bench
+    applied: bool = False
+    schema: str = "gourmet-tune/1"
+
+    def trial(self, name: str) -> Trial:
+        return next(trial for trial in self.trials if trial.name == name)
+
+    @property
+    def sides(self) -> list[Point]:
+        """The best and the present config, as measured in turns, if they were."""
+        return [self.duel.ours, self.duel.theirs] if self.duel else []
+
+    @property
+    def recommended(self) -> Trial | None:
+        """The config to serve: the best if it won, else the present one; None if none reaches the goal."""
+        if self.verdict == "out of reach":
+            return None
+        return self.trial(self.best if self.verdict == "better" else PRESENT)
+
+    def pbtxt(self) -> str:
+        """The recommended config as a file with the reason at the top; empty if there is none."""
+        if not (chosen := self.recommended):
+            return ""
+        reason = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
+        origin = f"# Found by: {self.bench.command}, {self.bench.when}\n"
+        # A server's answer less what it filled in itself and another Triton would fill in otherwise.
+        filled_in = {"runtime", *(["platform"] if chosen.config.get("backend") else [])}
+        config = {name: value for name, value in chosen.config.items() if name not in filled_in}
+        groups = config.get("instance_group", [])
+        config["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
+        return reason + origin + as_pbtxt(config)
+
+    def as_json(self) -> str:
+        """Return the data to save. The points of the search are saved once, under its trials."""
+        request, bench, data = self.request, self.bench, as_data(self)
+        goal = {"kind": request.kind, "p95_ms": request.p95_ms, "heaviest": request.heaviest}
+        del data["request"], data["bench"]
+        data = {"model": request.model, "goal": goal, **data}
+        data |= {name: getattr(bench, name) for name in ("command", "when", "machine", "data")}
+        data["recommended"] = self.recommended.name if self.recommended else None
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Space:
+    """The configs to try around a running one, as changes to it that set all that is varied."""
+
+    running: Config
+    request: TuneRequest
+
+    def __post_init__(self) -> None:
+        decoupled = self.running.get("model_transaction_policy", {}).get("decoupled")
+        if decoupled or {"ensemble_scheduling", "sequence_batching"} & self.running.keys():
+            raise UsageError(
+                f"{self.request.model} cannot be tuned here: ensembles (tune the models they are made of), "
+                "models with sequences and decoupled models are not"
+            )
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(group.get("kind") != "KIND_GPU" for group in self.running.get("instance_group", []))
+
+    @property
+    def batches(self) -> bool:
+        """Return True if rows of several requests can share an execution under some load."""
+        return self.running.get("max_batch_size", 0) > 1 and self.request.heaviest >= 2
+
+    @property
+    def keeps_its_queue(self) -> bool:
+        return "default_queue_policy" in self.running.get("dynamic_batching", {})
+
+    def coarse(self) -> list[Change]:
+        """Return every layout of instances and threads, with and without dynamic batching."""
+        changes = []
+        for instances, threads in self._layouts():
+            layout = Change(instances, threads)
+            if not self.keeps_its_queue:
+                changes.append(replace(layout, dynamic_batching=False))
+            if self.batches or self.keeps_its_queue:
+                changes.append(_batching(layout, 0))
+        return changes
+
+    def fine(self, bases: Iterable[Change]) -> list[Change]:
+        """Return the best layouts with longer delays; half of the goal as a wait cannot keep it."""
+        delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
+        most = 500 * (self.request.p95_ms or math.inf)
+        waits = [delay_us for delay_us in delays if 0 < delay_us <= most] if self.batches else []
+        return list(dict.fromkeys(_batching(base, delay_us) for base in bases for delay_us in waits))
+
+    def _layouts(self) -> list[tuple[int, int | None]]:
+        request, cpus = self.request, self.request.cpus
+        if not self.on_cpu:
+            return [(count, None) for count in request.instances or _INSTANCES_ON_A_GPU]
+        counts = request.instances or [2**power for power in range((_INSTANCES_A_CPU * cpus).bit_length())]
+        if request.threads:
+            return [(count, threads) for count in counts for threads in request.threads]
+        shared: list[tuple[int, int | None]] = [(count, max(1, cpus // count)) for count in counts]
+        # One thread alone: a small network loses more by sharing a row out than it gains.
+        return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
+
+    def searched(self, trials: Sequence[Trial], short_s: float, turn_s: float) -> tuple[str, ...]:
+        """Describe what was tried, for a reader to judge the result."""
+        request = self.request
+        loads = ", ".join(load.at for load in request.loads)
+        lines = [
+            f"{len(trials)} configs at {loads}, {short_s:.2g} s a load: layouts of instances and threads, "
+            f"dynamic batching, and other delays for the best {_BASES}; others may be better",
+            f"the best {_FINALISTS} beside the present config, {request.turns} turns of {turn_s:.2g} s each: "
+            "only these decide",
+        ]
+        if self.running.get("max_batch_size", 0) < 1:
+            lines.append("batching is not tried: max_batch_size is 0, the network takes one input at a time")
+        elif not self.batches:
+            lines.append("batching is not tried: with this load no two requests ever wait at the same time")
+        if self.keeps_its_queue:
+            lines.append("dynamic batching stays: the present config has a queue policy, which needs it")
+        if not self.on_cpu:
+            lines.append("threads are not varied: the instances are on a GPU")
+        return tuple(lines)
+
+
+def _batching(base: Change, delay_us: int) -> Change:
+    # Where a config names no preferred size, Triton fills in the largest batch for some backends.
+    return replace(base, dynamic_batching=True, delay_us=delay_us, preferred_batches=())
 
 
 def tune(
@@ -47,115 +291,98 @@ def tune(
     Applied is only what beat the present config in turns, by more than their noise.
     """
     on_step(0.0, "asking every row alone")
-    workload = sweep.prepare(request.model, target, data)
+    steady = replace(options, steadiness=max(_STEADINESS, options.steadiness))
     with restored(target, [request.model]) as serves_afterwards:
         space = Space(serves_afterwards[request.model], request)
-        search = Search(workload, target, options, space, on_step)
-        verdict, best, confirmation = search.run()
+        search = _Search(space, target, steady, data, on_step)
+        verdict, best, duel = search.run()
         if applied := request.apply and verdict == "better":
             serves_afterwards[request.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
-    trials = tuple(search.trials.values())
     return Tuning(
         request,
-        tuple(searched(space, trials, search.long)),
-        trials,
+        space.searched(list(search.trials.values()), search.short.measure_s, search.turn.measure_s),
+        tuple(search.trials.values()),
         best.name,
-        confirmation,
+        duel,
         verdict,
-        sentence(request, verdict, best, confirmation),
+        sentence(request, verdict, best, duel),
         sweep.bench(
             f"The best config of {request.model} here: {request}",
             command,
-            workload.rows.about,
-            [confirmation.ours, confirmation.theirs] if confirmation else best.points,
+            search.workload.rows.about,
+            [duel.ours, duel.theirs] if duel else best.points,
         ),
         applied,
     )
 
 
-def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> list[str]:
-    """Describe what was tried, for a reader to judge the result."""
-    numbers = {"bases": _BASES, "finalists": _FINALISTS}
-    times = {"short": _shorter(long), "long": long}
-    values = {"space": space, "request": space.request, "trials": trials, **numbers, **times}
-    return render("tuning/searched.txt", **values).splitlines()
-
-
-def _shorter(long: MeasureOptions) -> MeasureOptions:
-    """Return options for a third of the time and one attempt: close candidates are measured longer."""
-    return replace(long, window_s=long.window_s / 3, warm_up_s=long.warm_up_s / 2, attempts=1)
-
-
-class Search:
+class _Search:
     """One search on one model. Use it only within `restored`."""
 
     def __init__(
-        self, workload: Workload, target: Addresses, options: MeasureOptions, space: Space, on_step: OnStep
+        self, space: Space, target: Addresses, options: MeasureOptions, data: DataSource, on_step: OnStep
     ) -> None:
-        self._workload, self._target, self._space, self._on_step = workload, target, space, on_step
-        self._request = space.request
-        self._candidates: dict[str, Change] = {}
+        self._space, self._target, self._on_step, self._request = space, target, on_step, space.request
+        self.workload = sweep.prepare(self._request.model, target, data)
+        self._changes: dict[str, Change] = {}
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT
-        self.long = replace(options, steadiness=max(_STEADINESS, options.steadiness))
+        # A third of the time and one attempt: the turns together are longer than any other measurement.
+        self.turn = replace(options, window_s=options.window_s / 2)
+        self.short = replace(
+            options, window_s=options.window_s / 3, warm_up_s=options.warm_up_s / 2, attempts=1
+        )
 
-    def run(self) -> tuple[Verdict, Trial, Confirmation | None]:
-        """Return the best config, and its A/B rounds against the current one, if they were possible."""
-        self._try_the_present()
-        short = _shorter(self.long)
-        self._stage("coarse", self._space.coarse(), short, (0.05, 0.4))
-        bases = [self._candidates[trial.name] for trial in self._ranked()[:_BASES]]
-        self._stage("fine", self._space.fine(bases, self._candidates.values()), short, (0.4, 0.6))
-        finalists = [trial.name for trial in self._ranked() if trial.name != PRESENT][:_FINALISTS]
-        going_on = [self._candidates[name] for name in (PRESENT, *finalists)]
-        self._stage("long", going_on, self.long, (0.6, 0.8))
+    def run(self) -> tuple[Verdict, Trial, Duel | None]:
+        """Return the best config, and its turns against the present one, if they were possible."""
+        running = self._space.running
+        retried = replace(self.short, attempts=self.turn.attempts)
+        self.trials[PRESENT] = self._tried(Trial(PRESENT, running), retried)
+        self._try(self._space.coarse(), 0.05, 0.4)
+        present = Change(instance_count(running), cpu_threads(running) if self._space.on_cpu else None)
+        bases = [self._changes.get(trial.name, present) for trial in self._ranked()[:_BASES]]
+        self._try(self._space.fine(bases), 0.4, 0.6)
         ranked = self._ranked()
-        long = [trial for trial in ranked if trial.stage == "long"] or ranked
-        if not any(self._request.best(trial.points) for trial in long):
-            return "out of reach", min(long, key=lambda trial: nearest(trial.points).latency_ms.p95), None
-        challenger = next((trial for trial in long if trial.name != PRESENT), None)
-        if challenger is None:
-            return "no better", self.trials[PRESENT], None
-        confirmation = self._confirm(challenger)
-        if confirmation is None:
-            return "undecided", challenger, None
-        return "better" if confirmation.won else "no better", challenger, confirmation
-
-    def _try_the_present(self) -> None:
-        retried = replace(_shorter(self.long), attempts=self.long.attempts)
-        self._stage("coarse", [self._space.present], retried, (0.0, 0.05))
+        best = ranked[0]
+        if not self._request.best(best.points):
+            return "out of reach", best, None
+        finalists = [trial for trial in ranked if trial.name != PRESENT][:_FINALISTS]
+        if not finalists:
+            return "no better", best, None
+        duels = self._in_turns(finalists)
+        if not duels:
+            return "undecided", finalists[0], None
+        won = max(duels, key=lambda name: (duels[name].won, duels[name].gain.value))
+        return "better" if duels[won].won else "no better", self.trials[won], duels[won]
 
     def _ranked(self) -> list[Trial]:
-        """Return the candidates, the best first, without rejected ones; raise if all were rejected."""
+        """Return the trials, the best first, without rejected ones; raise if all were rejected."""
         measured = [trial for trial in self.trials.values() if trial.points]
         if not measured:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
             raise validity.Untrusted("no config could be measured: " + "; ".join(reasons))
-        # What was measured for longer goes first: short windows flatter the lucky.
-        measured.sort(
-            key=lambda trial: (trial.stage == "long", *self._request.rank(trial.points)), reverse=True
-        )
-        return measured
+        return sorted(measured, key=lambda trial: self._request.rank(trial.points), reverse=True)
 
-    def _stage(
-        self, stage: str, candidates: Sequence[Change], options: MeasureOptions, shares: tuple[float, float]
-    ) -> None:
-        """Try each candidate; `shares` of the whole search are done before and after."""
-        for number, candidate in enumerate(candidates):
-            running, is_present = self._space.running, candidate == self._space.present
-            config = running if is_present else changed(running, candidate)
-            trial = Trial(PRESENT if is_present else summary(config), config, stage)
-            done = shares[0] + (shares[1] - shares[0]) * number / len(candidates)
-            self._on_step(done, f"{stage} {number + 1} of {len(candidates)}: {trial.name}")
-            self._candidates[trial.name] = candidate
-            self.trials[trial.name] = self._tried(trial, options)
+    def _try(self, changes: Sequence[Change], begin: float, end: float) -> None:
+        """Try each change but those that are known; `begin` and `end` are shares of the whole search."""
+        running = self._space.running
+        # The present config may leave its threads to the default, which a change names.
+        threads = Change(threads=cpu_threads(running)) if self._space.on_cpu else Change()
+        known = [summary(changed(running, threads)), *self.trials]
+        for number, change in enumerate(changes):
+            config = changed(running, change)
+            if (name := summary(config)) in known:
+                continue
+            share = begin + (end - begin) * number / len(changes)
+            self._on_step(share, f"{number + 1} of {len(changes)}: {name}")
+            self._changes[name] = change
+            self.trials[name] = self._tried(Trial(name, config), self.short)
 
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
-        loads = self._request.loads
         try:
             self._serve(trial)
-            points, refused = sweep.run(self._workload, loads, self._target, options, trial.name)
+            points, refused = sweep.run(self.workload, self._request.loads, self._target, options, trial.name)
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
@@ -169,27 +396,64 @@ class Search:
             load_config(self._target, self._request.model, trial.config)
             self._serving = trial.name
 
-    def _confirm(self, challenger: Trial) -> Confirmation | None:
-        """Measure both in A/B rounds, in alternating order; return None if too few rounds are valid."""
+    def _in_turns(self, finalists: Sequence[Trial]) -> dict[str, Duel]:
+        """Measure them beside the present config in turns, each at its best load."""
         request, present = self._request, self.trials[PRESENT]
-        best = request.best(challenger.points) or nearest(challenger.points)
-        theirs = request.best(present.points) or best
-        sides = [(challenger, best.load), (present, theirs.load)]
-        # Half of the time: the turns together are longer than any other measurement.
-        half = replace(self.long, window_s=self.long.window_s / 2)
-        seen: dict[str, list[Point]] = {challenger.name: [], PRESENT: []}
+        usual = request.best(finalists[0].points) or nearest(finalists[0].points)
+        seen: dict[str, list[Point]] = {trial.name: [] for trial in (*finalists, present)}
         for turn in range(request.turns):
-            for trial, load in sides[:: 1 if turn % 2 else -1]:
-                words = f"turn {turn + 1} of {request.turns} against the present config: {trial.name}"
-                self._on_step(0.8 + 0.2 * turn / request.turns, words)
-                self._serve(trial)
+            for trial in [*finalists, present][:: 1 if turn % 2 else -1]:
+                words = f"turn {turn + 1} of {request.turns}: {trial.name}"
+                self._on_step(0.6 + 0.4 * turn / request.turns, words)
+                load = (request.best(trial.points) or usual).load
                 with suppress(validity.Disturbed, validity.CountsDisagree):
-                    seen[trial.name].append(
-                        sweep.measure(self._workload, load, self._target, half, trial.name)
-                    )
-        if min(map(len, seen.values())) < min(request.turns, _FEWEST_TURNS):
-            return None
-        ours, others = (stats.merge(points) for points in seen.values())
-        keeps = request.keeps(ours)
-        misses = request.p95_ms is not None and min(p95s(others), default=0.0) > request.p95_ms
-        return Confirmation(ours, others, request.gain(ours, others), keeps, keeps and misses)
+                    self._serve(trial)
+                    point = sweep.measure(self.workload, load, self._target, self.turn, trial.name)
+                    seen[trial.name].append(point)
+        enough = min(request.turns, _FEWEST_TURNS)
+        merged = {name: stats.merge(points) for name, points in seen.items() if len(points) >= enough}
+        if PRESENT not in merged:
+            return {}
+        theirs = merged.pop(PRESENT)
+        misses = request.p95_ms is not None and min(p95s(theirs), default=0.0) > request.p95_ms
+        return {
+            name: Duel(ours, theirs, request.gain(ours, theirs), keeps, keeps and misses)
+            for name, ours in merged.items()
+            for keeps in [request.keeps(ours)]
+        }
+
+
+def sentence(request: TuneRequest, verdict: Verdict, best: Trial, duel: Duel | None) -> str:
+    """Say what the search found, and by which figures."""
+    if verdict == "out of reach":
+        return (
+            f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest, “{best.name}”, "
+            f"has {_reached(nearest(best.points))}."
+        )
+    if verdict == "undecided":
+        return (
+            f"The present config stays: “{best.name}” could not be compared with it, since too few turns "
+            "could be believed; wait until nothing else runs here, or use a longer --window."
+        )
+    if duel is None:
+        return "The present config stays: no other could be measured."
+    ours, theirs = duel.ours, duel.theirs
+    figure = "throughput" if request.kind == "throughput" else "speed by p95"
+    text = (
+        f"“{best.name}” has {duel.gain:.2f} times the {figure} of the present config: {_reached(ours)}, "
+        f"instead of {_reached(theirs)}"
+    )
+    if duel.won:
+        return f"{text}." if not duel.only_ours else f"{text}, which misses the goal in every turn."
+    # Noise is only what the interval does not exclude.
+    why_not = "that is worse" if below(duel.gain, 1) else "that may be noise"
+    return f"The present config stays: {text}; {why_not if duel.keeps else 'its p95 misses the goal'}."
+
+
+def _reached(point: Point) -> str:
+    cores = point.usage.server_cores
+    busy = f", {cores:.1f} cores busy" if cores is not None else ""
+    return (
+        f"{point.rows_per_s.value:.4g} rows/s and a p95 of {point.latency_ms.p95:.3g} ms at {point.load}, in "
+        f"batches of {point.executed_rows:.1f} rows{busy}"
+    )

@@ -24,7 +24,7 @@ from gourmet.training.files import torchvision
 
 class TritonPythonModel:
     def initialize(self, args):
-        # `gourmet bench` puts the weights of food_classifier beside this file.
+        # `make bench` puts the weights of food_classifier beside this file.
         self.network, _ = load(Path(__file__).with_name("model.pt"))
         transforms = torchvision().transforms
         self.transform = transforms.Compose(

@@ -1,4 +1,4 @@
-"""Compute the expected answers: the same ONNX file without a server, on the same pixels."""
+"""The photos that all contenders get, and the expected answers: the same ONNX file without a server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ from gourmet.client.model_config import as_json
 from gourmet.measure.validity import WrongAnswers
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.drawn import views
 from gourmet.runtime.instances import parameter
 from gourmet.systems.food11 import contract
-from peers.photo_sets import PhotoSet
 
 SERVERS: Final = Path(__file__).resolve().parent / "servers"
 # TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
@@ -28,6 +29,36 @@ TOLERANCE: Final = 2e-3
 _MAX_ALIKE: Final = 0.1
 
 Decode = Callable[[bytes], Pixels]
+
+_SEED: Final = 11
+
+
+@dataclass(frozen=True)
+class PhotoSet:
+    """Different photos of one size, the same ones every time; a large one takes a second to draw."""
+
+    name: str
+    count: int
+    width: int
+    height: int
+    quality: int
+
+    @cached_property
+    def photos(self) -> tuple[bytes, ...]:
+        size = self.width, self.height
+        sample = contract.SYSTEM.sample()
+        return tuple(views(sample, self.count, size=size, seed=_SEED, quality=self.quality))
+
+    def __str__(self) -> str:
+        kilobytes = [len(photo) / 1000 for photo in self.photos]
+        return (
+            f"{self.name}: {self.count} photos of {self.width}×{self.height}, JPEG quality {self.quality}, "
+            f"{min(kilobytes):.0f} to {max(kilobytes):.0f} kB"
+        )
+
+
+# As on the web, and as from phones.
+SETS: Final = {"small": PhotoSet("small", 64, 400, 300, 85), "phone": PhotoSet("phone", 8, 4000, 3000, 92)}
 
 
 @dataclass(frozen=True)
@@ -113,6 +144,19 @@ def _rows(model: Model, photos: Sequence[bytes], decode: Decode) -> Floats:
     if len(photos) > 1 and (np.partition(apart, 1, axis=1)[:, 1] <= 2 * TOLERANCE).mean() > _MAX_ALIKE:
         raise WrongAnswers(f"many photos have the same answer of {model.name}: mixed-up rows would not show")
     return expected
+
+
+def checked(model: Model, photos: Sequence[bytes], right: Floats, threads: int) -> Callable[[int], None]:
+    """Return a function that classifies a photo by its number, without a server."""
+    answer = answering(model, threads)
+
+    def classify(number: int) -> None:
+        photo = number % len(photos)
+        probabilities = answer(contract.SYSTEM.pixels(photos[photo]))
+        if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
+            raise WrongAnswers(f"{model.name} answers photo {photo} differently on {threads} threads")
+
+    return classify
 
 
 def answering(model: Model, threads: int = 0) -> Callable[[Pixels], Floats]:

@@ -1,0 +1,220 @@
+"""What Triton adds to ONNX Runtime, and our model.py beside one as labs write it, with the same weights.
+
+    .venv/bin/python -P benchmarks/foundation.py --write docs
+
+Everything is measured on the same cores and photos, in turns, and every answer is checked. The arms of ONNX
+Runtime have the same file with Triton and without a server.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gourmet import repository
+from gourmet.commands.progress import bar
+from gourmet.commands.values import FOUND_FOLDER, POSITIVE
+from gourmet.measure import sweep
+from gourmet.measure.async_client import checked_traffic
+from gourmet.measure.inputs import DataSource
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.server_probe import ServerProbe, split
+from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.validity import WrongAnswers
+from gourmet.reports.table import markdown
+from gourmet.repository.config_change import AS_IN_LABS, Change, changed
+from gourmet.serving.connect import connect
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+from harness.no_server import Layout, full_layouts, no_server
+from harness.report import HEADINGS, BenchRow, DocsPart, Requirement, median_and_range, ratio_goal, rows_of
+from harness.run import Contender, Measure, main, own_triton, run
+from harness.windows import BenchLoad, BenchWindow, Meter
+
+ONNX, PYTHON, LAB = "food_classifier_onnx", "food_classifier", "food_reference_lab"
+PART: Final = DocsPart("make bench", "measuring.md")
+MANY: Final = 8
+_PHOTOS: Final = DataSource(32)
+_ONE: Final = Change(instances=1, threads=1)
+_UNBATCHED: Final = Change(dynamic_batching=False)
+# The lab cuts its crop after shrinking: some photos between two labels get the other one.
+_LEAST_AGREEMENT: Final = 0.9
+_TOLERANCE: Final = 1e-3
+# Of a window: the part of the mean latency that is inside Triton.
+_INSIDE_MS: Final = "inside ms"
+
+# The arms of Triton by name: the model, the change of its config, the protocol, and the requests in flight.
+SINGLE, GRPC, SEVERAL = "ONNX, one instance", "ONNX, one instance, gRPC", "ONNX"
+OURS, LABS = "our model.py, torch", "a lab's model.py, torch"
+ARMS: Final[dict[str, tuple[LoadSpec, Change, Sequence[int]]]] = {
+    SINGLE: (LoadSpec(ONNX), _ONE.over(_UNBATCHED), (1,)),
+    GRPC: (LoadSpec(ONNX, protocol="grpc"), _ONE.over(_UNBATCHED), (1,)),
+    SEVERAL: (LoadSpec(ONNX), _UNBATCHED, (2, 4, MANY)),
+    OURS: (LoadSpec(PYTHON), AS_IN_LABS, (1, MANY)),
+    LABS: (LoadSpec(LAB), Change(), (1, MANY)),
+}
+ALONE: Final = "no server, 1 × 1"
+
+
+def goals(rows: Sequence[BenchRow]) -> list[Requirement]:
+    """Return the goals whose arms were measured in every turn."""
+    table = {(row.load.arm, row.load.level): row for row in rows}
+
+    def added(what: str, arm: str, figure: Callable[[BenchWindow], float]) -> list[Requirement]:
+        ours, alone = table.get((arm, 1)), table.get((ALONE, 0))
+        if not ours or not alone:
+            return []
+        turns = zip(ours.windows, alone.windows, strict=True)
+        plain = _mean_ms if figure is _inside_ms else figure
+        figures = tuple(figure(mine) - plain(raw) for mine, raw in turns)
+        disturbed = ours.disturbed or alone.disturbed
+        return [Requirement(what, figures, 1.5, at_most=True, unit="ms", disturbed=disturbed)]
+
+    served = [row for row in rows if row.load.arm == SEVERAL]
+    best = max(served, key=lambda row: row.median, default=None)
+    raw = [row for row in rows if row.load.level == 0]
+    labs = table.get((LABS, MANY))
+    return [
+        *added("added inside Triton, one request at a time, mean", SINGLE, _inside_ms),
+        *added("added for gRPC, p50", GRPC, _p50_ms),
+        *added("added for HTTP, p50", SINGLE, _p50_ms),
+        *ratio_goal("best through Triton ÷ best without a server", best, raw, 0.88),
+        *ratio_goal(f"our model.py ÷ a lab's, c={MANY}", table.get((OURS, MANY)), [labs], 3.0),
+    ]
+
+
+def _p50_ms(window: BenchWindow) -> float:
+    return window.percentiles_ms[0]
+
+
+def _mean_ms(window: BenchWindow) -> float:
+    return float(np.mean(window.latencies_ms))
+
+
+def _inside_ms(window: BenchWindow) -> float:
+    return window.figures[_INSIDE_MS]
+
+
+def in_triton(options: MeasureOptions) -> Contender:
+    """Return the contender of all arms of a Triton that serves the lab's model beside ours."""
+
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        folder = repository.DEFAULT / PYTHON
+        with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as name:
+            models = shutil.copytree(Path(__file__).with_name("models"), Path(name) / "models")
+            weights = folder / str(repository.versions(folder)[-1]) / "model.pt"
+            shutil.copy2(weights, models / LAB / "1")
+            with own_triton((repository.DEFAULT, models), (ONNX, PYTHON, LAB)) as server:
+                yield partial(_measure, *_prepared(server), options, server)
+
+    loads = [BenchLoad(arm, "photos", level) for arm, (*_, levels) in ARMS.items() for level in levels]
+    return Contender("Triton", loads, start)
+
+
+def _prepared(server: Addresses) -> tuple[dict[str, Workload], dict[str, Any]]:
+    """Return the workloads and the configs by model; raise WrongAnswers unless the labels agree."""
+    with connect(server.url) as triton:
+        usual = {model: triton.config(model) for model in (ONNX, PYTHON, LAB)}
+    sweep.load_config(server, PYTHON, changed(usual[PYTHON], AS_IN_LABS))
+    workloads = {model: sweep.prepare(model, server, _PHOTOS) for model in usual}
+    ours, labs = (workloads[model].answers.expected for model in (PYTHON, LAB))
+    same = np.mean(
+        [a["FOOD_LABEL"].item() == b["FOOD_LABEL"].item() for a, b in zip(ours, labs, strict=True)]
+    )
+    if same < _LEAST_AGREEMENT:
+        raise WrongAnswers(f"the lab's model gives the label of ours for {same:.0%} of the photos only")
+    return workloads, usual
+
+
+def _measure(
+    workloads: dict[str, Workload],
+    usual: dict[str, Any],
+    options: MeasureOptions,
+    server: Addresses,
+    load: BenchLoad,
+) -> BenchWindow:
+    spec, change, _ = ARMS[load.arm]
+    spec, meter = replace(spec, level=load.level), Meter()
+    sweep.load_config(server, spec.model, changed(usual[spec.model], change))
+    probe = ServerProbe(server, spec)
+
+    def look() -> None:
+        meter.look()
+        probe.look()
+
+    traffic, _ = checked_traffic(workloads[spec.model], spec, server, options, look)
+    return meter.window(load, traffic, {_INSIDE_MS: split(probe.counted, 0.0).server})
+
+
+def without_server(layout: Layout, options: MeasureOptions) -> Contender:
+    folder = repository.DEFAULT / ONNX
+    network = folder / str(repository.versions(folder)[-1]) / "model.onnx"
+    arm = f"no server, {layout}"
+
+    def measure(load: BenchLoad) -> BenchWindow:
+        return no_server(load, layout, options, _network, network)
+
+    return Contender(arm, [BenchLoad(arm, "photos", 0)], lambda: nullcontext(measure))
+
+
+def _network(path: Path, threads: int) -> Callable[[int], None]:
+    """Open the network in this process, and return a function that computes a photo by its number."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    (name,) = [model_input.name for model_input in session.get_inputs()]
+    photos = FOOD.examples(_PHOTOS.count, _PHOTOS.seed)
+    tensors = [FOOD.normalise(FOOD.pixels(photo))[np.newaxis] for photo in photos]
+    right = [session.run(None, {name: tensor})[0] for tensor in tensors]
+
+    def compute(number: int) -> None:
+        photo = number % len(tensors)
+        (answer,) = session.run(None, {name: tensors[photo]})
+        if not np.allclose(answer, right[photo], _TOLERANCE, _TOLERANCE):
+            raise WrongAnswers(f"photo {photo} has another answer on {threads} threads than before")
+
+    return compute
+
+
+@click.command(help=__doc__)
+@click.option("--turns", default=3, show_default=True, type=POSITIVE, help="How often all is measured.")
+@click.option("--window", "window_s", default=6.0, show_default=True, type=click.FloatRange(0.2, 60))
+@click.option("--write", type=FOUND_FOLDER, help="Rewrite the part of this command in FOLDER/measuring.md.")
+def foundation(turns: int, window_s: float, write: Path | None) -> None:
+    options = MeasureOptions(window_s=window_s, windows=1)
+    layouts = [Layout(1, 1), *full_layouts()]
+    contenders = [without_server(layout, options) for layout in dict.fromkeys(layouts)]
+    with bar("foundation") as tick:
+        rows = rows_of(run([*contenders, in_triton(options)], turns, tick).windows)
+    headings = ("", "at a time", "photos/s", "p50 ms", "p95 ms", "p99 ms")
+    cells = [
+        (
+            row.load.arm + row.mark,
+            str(row.load.level or "–"),
+            median_and_range(row.per_s, ".1f"),
+            *(f"{ms:.1f}" for ms in row.percentiles_ms),
+        )
+        for row in rows
+    ]
+    words = PART.about(turns, window_s) + markdown(HEADINGS, (goal.as_row() for goal in goals(rows)))
+    words += "\n" + markdown(headings, cells)
+    click.echo(words)
+    if write:
+        PART.write(write, words)
+
+
+if __name__ == "__main__":
+    main(foundation)
