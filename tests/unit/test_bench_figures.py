@@ -88,7 +88,7 @@ def test_the_interval_of_a_ratio_includes_both_uncertainties() -> None:
 def test_the_loop_measures_windows_with_the_given_requests_in_flight() -> None:
     due, done = np.array([0.0, 0.5, 1.0, 1.5]), np.array([0.5, 1.0, 1.5, 2.5])
     first, second = stats.windows(due, done, 0.0, 2.0, 2)
-    assert (first.requests_per_s, first.mean_ms, first.p95_ms) == (1.0, 500.0, 500.0)
+    assert (first.requests_per_s, first.mean_ms) == (1.0, 500.0)
     assert second.requests_per_s == 2.0
     assert stats.in_flight(due, done, 0.0, 2.0) == 1.0
     assert stats.unsteadiness([90.0, 100.0, 130.0]) == pytest.approx(0.3)
@@ -138,7 +138,7 @@ def test_counts_of_triton_are_the_difference_of_two_snapshots() -> None:
 
 
 def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
-    bench = a_bench(a_point(), a_point("other", windows=(Window(1.0, 2.0, 3.0),)))
+    bench = a_bench(a_point(), a_point("other", windows=(Window(1.0, 2.0),)))
     (tmp_path / "a.json").write_text(results.as_json(bench))
     assert results.read(tmp_path / "a.json") == bench
     assert json.loads(results.as_json(bench))["points"][0]["demand"]["level"] == 8

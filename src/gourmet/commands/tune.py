@@ -23,17 +23,10 @@ _COLUMNS: Final = 100
 @click.argument("model", metavar="SYSTEM-OR-MODEL", callback=model_of)
 @click.option("--p95", "p95_us", type=goal, help="Highest p95 that is allowed, like 50ms.")
 @click.option(
-    "--goal",
-    "kind",
-    type=click.Choice(["throughput", "latency"]),
-    default="throughput",
-    help="Maximise rows a second at any load, or minimise p95 at the heaviest load.",
-)
-@click.option(
     "--concurrency",
     "levels",
     type=levels,
-    help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
+    help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU]",
 )
 @click.option("--instances", type=counts, help="Instance counts to try.  [default: 1, 2, 4, … up to 2 a CPU]")
 @click.option(
@@ -61,7 +54,7 @@ def tune(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Find the best config of the served MODEL on this machine, and explain it.
+    """Find the config with which the served MODEL answers most rows a second on this machine.
 
     Configs go to the running server through the load API: a grid in short windows, other delays for its
     best, and at last the best two beside the present config in turns. Only the turns decide. Afterwards the
@@ -69,7 +62,7 @@ def tune(
 
     \b
     gourmet tune food_classifier_onnx --p95 50ms
-    gourmet tune digits --goal latency --concurrency 1 --apply
+    gourmet tune digits --concurrency 1 --apply
     """
     request = search.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **how)
     with bar(f"tune {model}") as tick:

@@ -75,7 +75,6 @@ class Window:
 
     requests_per_s: float
     mean_ms: float
-    p95_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,8 @@ def windows(due: Array, done: Array, began: float, ended: float, count: int) -> 
     for left, right in itertools.pairwise(edges):
         inside = (done >= left) & (done < right)
         took_ms = 1000 * (done[inside] - due[inside])
-        some = took_ms.size > 0
-        mean, p95 = (float(took_ms.mean()), float(np.percentile(took_ms, 95))) if some else (0.0, None)
-        stretches.append(Window(int(inside.sum()) / stretch, mean, p95))
+        mean_ms = float(took_ms.mean()) if took_ms.size else 0.0
+        stretches.append(Window(took_ms.size / stretch, mean_ms))
     return tuple(stretches)
 
 
@@ -129,9 +128,7 @@ def merge(turns: Sequence[Point]) -> Point:
         latency_ms=_mean([point.latency_ms for point in turns]),
         split_ms=_mean([point.split_ms for point in turns]),
         batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
-        windows=tuple(
-            Window(p.rows_per_s.value / p.load.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
-        ),
+        windows=tuple(Window(p.rows_per_s.value / p.load.batch, p.latency_ms.mean) for p in turns),
         requests=sum(point.requests for point in turns),
         checks=tuple(check for point in turns for check in point.checks),
         attempts=max(point.attempts for point in turns),

@@ -42,14 +42,12 @@ Verdict = Literal["better", "no better", "undecided", "out of reach"]
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The goal and the loads of a search; None leaves a value to the machine and the model.
+    """The goal, most rows a second at any load, and what is tried; None leaves a value to machine and model.
 
-    The goal is most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above
-    the limit.
+    At a given concurrency that is also the lowest latency, by Little's law.
     """
 
     model: str
-    kind: Literal["throughput", "latency"] = "throughput"
     p95_ms: float | None = None
     levels: tuple[float, ...] | None = None
     instances: tuple[int, ...] | None = None
@@ -61,53 +59,29 @@ class TuneRequest:
 
     @property
     def loads(self) -> tuple[LoadSpec, ...]:
-        """The loads: few requests in flight, enough to keep the CPUs busy, and enough to queue."""
-        busy = 2.0 * self.cpus
-        levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
+        """The loads: one request in flight, enough to keep the CPUs busy, and enough to queue."""
+        levels = self.levels or (1.0, 2.0 * self.cpus, 8.0 * self.cpus)
         return tuple(LoadSpec(self.model, level) for level in levels)
-
-    @property
-    def heaviest(self) -> float:
-        return max(load.level for load in self.loads)
 
     def __str__(self) -> str:
         limit = f" with a p95 of at most {self.p95_ms:g} ms" if self.p95_ms is not None else ""
-        if self.kind == "throughput":
-            return f"most rows a second{limit}"
-        return f"the lowest p95 with {self.heaviest:g} requests in flight{limit}"
+        return f"most rows a second{limit}"
 
     def keeps(self, point: Point) -> bool:
-        """Return True for a point under the limit that the goal is about."""
-        if self.p95_ms is not None and point.latency_ms.p95 > self.p95_ms:
-            return False
-        return self.kind == "throughput" or point.load.level == self.heaviest
-
-    def value(self, point: Point) -> float:
-        """Return the figure to maximise."""
-        return point.rows_per_s.value if self.kind == "throughput" else 1 / point.latency_ms.p95
+        return self.p95_ms is None or point.latency_ms.p95 <= self.p95_ms
 
     def best(self, points: Iterable[Point]) -> Point | None:
         """Return the point at which a config would be run."""
-        return max(filter(self.keeps, points), key=self.value, default=None)
+        return max(filter(self.keeps, points), key=lambda point: point.rows_per_s.value, default=None)
 
     def rank(self, points: Sequence[Point]) -> tuple[int, float]:
         """Return a sort key: configs under the limit by their result, the others by their distance to it."""
         best = self.best(points)
-        return (1, self.value(best)) if best else (0, -nearest(points).latency_ms.p95)
-
-    def gain(self, ours: Point, theirs: Point) -> Estimate:
-        """Return how many times better one point is than another, both over several turns."""
-        if self.kind == "throughput":
-            return stats.ratio(ours.rates, theirs.rates)
-        return stats.ratio(p95s(theirs), p95s(ours))
+        return (1, best.rows_per_s.value) if best else (0, -nearest(points).latency_ms.p95)
 
 
 def nearest(points: Iterable[Point]) -> Point:
     return min(points, key=lambda point: point.latency_ms.p95)
-
-
-def p95s(point: Point) -> list[float]:
-    return [window.p95_ms for window in point.windows if window.p95_ms is not None]
 
 
 @dataclass(frozen=True)
@@ -124,8 +98,8 @@ class Trial:
 class Duel:
     """A config and the present one, measured in turns.
 
-    `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
-    `only_ours` says that the challenger keeps the limit and the present config does not.
+    `gain` is the ratio of the throughputs, with its interval. `only_ours` says that the challenger keeps the
+    limit and the present config does not.
     """
 
     ours: Point
@@ -184,12 +158,8 @@ class Tuning:
         return reason + origin + as_pbtxt(config)
 
     def as_json(self) -> str:
-        """Return the data to save. The points of the search are saved once, under its trials."""
-        request, bench, data = self.request, self.bench, as_data(self)
-        goal = {"kind": request.kind, "p95_ms": request.p95_ms, "heaviest": request.heaviest}
-        del data["request"], data["bench"]
-        data = {"model": request.model, "goal": goal, **data}
-        data |= {name: getattr(bench, name) for name in ("command", "when", "machine", "data")}
+        data = as_data(self)
+        data["bench"].pop("points")  # which are those of the trials and of the duel
         data["recommended"] = self.recommended.name if self.recommended else None
         return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
@@ -216,7 +186,9 @@ class Space:
     @property
     def batches(self) -> bool:
         """Return True if rows of several requests can share an execution under some load."""
-        return self.running.get("max_batch_size", 0) > 1 and self.request.heaviest >= 2
+        return self.running.get("max_batch_size", 0) > 1 and any(
+            load.level > 1 for load in self.request.loads
+        )
 
     @property
     def keeps_its_queue(self) -> bool:
@@ -415,11 +387,10 @@ class _Search:
         if PRESENT not in merged:
             return {}
         theirs = merged.pop(PRESENT)
-        misses = request.p95_ms is not None and min(p95s(theirs), default=0.0) > request.p95_ms
         return {
-            name: Duel(ours, theirs, request.gain(ours, theirs), keeps, keeps and misses)
+            name: Duel(ours, theirs, stats.ratio(ours.rates, theirs.rates), keeps, keeps and misses)
             for name, ours in merged.items()
-            for keeps in [request.keeps(ours)]
+            for keeps, misses in [(request.keeps(ours), not request.keeps(theirs))]
         }
 
 
@@ -438,13 +409,12 @@ def sentence(request: TuneRequest, verdict: Verdict, best: Trial, duel: Duel | N
     if duel is None:
         return "The present config stays: no other could be measured."
     ours, theirs = duel.ours, duel.theirs
-    figure = "throughput" if request.kind == "throughput" else "speed by p95"
     text = (
-        f"“{best.name}” has {duel.gain:.2f} times the {figure} of the present config: {_reached(ours)}, "
+        f"“{best.name}” has {duel.gain:.2f} times the throughput of the present config: {_reached(ours)}, "
         f"instead of {_reached(theirs)}"
     )
     if duel.won:
-        return f"{text}." if not duel.only_ours else f"{text}, which misses the goal in every turn."
+        return f"{text}." if not duel.only_ours else f"{text}, which misses the goal."
     # Noise is only what the interval does not exclude.
     why_not = "that is worse" if below(duel.gain, 1) else "that may be noise"
     return f"The present config stays: {text}; {why_not if duel.keeps else 'its p95 misses the goal'}."
