@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +183,6 @@ def test_the_page_shows_the_phases_of_both_configs_and_the_evidence(tmp_path: Pa
     assert page.count("<svg") == 3
     assert "Where the time goes" in page
     assert "Why to believe them" in page
-    report.save(replace(tuning("undecided"), duel=None), tmp_path)
-    assert (tmp_path / "index.html").read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(

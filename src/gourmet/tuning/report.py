@@ -26,7 +26,6 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
         "tuning/report.html",
         **vars(tuning.bench),
         bench=tuning.bench,
-        says=tuning.sentence,
         tuning=tuning,
         served=served(tuning),
         picture=pareto(tuning),
