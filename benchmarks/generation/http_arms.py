@@ -6,7 +6,6 @@ Every answer is compared with the one that the server gives to the same text alo
 from __future__ import annotations
 
 import json
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,7 @@ from gourmet.measure.task import ask_each
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.translator.contract import SYSTEM
-from harness.run import Contender, Measure, programs, started
+from harness.run import Contender, Measure, gourmet_up, programs, started
 from harness.windows import BenchLoad, window
 
 WEB: Final = "the web app's API, streamed"
@@ -69,14 +68,10 @@ def web_app(sentences: Sentences) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         with TemporaryDirectory(prefix="gourmet-web-") as home:
-            port, *others = free_ports(4)
-            command = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
-            for option, other in zip(("--http-port", "--grpc-port", "--metrics-port"), others, strict=True):
-                command += [option, str(other)]
+            (port,) = free_ports(1)
             http = partial(Http, f"127.0.0.1:{port}", "/api/v1/translate", streams=True)
-            with _measure_of(
-                WEB, sentences, command, {}, Path(home), http, {"stream": True}, _last_event
-            ) as measure:
+            command, options = gourmet_up(port), {"stream": True}
+            with _measure_of(WEB, sentences, command, {}, Path(home), http, options, _last_event) as measure:
                 yield measure
 
     return Contender(WEB, [BenchLoad(WEB, SYSTEM.name, 1)], start)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -124,6 +125,14 @@ def started(
         for process in psutil.wait_procs(below, timeout=2)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def gourmet_up(port: int) -> list[str]:
+    """Return the command that runs our product with the web app on a port."""
+    command = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
+    for option, other in zip(("--http-port", "--grpc-port", "--metrics-port"), free_ports(3), strict=True):
+        command += [option, str(other)]
+    return command
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from gourmet.measure.validity import WrongAnswers
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 from harness.no_server import full_layouts, no_server
-from harness.run import Contender, Measure, started
+from harness.run import Contender, Measure, gourmet_up, started
 from harness.windows import BenchLoad, BenchWindow, window
 from peers.photos import SERVERS, Expected, Model, PhotoSet, Way, checked, complaint
 
@@ -39,7 +38,6 @@ class PhotoArm:
     role: Role
     model: str
     command: tuple[str, ...] = ()
-    path: str = "/predict"
     threads: int = 1
     workers: int = 2
     asks: str = ""
@@ -60,18 +58,13 @@ ARMS: Final = {
     for arm in (
         PhotoArm("limit-fp32", "limit: ONNX Runtime, no server", "no server", FP32),
         PhotoArm("ours-fp32", "ours, food_classifier_onnx", "ours", FP32),
-        PhotoArm(
-            "fastapi-loop", "FastAPI, in its event loop", "peers", FP32, _UVICORN, "/predict-in-loop", 2, 1
-        ),
-        PhotoArm("fastapi-pool", "FastAPI, in its thread pool", "peers", FP32, _UVICORN, "/predict", 2, 1),
+        PhotoArm("fastapi", "FastAPI, in its thread pool", "peers", FP32, _UVICORN, 2, 1),
         PhotoArm("litserve", "LitServe, two workers", "peers", FP32, _LITSERVE),
         PhotoArm("bentoml", "BentoML, two workers", "peers", FP32, _BENTOML),
         PhotoArm("limit-int8", "limit at int8: ONNX Runtime, no server", "no server", INT8),
         PhotoArm("ours", "ours, food_classifier", "ours", INT8, asks="food_classifier"),
         PhotoArm("ours-int8", "ours, food_classifier_int8", "ours", INT8),
-        PhotoArm(
-            "fastapi-int8", "FastAPI at int8, in its thread pool", "peers", INT8, _UVICORN, "/predict", 2, 1
-        ),
+        PhotoArm("fastapi-int8", "FastAPI at int8, in its thread pool", "peers", INT8, _UVICORN, 2, 1),
     )
 }
 
@@ -110,9 +103,9 @@ class PhotoBench:
             )
             return
         with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:
-            port, *others = free_ports(4)
-            command, env, cwd = self._command(arm, model, port, others, Path(home))
-            wire = partial(Http, f"127.0.0.1:{port}", arm.path)
+            (port,) = free_ports(1)
+            command, env, cwd = self._command(arm, model, port, Path(home))
+            wire = partial(Http, f"127.0.0.1:{port}", "/predict")
             sample = photo_request((), contract.SYSTEM.sample())
             with started(arm.words, command, env, cwd, lambda: ask_each(wire(), [sample])) as pid:
                 groups = _groups(arm, pid)
@@ -131,14 +124,11 @@ class PhotoBench:
                 yield measure
 
     def _command(
-        self, arm: PhotoArm, model: Model, port: int, others: Sequence[int], home: Path
+        self, arm: PhotoArm, model: Model, port: int, home: Path
     ) -> tuple[list[str], dict[str, str], Path]:
         """Return the command, its environment variables, and its working directory."""
         if arm.role == "ours":
-            http, grpc, metrics = map(str, others)
-            up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
-            up += ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
-            return up, {contract.SYSTEM.model_variable: arm.asks or arm.model}, home
+            return gourmet_up(port), {contract.SYSTEM.model_variable: arm.asks or arm.model}, home
         assert self.programs
         env = {
             "MODEL": str(model.path),

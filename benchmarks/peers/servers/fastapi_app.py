@@ -1,8 +1,4 @@
-"""FastAPI and ONNX Runtime, as serving labs write it: the handler decodes and classifies by itself.
-
-POST /predict           a plain function, which FastAPI runs in its thread pool
-POST /predict-in-loop   a coroutine, which keeps the event loop from everything else meanwhile
-"""
+"""FastAPI and ONNX Runtime, as serving labs write it: the handler decodes and classifies by itself."""
 
 from __future__ import annotations
 
@@ -17,9 +13,5 @@ classifier = PlainClassifier()
 
 @app.post("/predict")
 def predict(file: UploadFile) -> dict[str, Any]:
+    # A plain function, which FastAPI runs in its thread pool.
     return classifier.classify(file.file.read())
-
-
-@app.post("/predict-in-loop")
-async def predict_in_loop(file: UploadFile) -> dict[str, Any]:
-    return classifier.classify(await file.read())
