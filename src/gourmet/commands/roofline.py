@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -10,12 +9,10 @@ import click
 
 from gourmet import repository
 from gourmet.commands.bench_options import table
-from gourmet.commands.options import json_option
-from gourmet.commands.values import FILE, POSITIVE
+from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
-from gourmet.roofline.analysis import Roofline, draw
-from gourmet.roofline.counting import count
+from gourmet.roofline.counting import Roofline, count
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
@@ -28,21 +25,10 @@ _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "shar
     "gpus",
     multiple=True,
     type=click.Choice(list(machines.GPUS), case_sensitive=False),
-    help="Compare with the published figures of this GPU too.",
+    help="Compare with the published figures of this GPU.  [default: this machine, measured]",
 )
-@click.option("--no-machine", is_flag=True, help="Do not measure this machine; needs --gpu.")
 @click.option("--top", default=12, type=POSITIVE, help="Number of layers to list.")
-@click.option("--picture", type=FILE, help="Draw the roofline into this SVG file.")
-@json_option
-def roofline(
-    model: str,
-    batch: int,
-    gpus: tuple[str, ...],
-    no_machine: bool,
-    top: int,
-    picture: Path | None,
-    as_json: bool,
-) -> None:
+def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
     """Count the operations and bytes of MODEL by layer, and say what limits each.
 
     MODEL is an ONNX file or the name of a served model. A layer is memory-bound where moving its bytes
@@ -50,39 +36,24 @@ def roofline(
     The times are limits: memory means main memory, and values that stay in a cache arrive sooner.
 
     \b
-    gourmet roofline food_classifier_onnx --gpu t4 --picture roofline.svg
+    gourmet roofline food_classifier_onnx --gpu t4
     """
-    if no_machine and not gpus:
-        raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
-    others = [machines.GPUS[name] for name in gpus]
     counted = count(onnx_file(model))
     if batch > 1 and not counted.batches:
         raise UsageError(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
         )
-    if not no_machine:
-        click.echo("measuring this machine …", err=True)
-        others.insert(0, machines.measure())
-    busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
-    rooflines = [Roofline(machine, batch, busy) for machine in others]
-    name, totals = Path(model).name, counted.totals
-    if picture:
-        picture.write_text(draw(name, rooflines), encoding="utf-8")
-    if as_json:
-        data = {"model": name, **totals, "unknown": counted.unknown}
-        click.echo(json.dumps({**data, "rooflines": [limits.as_dict() for limits in rooflines]}, indent=2))
-        return
+    totals = counted.totals
     click.echo(
-        f"{name}: {totals['operations'] / 1e6:.4g} million operations a row, "
+        f"{Path(model).name}: {totals['operations'] / 1e6:.4g} million operations a row, "
         f"{totals['weight_bytes'] / 1e6:.3g} MB of weights, "
         f"{totals['moved_bytes'] / 1e6:.3g} MB read and written a row"
     )
     if counted.unknown:
         click.echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
-    for limits in rooflines:
-        _print(limits, top, counted.batches)
-    if picture:
-        click.echo(f"drawn in {picture}")
+    busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
+    for machine in [machines.GPUS[name] for name in gpus] or [machines.measure()]:
+        _print(Roofline(machine, batch, busy), top, counted.batches)
 
 
 def onnx_file(model: str) -> Path:
@@ -122,7 +93,7 @@ def _print(limits: Roofline, top: int, batches: bool) -> None:
             f"{layer.operations * batch / 1e6:.3g}",
             f"{layer.bytes(batch) / 1e6:.3g}",
             f"{layer.intensity(batch):.3g}",
-            limits.bound(layer),
+            "memory" if layer.is_memory_bound(machine, batch) else "compute",
             f"{limits.seconds_of(layer) * 1e6:,.1f}",
             f"{limits.seconds_of(layer) / limits.seconds:.1%}",
             str(layer.from_batch(machine) or "never") if batches else "-",
@@ -131,7 +102,7 @@ def _print(limits: Roofline, top: int, batches: bool) -> None:
     ]
     table(_HEADINGS, rows)
     if rest := slowest[top:]:
-        share = sum(map(limits.seconds_of, rest)) / limits.seconds
+        share = limits.seconds_of(*rest) / limits.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
     click.echo(
         f"{limits.seconds * 1e3:.3g} ms for a batch of {batch} with all through main memory, "

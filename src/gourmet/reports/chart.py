@@ -62,12 +62,6 @@ def ticks(low: float, high: float) -> list[float]:
     return [round(step * at, 10) for at in range(first, max(last, first + 1) + 1)]
 
 
-def _decades(low: float, high: float) -> list[float]:
-    """Return the powers of ten that span `low` to `high`."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
-
-
 @dataclass(frozen=True)
 class Scale:
     """Map values to pixels on an axis from the first to the last of its `marks`."""
@@ -75,12 +69,10 @@ class Scale:
     marks: Sequence[float]
     start: float
     end: float
-    log: bool = False
 
     def __call__(self, value: float) -> float:
         low, high = self.marks[0], self.marks[-1]
-        share = math.log(value / low) / math.log(high / low) if self.log else (value - low) / (high - low)
-        return self.start + share * (self.end - self.start)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -140,21 +132,19 @@ def lines(
     y_range: Range | None = None,
     size: tuple[float, float] = (WIDTH, 340.0),
     marks: Sequence[tuple[float, str]] = (),
-    log: bool = False,
 ) -> Drawing:
     """Draw lines and dots with words beside them; `counts` are the titles of the x and y axis.
 
-    `marks` are positions on the x axis with their names; `log` makes both axes logarithmic.
+    `marks` are positions on the x axis with their names.
     """
     width, height = size
-    numbers = _decades if log else ticks
     across, up = zip(*(point for series in shown for point in series.points), strict=True)
-    at_x = numbers(*(x_range or (min(across), max(across))))
-    at_y = numbers(*(y_range or (min(up), max(up))))
+    at_x = ticks(*(x_range or (min(across), max(across))))
+    at_y = ticks(*(y_range or (min(up), max(up))))
     entries = [(series.name, series.colour) for series in shown if series.name]
     named, legend_height = _legend(entries if len(entries) > 1 else [], _LEFT, width)
-    x = Scale(at_x, _LEFT, width - 24, log)
-    y = Scale(at_y, height - 46, 34 + legend_height, log)
+    x = Scale(at_x, _LEFT, width - 24)
+    y = Scale(at_y, height - 46, 34 + legend_height)
     axes = {"x": x, "y": y, "named": named, "counts": counts, "marks": marks}
     return _drawn("lines.svg", width, height, title, shown=shown, **axes)
 

@@ -98,6 +98,34 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Roofline:
+    """Layers on a machine, at a batch size."""
+
+    machine: Machine
+    batch: int
+    layers: Sequence[Layer]
+
+    def seconds_of(self, *layers: Layer) -> float:
+        return sum(layer.seconds(self.machine, self.batch) for layer in layers)
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_of(*self.layers)
+
+    @property
+    def computing_s(self) -> float:
+        """Return the time with everything in a cache, which is a lower bound."""
+        peak = self.machine.peak
+        return sum(layer.operations * self.batch / peak(layer.quantized) for layer in self.layers)
+
+    @property
+    def memory_share(self) -> float:
+        """Return the share of the time in layers that are memory-bound."""
+        bound = [layer for layer in self.layers if layer.is_memory_bound(self.machine, self.batch)]
+        return self.seconds_of(*bound) / self.seconds
+
+
+@dataclass(frozen=True)
 class Counted:
     """A model's layers; `batches` is True if it takes several rows at a time."""
 
