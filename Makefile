@@ -59,7 +59,7 @@ test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
 	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow and not nightly")
 
-test-hard: setup-dev ## Overload, faults and soak on the real stack, with a table at the end
+test-hard: setup-dev ## Overload, faults and soak on the real stack, with the figures at the end
 	$(PYTEST) tests/hard --timeout 3600 $(ARGS)
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it

@@ -2,80 +2,72 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
+import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
-from support import decoding
-from support.table import Keep, TableRow
+from support import hostile
+from support.decoding import decode
 
-from gourmet.pictures import decoders
+from app.admission import gunicorn_conf
+from gourmet.pictures.decoders import CPU_S
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
 # At the limit a decoder is ended, and what is in front of that adds little.
-MAX_CPU_S = decoders.CPU_S + 0.5
+MAX_CPU_S = CPU_S + 0.5
 MAX_MB = 300.0
 
 
-def decode(*files: str) -> list[dict[str, Any]]:
-    """Return the results of decoding.py for these files; a dead process is a result too."""
-    ran = subprocess.run(
-        [sys.executable, "-P", decoding.__file__, *files],
-        env={**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[1])},
-        cwd=tempfile.gettempdir(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # libtiff's complaints
-        text=True,
-        timeout=3000,
-        check=False,
-    )
-    assert ran.returncode == 0, f"ended with {ran.returncode} after {ran.stdout[-2000:]}"
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+def processes() -> list[psutil.Process]:
+    """This one, and those that decode for it."""
+    return [psutil.Process(), *psutil.Process().children()]
 
 
-def test_files_made_expensive_to_decode(table: Keep) -> None:
-    costs = decode("bombs")
-    table(
-        _row("files made expensive to decode, each alone", Counter(cost["result"] for cost in costs), costs)
-    )
+def peak_mb() -> float:
+    statuses = (Path(f"/proc/{process.pid}/status").read_text() for process in processes())
+    return sum(int(status.split("VmHWM:")[1].split()[0]) for status in statuses) * 1024 / 1e6
+
+
+def spent_s() -> float:
+    """The processor's seconds of these processes and of those that ended."""
+    return sum(sum(process.cpu_times()[:4]) for process in processes())
+
+
+def decode_all(files: Iterable[tuple[str, bytes]], note: Callable[[object], None]) -> None:
+    """Every file gives pixels or a reason, within the bounds of time and memory."""
+    results, most_s, most_mb = Counter[str](), 0.0, 0.0
+    decode(hostile.seeds()["tiff"])  # the process that decodes apart is there from here on
+    for name, data in files:
+        for process in processes():
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # forgets the peak
+        before_mb, before_s = peak_mb(), spent_s()
+        result = decode(data)
+        cpu_s, mb = spent_s() - before_s, peak_mb() - before_mb
+        assert result, f"{name} was refused without a word"
+        assert cpu_s <= MAX_CPU_S, f"{name} took {cpu_s:.1f} s"
+        assert mb <= MAX_MB, f"{name} took {mb:.0f} MB"
+        results[result] += 1
+        most_s, most_mb = max(most_s, cpu_s), max(most_mb, mb)
+    note(f"{results.total()} files: {dict(results)}; at most {most_s:.1f} s and {most_mb:.0f} MB")
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_worker() -> Iterable[None]:
+    gunicorn_conf.post_fork(None, None)  # which chooses how memory is allocated
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.timeout(600)
+def test_files_made_expensive_to_decode(note: Callable[[object], None]) -> None:
+    decode_all(hostile.bombs().items(), note)
 
 
 @pytest.mark.timeout(3600)
-def test_generated_and_mutated_files(table: Keep) -> None:
-    step = 5000  # a process for each, so that growth would show in one and not in all
-    ends = [min(first + step, FILES) for first in range(0, FILES, step)]
-    runs = [decode(str(end - (end - 1) % step - 1), str(end)) for end in ends]
-    results = sum((Counter(run[-1]["results"]) for run in runs), Counter[str]())
-    bad = [result for run in runs for result in run[:-1]]
-    assert results.total() == FILES
-    table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
-
-
-def _too_expensive(cost: dict[str, Any]) -> bool:
-    return cost["cpu_s"] > MAX_CPU_S or cost["peak_mb"] > MAX_MB
-
-
-def _row(
-    tried: str, results: Counter[str], costs: list[dict[str, Any]], bad: list[dict[str, Any]] | None = None
-) -> TableRow:
-    broke = {why: count for why, count in results.items() if why.startswith("BROKE")}
-    too_expensive = [cost for cost in costs if _too_expensive(cost)]
-    return TableRow(
-        tried=tried,
-        requests=results.total(),
-        answered=results["pixels"],
-        refused={why: count for why, count in results.items() if why != "pixels" and why not in broke},
-        wrong=broke | {json.dumps(cost): 1 for cost in [*too_expensive, *(bad or ())]},
-        seen="pixels, or the reason why not, for every file",
-        survived=not (broke or too_expensive or bad),
-        figures={
-            "processor seconds at most": max(cost["cpu_s"] for cost in costs),
-            "megabytes at most": max(cost["peak_mb"] for cost in costs),
-        },
-    )
+def test_generated_and_mutated_files(note: Callable[[object], None]) -> None:
+    decode_all(map(hostile.file, range(FILES)), note)

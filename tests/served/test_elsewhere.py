@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +16,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from support.small_network import ARCHITECTURE, LABELS, saved
-from support.stack import SAMPLES
 from support.stopping import everything
 from support.tls import Certificates, TlsDoor
 from support.triton import MODELS, RunningTriton, run_triton
-from support.up import GOURMET
 
 from app import create_app
 from app.core.settings import Settings
@@ -34,6 +31,7 @@ from gourmet.repository import versions
 from gourmet.serving import run_file
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import RunningStack
+from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 pytestmark = pytest.mark.slow
 
@@ -119,11 +117,10 @@ def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     assert not everything(elsewhere.repository)
 
 
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
 def test_a_config_is_changed_and_reset_from_the_server_s_own_repository(
-    scheme: str, https: TlsDoor, grpcs: TlsDoor, elsewhere: RunningTriton
+    grpcs: TlsDoor, elsewhere: RunningTriton
 ) -> None:
-    server = ("--url", f"{scheme}://{(https if scheme == 'https' else grpcs).place}")
+    server = ("--url", f"grpcs://{grpcs.place}")
     shutil.copytree(MODELS / MODEL, elsewhere.repository / "own")
     config = elsewhere.repository / "own" / "config.pbtxt"
     config.write_text(config.read_text().replace(MODEL, "own").replace("count: 2", "count: 3"))
@@ -161,7 +158,7 @@ def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsD
     https.asked = b""
     for url in (f"https://{https.place}", f"grpcs://{grpcs.place}"):
         settings = Settings(triton_url=url, models={"food11": MODEL})
-        photo = {"file": (io.BytesIO(SAMPLES[0].read_bytes()), "photo.jpg")}
+        photo = {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
         answered = create_app(settings).test_client().post("/api/v1/classify", data=photo)
         assert answered.status_code == 200, answered.text
         assert MODEL in answered.text
@@ -212,11 +209,9 @@ def test_verbs_for_a_remote_triton_leave_the_local_stack_unchanged(
     network = ("--weights", saved(tmp_path / "best.pth"), "--architecture", ARCHITECTURE)
 
     def run(*words: object) -> str:
-        done = subprocess.run(
-            [GOURMET, *map(str, words)], capture_output=True, text=True, timeout=250, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        done = gourmet(*words)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
 
     def listed() -> dict[tuple[str, int], str]:
         rows = json.loads(run("list", "--json", *server))

@@ -12,8 +12,7 @@
 Requests are sent when they are due, however many are still under way (an open loop), each on a
 connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
 its answer did is sent once more, as the page does. `at_once` instead of `per_s` sends the next when one
-is answered (a closed loop), which finds out how much can be done. A row of the table in
-`account.row(...)` makes a row of the hard tier's table of that.
+is answered (a closed loop), which finds out how much can be done.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import math
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -33,7 +32,6 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from support.exchange import HttpAnswer, LosslessConnection, Unanswered, connect
-from support.table import TableRow
 
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import LoadSpec
@@ -70,7 +68,6 @@ class Attempt:
     done: float
     outcome: Outcome
     reason: str
-    asked_again: bool = False
 
     @property
     def seconds(self) -> float:
@@ -90,11 +87,6 @@ class Account:
 
     def reasons(self, outcome: Outcome) -> Counter[str]:
         return Counter(attempt.reason for attempt in self.attempts if attempt.outcome == outcome)
-
-    @property
-    def asked_again(self) -> int:
-        """Requests that were sent twice, since their first connection ended."""
-        return sum(attempt.asked_again for attempt in self.attempts)
 
     @property
     def lost(self) -> Counter[str]:
@@ -129,36 +121,6 @@ class Account:
         good = [attempt.sent for attempt in after if attempt.sent > max(bad, default=0.0)]
         return good[0] - since if bad else 0.0
 
-    def row(
-        self,
-        tried: str,
-        *,
-        seen: str,
-        held: Mapping[str, bool],
-        recovery_s: float | None = None,
-        times: int = 1,
-        figures: Mapping[str, float] | None = None,
-    ) -> TableRow:
-        """This account as a row of the table; `seen` is what a user sees of it, in one sentence.
-
-        `held`: whether each goal was; that nobody is lost is always one.
-        """
-        failed = [name for name, held_so in {"nobody is lost": not self.lost, **held}.items() if not held_so]
-        return TableRow(
-            tried=tried,
-            times=times,
-            requests=len(self.attempts),
-            answered=self.count(ANSWERED),
-            refused=dict(self.reasons(REFUSED)),
-            wrong=dict(self.reasons(WRONG)),
-            silent=dict(self.reasons(SILENT)),
-            recovery_s=recovery_s,
-            seen=seen,
-            survived=not failed,
-            planned=f"not held: {', '.join(failed)}" if failed else "",
-            figures=dict(figures or {}),
-        )
-
 
 def quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
@@ -185,7 +147,7 @@ class PhotoLoad:
         requests = (
             Request((), photo, {"X-Request-ID": f"load-{n}"}) for n, photo in enumerate(cycle(photos))
         )
-        self._outcomes: list[tuple[Outcome, str, bool]] = []
+        self._outcomes: list[tuple[Outcome, str]] = []
         self._load = Load(
             client,
             requests,
@@ -254,11 +216,11 @@ class _PhotosClient:
         self._idle: list[LosslessConnection] = []
 
     async def send(self, request: Request) -> RawReply:
-        """The body of the reply is the outcome, its reason, and whether the request was sent twice."""
+        """The body of the reply is the outcome and its reason."""
         outcome, reason = await self._exchange(request)
-        if again := self._asks_again and reason.startswith(_CONNECTION_ENDED):
+        if self._asks_again and reason.startswith(_CONNECTION_ENDED):
             outcome, reason = await self._exchange(request)
-        return RawReply({}, (outcome, reason, again))
+        return RawReply({}, (outcome, reason))
 
     async def _exchange(self, request: Request) -> tuple[Outcome, str]:
         photo, name = request.body, request.headers["X-Request-ID"]

@@ -19,7 +19,6 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.dockerfile import instructions
 
 from app.admission.uploads import WRAPPING_BYTES
 from app.core.settings import Settings
@@ -29,6 +28,13 @@ from gourmet.systems import registry
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 DOCKERFILES = sorted(ROOT.glob("Dockerfile.*"))
+
+
+def instructions(path: Path, name: str) -> list[str]:
+    """The arguments of every instruction `name` of a Dockerfile, without comments, continued lines joined."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
 
 
 class Compose(yaml.SafeLoader):

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from support.another_user import NOBODY
 from support.fake_classifier import FakeClassifier
 
 from app import create_app
@@ -69,15 +68,15 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
 
 
 # Python itself may lie where another user cannot read: what the verb needs is imported before.
-AS_ANOTHER = f"""
+AS_ANOTHER = """
 import os
 import gourmet.commands.new, gourmet.deploying.deploy, gourmet.tasks.classification.new_system
 from gourmet.training.files import torchvision
 from gourmet.cli import main
 torchvision()
 os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid(65534)
+os.setuid(65534)
 main(["new", "flowers", "--labels", "rose,tulip"])
 """
 
@@ -87,7 +86,7 @@ def test_a_user_without_write_access_to_the_clone_can_add_a_system() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can try as another user")
     with tempfile.TemporaryDirectory(prefix="gourmet-tests-") as folder:
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, 65534, 65534)
         done = subprocess.run(
             [sys.executable, "-P", "-c", AS_ANOTHER],
             env={"HOME": folder, "PATH": os.defpath},
@@ -98,7 +97,7 @@ def test_a_user_without_write_access_to_the_clone_can_add_a_system() -> None:
         )
         assert done.returncode == 0, done.stderr
         made = Path(folder, ".local/share/gourmet/systems/flowers")
-        assert (made / "system.toml").stat().st_uid == NOBODY
+        assert (made / "system.toml").stat().st_uid == 65534
 
 
 def test_an_unwritable_folder_is_reported_with_the_setting_for_another(

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from support.another_user import NOBODY
 
 from gourmet import repository
 from gourmet.commands.bench_options import measuring
@@ -137,7 +136,7 @@ def of_another_user(folder_taken: Path) -> None:
     folder_taken.mkdir()
     os.mkfifo(folder_taken / "triton-8000.json")
     for path in (folder_taken / "triton-8000.json", folder_taken):
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, 65534, 65534)
 
 
 def a_link(folder_taken: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.another_user import NOBODY
 from support.eventually import eventually
 
 from gourmet.runtime.files import RunFolder
@@ -76,7 +75,7 @@ def test_a_run_folder_stays_while_a_child_of_the_killed_program_runs(tmp_path: P
 def of_another_user(left: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a folder of another user")
-    os.chown(left, NOBODY, NOBODY)
+    os.chown(left, 65534, 65534)
 
 
 def without_a_lock(left: Path) -> None:
@@ -103,6 +102,6 @@ def test_another_users_file_beside_the_run_folder_stays(tmp_path: Path) -> None:
     made = RunFolder("own-", tmp_path)
     theirs = Path(f"{made.path}-theirs")
     theirs.touch()
-    os.chown(theirs, NOBODY, NOBODY)
+    os.chown(theirs, 65534, 65534)
     made.close()
     assert list(tmp_path.iterdir()) == [theirs]
