@@ -52,24 +52,25 @@ def test_a_model_for_study_is_loaded_asked_and_unloaded(stack: Up) -> None:
         0,
         "food_first answers: the sample is Noodles/Pasta, 94% sure\n",
     )
+    for words, refusal in (
+        (("--max-batch", "0"), "0 is not in the range x>=1"),
+        (("--variant", "two-gpus"), "does not see all of these GPUs, and goes on with the one before: "),
+    ):
+        status, output = gourmet(url, "config", "food_first", *words)
+        assert status in (1, 2)
+        assert refusal in output
     assert gourmet(url, "unload", "food_first") == (0, "food_first is unloaded\n")
     status, output = gourmet(url, "unload", "food_first")
     assert status == 2
     assert output.startswith("Error: food_first is not loaded; ready are digits")
 
 
-def test_a_user_folder_is_served_reconfigured_and_unloaded(stack: Up, folder: Path) -> None:
-    url = f"127.0.0.1:{stack.http}"
+def test_a_user_folder_is_served_and_goes_on_where_a_broken_one_is_refused_with_its_line(
+    stack: Up, folder: Path
+) -> None:
+    url, model = f"127.0.0.1:{stack.http}", folder / "1" / "model.py"
     assert gourmet(url, "load", "my_food", "--from", str(folder))[1].startswith("my_food answers: the sample")
     assert "now: 2 instances" in gourmet(url, "config", "my_food", "--instances", "2")[1]
-    assert gourmet(url, "unload", "my_food")[0] == 0
-    assert not list(own_models().glob("**/model.py"))
-    assert not list(own_models().parent.glob(".load-*"))
-
-
-def test_a_broken_model_is_refused_with_its_line_and_the_old_one_serves(stack: Up, folder: Path) -> None:
-    url, model = f"127.0.0.1:{stack.http}", folder / "1" / "model.py"
-    assert gourmet(url, "load", "my_food", "--from", str(folder))[0] == 0
     model.write_text(model.read_text().replace("json.loads(", "json.lods("))
     status, output = gourmet(url, "load", "my_food", "--from", str(folder))
     assert status == 1
@@ -79,6 +80,8 @@ def test_a_broken_model_is_refused_with_its_line_and_the_old_one_serves(stack: U
         assert triton.is_ready("my_food")
     assert "json.loads(" in (own_models() / "my_food" / "1" / "model.py").read_text()
     assert gourmet(url, "unload", "my_food")[0] == 0
+    assert not list(own_models().glob("**/model.py"))
+    assert not list(own_models().parent.glob(".load-*"))
 
 
 def test_a_triton_that_does_not_serve_the_own_folder_is_sent_the_files(
@@ -134,20 +137,3 @@ def test_a_page_with_a_model_that_cannot_answer_is_refused_at_the_start(
     status, output = gourmet(f"127.0.0.1:{stack.http}", "up", "--web-only", f"--port={port}")
     assert status == 2
     assert output.startswith(f"Error: {refusal}")
-
-
-@pytest.mark.parametrize(
-    ("words", "refusal"),
-    [
-        (("--max-batch", "0"), "0 is not in the range x>=1"),
-        (("--variant", "two-gpus"), "does not see all of these GPUs, and goes on with the one before: "),
-    ],
-)
-def test_a_config_that_the_machine_cannot_run_is_refused_in_a_sentence(
-    stack: Up, words: tuple[str, ...], refusal: str
-) -> None:
-    assert gourmet(f"127.0.0.1:{stack.http}", "load", "food_first")[0] == 0
-    status, output = gourmet(f"127.0.0.1:{stack.http}", "config", "food_first", *words)
-    assert status in (1, 2)
-    assert refusal in output
-    assert gourmet(f"127.0.0.1:{stack.http}", "unload", "food_first")[0] == 0
