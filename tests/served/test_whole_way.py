@@ -54,7 +54,7 @@ def gourmet(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_train_evaluate_deploy_check(data: Path, tmp_path: Path, models_copy: Path, lab_triton: Any) -> None:
     trained = gourmet(tmp_path, "train", "food11", "--data", data, "--threads", "1")

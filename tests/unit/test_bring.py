@@ -239,7 +239,7 @@ def test_the_file_s_own_statistics_are_taken(new: New, tmp_path: Path) -> None:
     assert "of values from 0 to 1; the file" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path: Path) -> None:
     done = new(None, "--architecture", "torchvision:inception_v3", labels="a,b")
     assert done.exit_code == 0, done.output

@@ -185,7 +185,7 @@ def graph(file: bytes) -> Any:
     return onnx.load_model_from_string(file).graph
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
     """Constants apart, of which equal ones are one."""
     folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")

@@ -83,7 +83,7 @@ def test_one_beam_equals_greedy_and_three_beams_score_no_worse(
     assert sum(worth[3]) >= sum(worth[1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_blip_with_577_places_answers_as_its_own_class(tmp_path: Path) -> None:
     opened = small_captioner.checkpoint(tmp_path, "blip")
     pictures = np.asarray(squares(3, 2, 384))

@@ -101,7 +101,7 @@ def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPa
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_reward_training_starts_from_the_earlier_weights(
     data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_digit_whose_strokes_do_not_meet_is_one(broken: list[drawn_digits.Stro
     assert contract.SYSTEM.pixels(drawn_digits.png(broken, brush=0.05)).max() == 255
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_digit_of_the_writers_and_of_the_strokes_is_taken_for_several() -> None:
     bundled = data.bundled()[0]
     for digit in (digit for part in data.DATA.parts(bundled) for digit in data.DATA.listing(bundled, part)):

@@ -209,7 +209,7 @@ def test_few_photos_are_cross_validated_and_the_output_says_how_many_more_are_sa
     assert output.count("would make this safe") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than_two_points(
     tmp_path: Path,
 ) -> None:

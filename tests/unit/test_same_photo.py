@@ -66,7 +66,7 @@ class Answer(Ranked):
         return "not food" if not self.relevant else self.label
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
     if not PHOTOS.exists():
         pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")

@@ -83,7 +83,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(
     assert (metadata["system"], metadata["license"]) == ("digits", "Apache-2.0")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
