@@ -65,7 +65,7 @@ test-hard: setup-dev ## Overload, faults and soak on the real stack, with the fi
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)
 
-test-gpu: train-setup ## Run what wants a GPU, in some seven minutes, and print a report (ARGS="--into FILE"; docs/gpu.md)
+test-gpu: train-setup ## Run what wants a GPU, in some five minutes, and print a report (ARGS="--into FILE"; docs/gpu.md)
 	$(BIN)/python scripts/test_gpu.py $(ARGS)
 
 check: setup-dev ## Lint, check the format, the types and which package imports which
