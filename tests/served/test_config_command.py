@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from types import SimpleNamespace
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
 from gourmet.repository import read_config
-from gourmet.serving import instance_budget
 
 MODEL = "food_classifier_onnx"
 
@@ -40,24 +36,6 @@ def test_without_options_the_config_is_summarised_and_raw_prints_it(gourmet_conf
     assert result.exit_code == 0, result.output
     (tmp_path / "config.pbtxt").write_text(result.output)
     assert read_config(tmp_path).name == MODEL
-
-
-@pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
-def test_more_instances_than_the_machine_has_room_for_are_refused_before_anything_is_loaded(
-    gourmet_config, monkeypatch, memory
-) -> None:
-    """Of the stack on this machine; of another's, whatever any machine has."""
-    if memory:
-        stack = SimpleNamespace(pid=os.getpid())  # which started that Triton
-        monkeypatch.setattr(instance_budget, "stack_at", lambda url: stack)
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=memory))
-    before = gourmet_config(MODEL).output
-    result = gourmet_config(MODEL, "--instances", "8" if memory else "500")
-    assert result.exit_code == 2
-    reason = "8 instances need about" if memory else "500 instances are more than the 64"
-    assert reason in result.output
-    assert "give --yes" in result.output
-    assert gourmet_config(MODEL).output == before
 
 
 @pytest.mark.slow

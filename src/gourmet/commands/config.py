@@ -19,7 +19,6 @@ from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import ENGINES, PRECISIONS
-from gourmet.serving import instance_budget
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
@@ -55,7 +54,6 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
     help="Versions that serve side by side, like 1,2, or all; clients choose one by NAME/VERSION.",
 )
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
-@click.option("--yes", is_flag=True, help="Start more instances than this machine seems to have memory for.")
 @repositories_option(found=True)
 @click.option("--raw", is_flag=True, help="Print the config as protobuf text.")
 @json_option
@@ -65,7 +63,6 @@ def config(
     model: str,
     variant: str | None,
     reset: bool,
-    yes: bool,
     repositories: tuple[Path, ...],
     raw: bool,
     as_json: bool,
@@ -111,8 +108,6 @@ def config(
             chosen = model_config.as_json(repository.read_config(holding[0] / model))
         else:
             chosen = changed(running, change)
-        if not yes and (why := instance_budget.problem(url, running, chosen)):
-            raise UsageError(f"{why}: ask for fewer, or give --yes")
         started = time.monotonic()
         if reset or change:
             try:

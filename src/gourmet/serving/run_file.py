@@ -64,7 +64,7 @@ def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
 def contents() -> list[dict[str, Any]]:
     """Return the contents of this user's run files, and remove the files of killed Tritons."""
     running = []
-    for path in sorted(path for folder in _folders() for path in folder.glob("triton-*.json")):
+    for path in sorted(_folder().glob("triton-*.json")) if _is_own(_folder()) else ():
         with contextlib.suppress(OSError):  # its Triton may end at this moment
             number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
             with os.fdopen(number) as file:
@@ -112,20 +112,13 @@ def stack_at(url: str) -> RunningStack | None:
     return None
 
 
-def _default_folder() -> Path:
+def _folder() -> Path:
     if folder := os.environ.get(FOLDER_ENV):
         return Path(folder)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime, "gourmet")
     return Path(tempfile.gettempdir(), f"gourmet-{os.getuid()}")
-
-
-def _folders() -> list[Path]:
-    """Return this user's folders: the default one, and those made because another user took its name."""
-    default = _default_folder()
-    others = [] if os.environ.get(FOLDER_ENV) else sorted(default.parent.glob(f"{default.name}-run-*"))
-    return [path for path in (default, *others) if _is_own(path)]
 
 
 def _is_own(path: Path) -> bool:
@@ -137,15 +130,12 @@ def _is_own(path: Path) -> bool:
 
 def _safe_folder() -> Path:
     """Return the folder to write to; create it if necessary. Raise GourmetError if others may write it."""
-    default = _default_folder()
+    folder = _folder()
     with contextlib.suppress(FileExistsError):
-        default.mkdir(mode=0o700, parents=True)
-    folder = next(iter(_folders()), None)
-    if not folder and not os.environ.get(FOLDER_ENV):
-        return Path(tempfile.mkdtemp(prefix=f"{default.name}-run-", dir=default.parent))
-    if not folder or folder.stat().st_mode & 0o022:
+        folder.mkdir(mode=0o700, parents=True)
+    if not _is_own(folder) or folder.stat().st_mode & 0o022:
         raise GourmetError(
-            f"{folder or default} is for Triton's keys, but others own it or may write to it: "
+            f"{folder} is for Triton's keys, but others own it or may write to it: "
             f"remove it, or name a folder of your own in {FOLDER_ENV}"
         )
     return folder

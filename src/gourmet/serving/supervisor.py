@@ -13,18 +13,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
-from gourmet.client.triton import BadSample
+from gourmet.client.model_config import as_json, parse
+from gourmet.client.triton import BadSample, Triton
+from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError
+from gourmet.repository import versions
+from gourmet.repository.config_file import ConfigFile
+from gourmet.runtime import manifest
 from gourmet.runtime.files import HOME_ENV, home
 from gourmet.runtime.signals import STOPS, handled, set_on_stop
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
-from gourmet.serving.older_version import load_older_versions
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
@@ -57,6 +61,33 @@ class WebOptions:
     @property
     def url(self) -> str:
         return f"http://{reachable(self.host)}:{self.port}"
+
+
+def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Callable[[str], None]) -> None:
+    """Load an older version of each model that failed to load; report failures and replacements to `say`."""
+    folders = {model.name: model for folder in repositories for model in folder.iterdir() if model.is_dir()}
+    for name, entry in sorted(triton.index().items()):
+        if entry.get("state") != "UNAVAILABLE" or entry.get("reason") == "unloaded":
+            continue
+        say(f"the model {name!r} did not load, the others serve: {entry.get('reason')}")
+        served = _load_older(triton, folders[name]) if name in folders else None
+        if served:
+            say(f"version {served} of {name!r} serves instead; to keep it, run `gourmet rollback {name}`")
+
+
+def _load_older(triton: Triton, model: Path) -> int | None:
+    newest, *older = reversed(versions(model)) or [0]
+    for number in older:
+        try:
+            facts = manifest.facts(model / str(number))
+            config = as_json(parse(ConfigFile.read(model).of_manifest(facts).text()))
+            config["version_policy"] = {"specific": {"versions": [number]}}
+            config.setdefault("parameters", {})[INSTEAD_OF] = {"string_value": str(newest)}
+            triton.load(model.name, config)
+        except (GourmetError, ValueError):
+            continue  # this version does not load either
+        return number
+    return None
 
 
 def backoff_s(lived_s: float, waited_s: float | None) -> float:
