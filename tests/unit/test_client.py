@@ -153,8 +153,11 @@ def test_a_reply_without_end_is_given_up_before_it_fills_the_memory(
         triton.version()
 
 
-@pytest.mark.parametrize("head", ["X: ", "Content-Length: 9999999\r\n\r\n"])
-@pytest.mark.parametrize("pause_s", [0.0002, 0.2], ids=["never pauses", "drips"])
+@pytest.mark.parametrize(
+    ("head", "pause_s"),
+    [("X: ", 0.2), ("Content-Length: 9999999\r\n\r\n", 0.0002)],
+    ids=["drips", "never pauses"],
+)
 def test_a_reply_that_does_not_end_is_given_up_when_its_time_is_over(head: str, pause_s: float) -> None:
     answer = [f"HTTP/1.1 200 OK\r\n{head}".encode(), *[b"x"] * int(1.5 / pause_s)]
     with (
@@ -229,8 +232,14 @@ def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch:
     assert listener.connections == 2
 
 
-@pytest.mark.parametrize("there", ["nobody", "silence", "web", "no name"])
-@pytest.mark.parametrize("question", ["live", "infer", "stream"])
+@pytest.mark.parametrize(
+    ("question", "there"),
+    [
+        *(("live", there) for there in ("nobody", "silence", "web", "no name")),
+        ("infer", "silence"),
+        ("stream", "silence"),
+    ],
+)
 def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str, question: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {

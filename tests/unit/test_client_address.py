@@ -149,8 +149,10 @@ def test_the_named_client_certificate_is_sent_to_a_server_that_requires_one(
             triton.check_live()
 
 
-@pytest.mark.parametrize("variable", ["TRITON_CA_FILE", "TRITON_CLIENT_CERT", "TRITON_CLIENT_KEY"])
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize(
+    ("variable", "scheme"),
+    [("TRITON_CA_FILE", "https"), ("TRITON_CLIENT_CERT", "grpcs"), ("TRITON_CLIENT_KEY", "https")],
+)
 def test_invalid_certificate_files_end_verbs_and_the_app_with_a_sentence(
     certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:

@@ -99,14 +99,6 @@ def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
         pass
 
 
-def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: Path, tmp_path: Path) -> None:
-    folder.mkdir(mode=0o700)
-    elsewhere = tmp_path / "elsewhere"
-    (folder / "triton-8000.json").symlink_to(elsewhere)
-    with kept_key(KEY, 8000):
-        assert not elsewhere.exists()
-
-
 def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_key(tmp_path: Path) -> None:
     for name, when in (("usual", ""), ("study", "asked")):
         (tmp_path / "models" / name).mkdir(parents=True)

@@ -137,15 +137,6 @@ def test_a_run_folder_that_is_a_link_is_neither_read_nor_written(folder: Path, t
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_in_our_folder_only_regular_files_of_our_own_are_read(folder: Path, tmp_path: Path) -> None:
-    folder.mkdir(mode=0o700)
-    os.mkfifo(folder / "triton-1.json")
-    (tmp_path / "elsewhere.json").touch()
-    (folder / "triton-2.json").symlink_to(tmp_path / "elsewhere.json")
-    assert running_stack() is None
-    assert len(list(folder.iterdir())) == 2
-
-
 def test_of_several_stacks_only_the_one_on_the_default_port_is_chosen() -> None:
     with runs(stack(9100)), runs(stack(9200)):
         with pytest.raises(UsageError, match=r"127\.0\.0\.1:9100, 127\.0\.0\.1:9200: choose one with --url"):

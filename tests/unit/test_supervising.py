@@ -7,8 +7,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from gourmet.serving.processes import Child
 from gourmet.serving.supervisor import backoff_s
 from gourmet.serving.waiting import wait_until
@@ -20,11 +18,6 @@ def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
         waits.append(backoff_s(1.0, waits[-1]))
     assert waits[1:] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff_s(61.0, 2.0) == 0.0  # a long healthy life is a fresh start
-
-
-def test_a_timeout_names_its_condition() -> None:
-    with pytest.raises(TimeoutError, match="the soup did not boil within 0 s"):
-        wait_until(lambda: False, 0.1, "the soup did not boil")
 
 
 def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:

@@ -29,14 +29,6 @@ def test_a_missing_wheel_is_reported_with_the_command(monkeypatch: pytest.Monkey
         wheel.find_wheel()
 
 
-def test_missing_backends_are_reported_with_their_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv(wheel.BACKENDS_ENV, str(tmp_path / "gone"))
-    with pytest.raises(GourmetError, match=f"{tmp_path / 'gone'} has no backends"):
-        wheel.own_backends()
-
-
 def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: Path) -> None:
     """Those of killed servers stayed in /tmp: there were 112."""
     result = wheel.find_wheel()
