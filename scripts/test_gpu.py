@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from functools import cache
+from importlib.metadata import distributions
 from itertools import chain, cycle
 from pathlib import Path
 from typing import Any, Final
