@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -33,32 +31,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def fresh_clone(folder: Path) -> str:
-    """The `gourmet` of a clone of what is committed, in an environment over the packages of this one."""
-    subprocess.run(["git", "clone", "-q", "--local", CHECKOUT, folder], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
-    packages = sysconfig.get_path("purelib", vars={"base": str(folder / ".venv")})
-    Path(packages, "this.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "--python",
-        folder / ".venv" / "bin" / "python",
-        "install",
-        "-q",
-    ]
-    editable = ["--no-deps", "--no-index", "--no-build-isolation", "--editable", folder]
-    subprocess.run([*map(str, pip), *map(str, editable)], check=True)
-    Path(packages, "gourmetgram.pth").write_text("import gourmet\n")  # as the Makefile has it
-    return str(folder / ".venv" / "bin" / "gourmet")
-
-
-def gourmet(*words: object, succeeds: bool = True, program: str = GOURMET) -> str:
+def gourmet(*words: object, succeeds: bool = True) -> str:
     # torch sets it where it is imported, as in this process.
     env = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    command = [program, *map(str, words)]
+    command = [GOURMET, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=env)
     assert (done.returncode == 0) is succeeds, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -71,8 +47,8 @@ def verb(*words: object, succeeds: bool = True) -> str:
     return done.output
 
 
-def git_status(checkout: Path = CHECKOUT) -> str:
-    command = ["git", "-C", str(checkout), "status", "--porcelain"]
+def git_status() -> str:
+    command = ["git", "-C", str(CHECKOUT), "status", "--porcelain"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
@@ -84,8 +60,8 @@ def status(url: str | urllib.request.Request) -> int:
         return exc.code
 
 
-def listed(program: str = GOURMET) -> dict[str, dict[str, Any]]:
-    rows = json.loads(gourmet("list", "--json", program=program))
+def listed() -> dict[str, dict[str, Any]]:
+    rows = json.loads(verb("list", "--json"))
     return {row["model"] or row["system"]: row for row in rows}
 
 

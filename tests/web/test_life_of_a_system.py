@@ -1,40 +1,101 @@
-"""A system's life beside a stack that runs: new, listed, removed, and nothing is left of it."""
+"""A user's own systems beside a stack that runs: new, asked, versioned and removed, and nothing is left."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
-import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from support.life import everything, fresh_clone, git_status, gourmet, home, listed, status
+from playwright.sync_api import Page, expect
+from support.life import everything, git_status, gourmet, listed, status, verb
 from support.onnx_network import BYTE, network
 from support.small_network import ARCHITECTURE, LABELS, saved
+from support.small_translator import GERMAN, saved_translator
 from support.triton import some_models
 from support.up import Up
 from support.web_app import form
 
 from gourmet.serving.waiting import wait_until
+from gourmet.systems import registry
 
-__all__ = ["home"]  # the fixture
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+OURS = ("food_classifier_onnx", "translator", "translator_stream")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A user's folder with two broken systems: the model of one cannot be loaded, one has no sample."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOURMET_KEYS", str(tmp_path_factory.mktemp("keys")))
+        patch.setenv("GOURMET_HOME", str(folder))
+        patch.setenv("FOOD11_MODEL_NAME", OURS[0])
+        patch.delenv("GOURMET_SYSTEMS", raising=False)
+        for name in ("stones", "shells"):
+            verb("new", name, "--labels", "a,b")
+        (folder / "systems" / "shells" / "sample.jpg").unlink()
+        (folder / "models" / "stones_onnx" / "1").mkdir(parents=True)
+        system = 'parameters { key: "system" value: { string_value: "stones" } }'
+        config = f'name: "stones_onnx" backend: "onnxruntime" {system}'
+        (folder / "models" / "stones_onnx" / "config.pbtxt").write_text(config)
+        yield folder
+    registry.load.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def up(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    models = some_models(tmp_path_factory.mktemp("models"), *OURS)
+
+    def there() -> list[Path]:
+        paths = everything(home, models)
+        return [path for path in paths if "__pycache__" not in path.parts]  # Python's own, of our models
+
+    before, clone = there(), git_status()
+    repositories = (f"--model-repository={models}", f"--model-repository={home / 'models'}")
+    running = Up(*repositories, tmp=tmp_path_factory.mktemp("tmp"))
+    try:
+        running.wait_for("ready after")
+        yield running
+    finally:
+        running.stop()
+    assert there() == before
+    assert git_status() == clone
+    assert not running.leftovers()
+
+
+@pytest.fixture
+def page(up: Up) -> Iterator[str]:
+    """The web app's address; what a test made is removed at its end, and nothing else is."""
+    began = {name: row["state"] for name, row in listed().items()}
+    yield f"http://127.0.0.1:{up.port}"
+    assert {name: row["state"] for name, row in listed().items()} == began
+
+
+def classified(page: str, photo: bytes, **query: object) -> dict[str, Any]:
+    body, headers = form(photo)
+    address = f"{page}/api/v1/classify?{urllib.parse.urlencode(query)}"
+    with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
+        result: dict[str, Any] = json.load(answer)["results"][0]
+        return result
 
 
 @contextmanager
-def asked_all_the_time(url: str, sample: bytes) -> Iterator[list[int]]:
+def asked_all_the_time(url: str, photo: bytes) -> Iterator[list[int]]:
     """The statuses of answers, one after the other."""
     statuses: list[int] = []
     ended = threading.Event()
 
     def ask() -> None:
         while not ended.is_set():
-            body, headers = form(sample)
+            body, headers = form(photo)
             statuses.append(status(urllib.request.Request(url, body, headers)))
 
     asking = threading.Thread(target=ask)
@@ -44,160 +105,183 @@ def asked_all_the_time(url: str, sample: bytes) -> Iterator[list[int]]:
     asking.join()
 
 
-@pytest.mark.slow
-def test_a_removed_system_leaves_nothing_behind(home: Path, tmp_path: Path, sample: bytes) -> None:
-    models = some_models(tmp_path / "models", "food_classifier_onnx")
-    weights = saved(tmp_path / "best.pth")
-    before, clone = everything(home, models), git_status()
-    up = Up(f"--model-repository={models}", f"--model-repository={home / 'models'}", tmp=tmp_path / "tmp")
-    try:
-        up.wait_for("ready after")
-        page = f"http://127.0.0.1:{up.port}"
-        began = {name: row["state"] for name, row in listed().items()}
-        assert began.items() >= {"food_classifier_onnx": "serves", "digits": "no model"}.items()
-
-        wanted = ("--labels", ",".join(LABELS), "--weights", weights, "--architecture", ARCHITECTURE)
-        assert "flowers_onnx answers: the sample is " in gourmet("new", "flowers", *wanted)
-        assert status(f"{page}/classify/flowers") == 200
-        row = listed()["flowers_onnx"]
-        assert (row["system"], row["version"], row["state"], row["by"]) == (
-            "flowers",
-            1,
-            "serves",
-            "gourmet new",
-        )
-        assert row["requests"] >= 1
-        assert row["memory_bytes"] > 10_000_000
-        assert git_status() == clone
-
-        body, headers = form(sample)
-        request = urllib.request.Request(f"{page}/api/v1/classify?model=flowers_onnx", body, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert json.load(answer)["results"][0]["label"] in LABELS
-        states = {name: row["state"] for name, row in listed().items()}
-        assert states == began | {"flowers_onnx": "serves"}
-
-        with asked_all_the_time(f"{page}/api/v1/classify?model=food_classifier_onnx", sample) as answers:
-            gourmet("remove", "flowers", "--yes")
-        assert set(answers) == {200}
-        assert len(answers) > 5
-        assert status(f"{page}/classify/flowers") == 404
-        assert status(f"{page}/readyz") == 200
-        assert {name: row["state"] for name, row in listed().items()} == began
-        gourmet("doctor", *up_ports(up), "--model-repository", models, "--model-repository", home / "models")
-    finally:
-        up.stop()
-    assert [path for path in everything(home, models) if path.name != "systems"] == before
-    assert git_status() == clone
-    assert not up.leftovers()
+def test_broken_systems_do_not_stop_the_stack_from_starting(page: str) -> None:
+    paths = ("/", "/compare", "/readyz", "/classify/stones", "/api/v1/models")
+    assert {path: status(f"{page}{path}") for path in paths} == dict.fromkeys(paths, 200)
+    assert status(f"{page}/classify/shells") == 404
+    rows = listed()
+    assert (rows["stones_onnx"]["state"], rows["shells"]["state"]) == ("failed", "broken")
 
 
-def brought(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Return the arguments of `gourmet new` for five files; two of the files are invalid."""
-    weights = saved(folder / "best.pth")
-    (folder / "text.pth").write_text("no weights")
+def test_third_party_weights_answer_on_the_page_and_the_api_until_they_are_removed(
+    page: str, tmp_path: Path, visit: Callable[..., Page], sample: bytes
+) -> None:
+    wanted = ("--labels", ",".join(LABELS), "--weights", saved(tmp_path / "best.pth"))
+    output = gourmet("new", "flowers", *wanted, "--architecture", ARCHITECTURE)
+    assert "flowers_onnx answers: the sample is " in output
+    assert f"{page}/classify/flowers" in output
+    row = listed()["flowers_onnx"]
+    about = tuple(row[key] for key in ("system", "version", "state", "by"))
+    assert about == ("flowers", 1, "serves", "gourmet new")
+    assert row["requests"] >= 1
+    assert row["memory_bytes"] > 10_000_000
+
+    label = classified(page, sample, model="flowers_onnx")["label"]
+    assert label in LABELS
+    opened = visit(f"{page}/classify/flowers")
+    opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})
+    expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
+    assert opened.locator(".card .top li .name").first.inner_text() == label
+
+    with asked_all_the_time(f"{page}/api/v1/classify?model={OURS[0]}", sample) as answers:
+        verb("remove", "flowers", "--yes")
+    assert set(answers) == {200}
+    assert status(f"{page}/classify/flowers") == 404
+    assert status(f"{page}/readyz") == 200
+
+
+def test_a_half_precision_multi_label_network_with_external_weights_answers(
+    page: str, tmp_path: Path, visit: Callable[..., Page], sample: bytes
+) -> None:
+    path = tmp_path / "tags.onnx"
+    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    head = np.array([[9.0, 8.0, -90.0]] + [[0.1, 0.1, 0.1]] * 2, np.float16)
+    graph = onnx.helper.make_graph(
+        [
+            node("ReduceMean", ["x"], ["m"], axes=[1, 2], keepdims=0),
+            node("MatMul", ["m", "w"], ["y"]),
+        ],
+        "g",
+        [value("x", onnx.TensorProto.FLOAT16, ["n", "high", "wide", 3])],
+        [value("y", onnx.TensorProto.FLOAT16, ["n", 3])],
+        [onnx.numpy_helper.from_array(head, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, path, save_as_external_data=True, location="tags.onnx.data", size_threshold=0)
+    wanted = ("--labels=bright,red,dark", f"--weights={path}", "--multi-label", "--size=32", "--scale=1/255")
+    assert "tags_onnx answers: the sample is " in verb("new", "tags", *wanted)
+
+    result = classified(page, sample, model="tags_onnx")
+    assert [entry["label"] for entry in result["labels"]] == ["bright", "red"]
+    assert sum(entry["probability"] for entry in result["labels"]) > 1.0
+    assert result["sure"]
+    opened = visit(f"{page}/classify/tags")
+    opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})
+    expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
+    assert opened.locator(".card h3 .label").first.inner_text() == "bright, red"
+    body, headers = form(sample)
+    posted = urllib.request.Request(f"{page}/classify/tags", body, {**headers, "Accept": "text/html"})
+    with urllib.request.urlopen(posted, timeout=30) as answer:
+        assert "bright, red" in answer.read().decode(), "without JavaScript too"
+    verb("remove", "tags", "--yes")
+
+
+def test_versions_serve_as_the_config_says_and_files_that_do_not_fit_are_refused(
+    page: str, tmp_path: Path, sample: bytes
+) -> None:
+    (tmp_path / "text.pth").write_text("no weights")
     files = {
         "first": network(),
         "last": network(("n", 8, 8, 3), BYTE),
         "masks": network(("n", 3, 8, 8), scores=("n", 2, 8, 8)),
     }
     for name, model in files.items():
-        onnx.save(model, folder / f"{name}.onnx")
-    commands: dict[str, tuple[object, ...]] = {
-        name: ("--labels", "a,b,c", "--weights", folder / f"{name}.onnx") for name in files
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    wrong = {
+        "cannot be read as": ("--weights", tmp_path / "masks.onnx"),
+        "is not a file of weights": ("--weights", tmp_path / "text.pth", "--architecture", ARCHITECTURE),
     }
-    torch_kind = ("--labels", ",".join(LABELS), "--architecture", ARCHITECTURE, "--weights")
-    return commands | {"of_pth": (*torch_kind, weights), "text": (*torch_kind, folder / "text.pth")}
+    for reason, words in wrong.items():
+        assert reason in verb("new", "wrong", "--labels", "a,b,c", *words, succeeds=False)
+        assert status(f"{page}/classify/wrong") == 404
+    new = verb("new", "first", "--labels", "a,b,c", "--weights", tmp_path / "first.onnx")
+    assert "first_onnx answers: the sample is " in new
+
+    def answered(version: int) -> int:
+        body, headers = form(sample)
+        address = f"{page}/api/v1/classify?model=first_onnx&version={version}"
+        return status(urllib.request.Request(address, body, headers))
+
+    for version in (2, 3):
+        output = verb("deploy", "first", "--weights", tmp_path / "first.onnx")
+        assert f"first_onnx/{version}\n" in output
+    verb("config", "first_onnx", "--versions", "2,3")
+    assert [answered(version) for version in (1, 2, 3)] == [404, 200, 200]
+    verb("config", "first_onnx", "--reset")
+    other = verb("deploy", "first", "--weights", tmp_path / "last.onnx", succeeds=False)
+    assert "layout 'NHWC', not 'NCHW'" in other
+    # It is 503 while Triton unloads it.
+    wait_until(lambda: [answered(version) for version in (2, 3)] == [404, 200], 60, "2 still serves")
+    assert "version 3 is withdrawn, version 2 serves" in verb("rollback", "first")
+    assert answered(2) == 200
+    verb("remove", "first", "--yes")
 
 
-WRONG = {"masks": "cannot be read as", "text": "is not a file of weights"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_five_files_brought_to_a_fresh_clone_leave_it_unchanged(
-    home: Path, tmp_path: Path, sample: bytes, monkeypatch: pytest.MonkeyPatch
+def test_a_second_language_pair_is_added_asked_versioned_and_removed(
+    page: str, up: Up, tmp_path: Path, visit: Callable[..., Page]
 ) -> None:
-    program = fresh_clone(tmp_path / "clone")
-    verb = partial(gourmet, program=program)
-    assert f"{tmp_path / 'clone'}/triton/models" in verb("rollback", "digits", succeeds=False)
-    (tmp_path / "brought").mkdir()
-    commands = brought(tmp_path / "brought")
-    monkeypatch.setenv("FOOD11_MODEL_NAME", "food_classifier")
-    models = some_models(tmp_path / "models", "food_classifier", "food_classifier_onnx")
+    checkpoint = saved_translator(tmp_path / "theirs", [*GERMAN] * 5, 70)
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("\n".join(GERMAN))
 
-    def there() -> list[Path]:
-        kept = {"systems", "__pycache__"}  # Python's own, of a model that is code
-        return [path for path in everything(home, models) if not kept & {path.name, path.parent.name}]
+    def post(path: str = "translate", **body: Any) -> str:
+        content = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{page}/api/v1/{path}", json.dumps(body).encode(), content)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
 
-    before = there()
-    assert git_status(tmp_path / "clone") == ""
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
-    repositories = (f"--model-repository={models}", f"--model-repository={home / 'models'}")
-    up = Up(*repositories, tmp=tmp_path / "tmp", program=program)
-    try:
-        up.wait_for("ready after")
-        page, began = f"http://127.0.0.1:{up.port}", listed(program)
-        for name, words in commands.items():
-            output = verb("new", name, *words, succeeds=name not in WRONG)
-            assert WRONG.get(name, f"{name}_onnx answers: the sample is ") in output
-            assert status(f"{page}/classify/{name}") == (404 if name in WRONG else 200)
+    def asked(text: str = "Ich mag Tee.", **body: Any) -> tuple[str, str]:
+        """The translation and the model that made it."""
+        reply = json.loads(post(text=text, **body))
+        return reply["translations"][0]["text"], reply["model"]["name"]
 
-        def answered(version: int) -> int:
-            body, headers = form(sample)
-            address = f"{page}/api/v1/classify?model=first_onnx&version={version}"
-            return status(urllib.request.Request(address, body, headers))
+    ours = ("I like tea.", "translator")
+    new = ("new", "german", "--like", "translator", "--checkpoint", checkpoint, "--languages", "de,en")
+    output = verb(*new, "--data", sentences, "--title", "German to English", "--fp32")
+    assert "german answers: «Ich mag Tee.» → " in output
+    assert "german_stream answers: «Ich mag Tee.» → " in output
+    assert f"{page}/translate/german" in output
+    rows = listed()
+    about = {tuple(rows[name][key] for key in ("state", "system")) for name in ("german", "german_stream")}
+    assert about == {("serves", "german")}
 
-        for version in (2, 3):
-            output = verb("deploy", "first", "--weights", tmp_path / "brought" / "first.onnx")
-            assert f"first_onnx/{version}\n" in output
-        verb("config", "first_onnx", "--versions", "2,3")
-        assert [answered(version) for version in (1, 2, 3)] == [404, 200, 200]
-        verb("config", "first_onnx", "--reset")
-        other = tmp_path / "brought" / "last.onnx"
-        assert "layout 'NHWC', not 'NCHW'" in verb("deploy", "first", "--weights", other, succeeds=False)
-        # It is 503 while Triton unloads it.
-        wait_until(lambda: [answered(version) for version in (2, 3)] == [404, 200], 60, "2 still serves")
-        assert "version 3 is withdrawn, version 2 serves" in verb("rollback", "first")
-        assert answered(2) == 200
-        for name in commands.keys() - WRONG.keys():
-            verb("remove", name, "--yes")
-        assert listed(program).keys() == began.keys()
-        assert git_status(tmp_path / "clone") == ""
-    finally:
-        up.stop()
-    assert there() == before
-    assert git_status(tmp_path / "clone") == ""
-    assert not up.leftovers()
-    assert not list((tmp_path / "tmp").iterdir())
+    # The API: by the system, by the model, in pieces; and the other pair is as it was.
+    answer, model = asked(system="german")
+    assert (asked(model="german"), model) == ((answer, model), "german")
+    assert asked(model="german_stream") == (answer, "german_stream")
+    done = post(text="Ich mag Tee.", system="german", stream=True).partition("event: done\ndata: ")[2]
+    assert (json.loads(done)["text"], json.loads(done)["model"]["name"]) == (answer, "german_stream")
+    assert json.loads(post("generate", text="Ich mag Tee.", model="german"))["text"] == answer
+    assert asked("Я люблю чай.") == ours
+    with urllib.request.urlopen(f"{page}/metrics", timeout=30) as figures:
+        assert b'\ngerman_generations_total{model="german"}' in figures.read()
 
+    # The verbs.
+    url = ("--url", f"127.0.0.1:{up.http}")
+    assert answer in verb("translate", "Ich mag Tee.", "--system", "german", *url)
+    assert "german version 1: 4 of 4 texts answered" in verb("check", "german", "--limit", 4, *url)
+    assert "compared with german" in verb("check", "german_stream", "--limit", 4, *url)
 
-def up_ports(up: Up) -> list[str]:
-    ports = {"--port": up.port, "--http-port": up.http, "--grpc-port": up.grpc, "--metrics-port": up.metrics}
-    return [f"{option}={port}" for option, port in ports.items()]
+    # Its page, with and without a script.
+    opened = visit(f"{page}/translate/german")
+    assert opened.locator("h1").inner_text() == "German to English"
+    assert opened.locator("#from").inner_text().lower() == "german"
+    opened.fill("#text", "Ich mag Tee.")
+    expect(opened.locator("#language")).to_be_hidden()
+    opened.click("#go")
+    expect(opened.locator("#facts")).to_contain_text("german_stream")
+    assert opened.locator("#translation").text_content() == answer
+    posted = urllib.parse.urlencode({"text": "Wo ist der Bahnhof?"}).encode()
+    with urllib.request.urlopen(f"{page}/translate/german", posted, timeout=60) as html:
+        assert asked("Wo ist der Bahnhof?", system="german")[0] in html.read().decode()
 
-
-@pytest.mark.slow
-def test_a_broken_system_does_not_stop_the_stack_from_starting(home: Path, tmp_path: Path) -> None:
-    """Its model cannot be loaded and its sample is missing: `list` reports both; the pages work."""
-    gourmet("new", "stones", "--labels", "a,b")
-    gourmet("new", "shells", "--labels", "a,b")
-    (home / "systems" / "shells" / "sample.jpg").unlink()
-    (home / "models" / "stones_onnx" / "1").mkdir(parents=True)
-    system = 'parameters { key: "system" value: { string_value: "stones" } }'
-    config = f'name: "stones_onnx" backend: "onnxruntime" {system}'
-    (home / "models" / "stones_onnx" / "config.pbtxt").write_text(config)
-    models = some_models(tmp_path / "models", "food_classifier_onnx")
-    up = Up(f"--model-repository={models}", f"--model-repository={home / 'models'}", tmp=tmp_path / "tmp")
-    try:
-        up.wait_for("ready after")
-        page = f"http://127.0.0.1:{up.port}"
-        paths = ("/", "/compare", "/readyz", "/classify/stones", "/api/v1/models")
-        assert {path: status(f"{page}{path}") for path in paths} == dict.fromkeys(paths, 200)
-        assert status(f"{page}/classify/shells") == 404
-        rows = listed()
-        assert (rows["stones_onnx"]["state"], rows["shells"]["state"]) == ("failed", "broken")
-    finally:
-        up.stop()
+    # A second version of both models, and back in one step.
+    output = verb("deploy", "german", "--checkpoint", checkpoint, "--fp32")
+    assert output.count(" answers: «Ich mag Tee.» → ") == 2
+    output = verb("rollback", "german")
+    for name in ("german", "german_stream"):
+        assert f"{name}: version 2 is withdrawn, version 1 serves" in output
+    assert asked(system="german") == (answer, "german")
+    verb("remove", "german", "--yes")
+    assert status(f"{page}/translate/german") == 404
+    assert asked("Я люблю чай.") == ours
