@@ -29,7 +29,7 @@ from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
-from gourmet.systems.food11.export import EXPORT
+from gourmet.systems.food11.export import EXPORT, from_photos
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification import gate
@@ -119,6 +119,12 @@ def source(opened: tuple[Deployment, Source]) -> Source:
     return opened[1]
 
 
+@pytest.fixture(scope="module")
+def few(source: Source, pictures: np.ndarray) -> Source:
+    """The same network with a few pictures to calibrate eight bits with; what is made of it is kept."""
+    return dataclasses.replace(source, to_calibrate=pictures[:4], candidate=None)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -126,8 +132,10 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.smoke
 @pytest.mark.parametrize("form", ["onnx", pytest.param("torchscript", marks=pytest.mark.slow)])
 def test_an_exact_export_becomes_the_next_version_with_its_manifest(
-    form: str, deployment: Deployment, repository: Path
+    form: str, deployment: Deployment, few: Source, repository: Path
 ) -> None:
+    if form == "torchscript":
+        deployment = dataclasses.replace(deployment, targets={form: from_photos(few)})
     target = deployment.targets[form]
     folder, _ = deploy(deployment, form, repository)
     model = repository / target.model
@@ -160,13 +168,11 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
 
 @pytest.mark.slow
 def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
-    weights: Path, pictures: np.ndarray, tmp_path: Path
+    few: Source, pictures: np.ndarray, tmp_path: Path
 ) -> None:
-    network, _ = load(weights)
-    source = Source(contract.SYSTEM, network, Calibration(1.25, 0.4), pictures[:8], pictures, None, weights)
-    facts = int8.build(source, tmp_path / "model.onnx")
+    facts = int8.build(few, tmp_path / "model.onnx")
     answers = open_onnx(tmp_path / "model.onnx", "image", "probabilities")
-    logits = source.eager(pictures)
+    logits = few.eager(pictures)
     expected = relevance(logits)[:, np.newaxis] * softmax(logits, 1.25)
     for rows in (1, 3, 16):
         result = answers(pictures[:rows])

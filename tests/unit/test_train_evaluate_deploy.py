@@ -8,11 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -28,7 +23,6 @@ from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.training.files import save_tensors
 
-GOURMET = Path(sys.executable).with_name("gourmet")
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 __all__ = ["no_stack"]
 
@@ -38,30 +32,19 @@ def gourmet(*arguments: object) -> Result:
 
 
 @pytest.mark.slow
-def test_train_killed_and_resumed_then_evaluate_and_deploy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digits_are_trained_evaluated_and_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    train = ["train", "digits", "--epochs", "2", "--threads", "1"]
-    process = subprocess.Popen([str(GOURMET), *train], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    train = ["train", "digits", "--epochs", "1", "--limit", "200", "--threads", "1"]
     run = tmp_path / "runs" / "digits"
-    _wait_until((run / "log.jsonl").exists, "the first epoch did not end")
-    process.send_signal(signal.SIGTERM)
-    _, words = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "go on with --resume" in words
-    position = torch.load(run / "checkpoint.pt", weights_only=True)["position"]
-    assert position["epoch"] == 1
-    assert position["seen"] > 0
-
+    trained = gourmet(*train)
+    assert trained.exit_code == 0, trained.output
+    assert len((run / "log.jsonl").read_text().splitlines()) == 1
     again = gourmet(*train)
     assert again.exit_code == 1
     assert "holds a run already" in again.stderr
-
     resumed = gourmet(*train, "--resume")
     assert resumed.exit_code == 0, resumed.output
-    assert "after 2 epochs" in resumed.stdout
-    assert len((run / "log.jsonl").read_text().splitlines()) == 2
+    assert "after 1 epochs" in resumed.stdout
 
     evaluated = gourmet("evaluate", "digits", "--json")
     assert evaluated.exit_code == 0, evaluated.output
@@ -151,10 +134,3 @@ def test_missing_weights_and_data_are_named(
     assert complaint in done.stderr
     assert isinstance(done.exception, SystemExit)
     assert not (tmp_path / "runs").exists()
-
-
-def _wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"{complaint} in 120 s"
-        time.sleep(0.05)

@@ -23,7 +23,7 @@ def pictures(count: int, seed: int, side: int = 256) -> list[bytes]:
     random, files = np.random.default_rng(seed), []
     for number in range(count):
         buffer = io.BytesIO()
-        Image.fromarray(KINDS[number % len(KINDS)](random, side)).save(buffer, "PNG")
+        Image.fromarray(KINDS[number % len(KINDS)](random, side)).save(buffer, "PNG", compress_level=1)
         files.append(buffer.getvalue())
     return files
 

@@ -88,7 +88,7 @@ class DigitClassifier(PictureClassifier):
 def png(picture: Image.Image) -> bytes:
     """Encode a picture as a client could send it."""
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
+    picture.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -100,6 +100,7 @@ def drawn(count: int, seed: int, trembling: float = strokes.STEADY) -> list[Labe
     ]
 
 
+@functools.lru_cache(maxsize=2)  # one verb measures with the same ones several times
 def no_digits(count: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
     """Return some `count` pictures of every kind that shows no digit, without those that are refused."""
     system, none = contract.SYSTEM, len(contract.SYSTEM.labels)
