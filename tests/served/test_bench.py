@@ -105,7 +105,7 @@ def bench(lab_triton: Any, serve: Serve) -> Bench:
         ("fails_too_often", ["--allow-errors", "1"], r"of \d+ requests failed \(\d.\d%; allowed 1%\)"),
         (
             "no_overrun",
-            ["--rate", "300", "--attempts", "1"],
+            ["--rate", "150", "--attempts", "1"],
             "the server answers .* its queue grows without end",
         ),
         (
@@ -176,21 +176,14 @@ def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: l
 
 
 @pytest.mark.slow
-def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
+def test_a_range_is_measured_and_compared(bench: Bench, tmp_path: Path) -> None:
     saved = tmp_path / "one"
     result = bench("no", "--concurrency", "1:2", "--batch", "8", "--json", *PATIENT, "--save", str(saved))
     assert result.exit_code == 0, result.output
     assert [point["demand"]["level"] for point in json.loads(result.stdout)["points"]] == [1, 2]
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "bench.json").write_text("{}")
-    listed = CliRunner().invoke(main, ["bench", "list", str(tmp_path)]).output
-    assert "doubler_no" in listed
-    assert "broken" not in listed
-    page = tmp_path / "compared.html"
-    compared = CliRunner().invoke(main, ["bench", "compare", str(saved), str(saved), "--save", str(page)])
+    compared = CliRunner().invoke(main, ["bench", "compare", str(saved), str(saved)])
     assert compared.exit_code == 0, compared.output
     assert compared.output.count("same") == 2
-    assert "<svg" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def a_point(
     point = Point(
         arm=arm,
         load=LoadSpec(model, level),
-        client="gourmet",
         rows_per_s=stats.interval(rates),
         latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
         split_ms=Split(queue, 0.1, 10.0, 0.2, 1.7),

@@ -1,9 +1,7 @@
-"""`gourmet bench`: measure speed with checked answers; compare and list saved runs."""
+"""`gourmet bench`: measure speed with checked answers; compare saved runs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ import click
 
 from gourmet.commands import values
 from gourmet.commands.bench_options import command_line, finish, measuring, table
-from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, POSITIVE, model_of
+from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE, model_of
 from gourmet.errors import UsageError
 from gourmet.measure import comparison, report, sweep
 from gourmet.measure.inputs import DataSource
@@ -99,39 +96,11 @@ def run(
 @bench.command()
 @click.argument("before", type=FOUND)
 @click.argument("now", type=FOUND)
-@click.option("--save", type=FILE, help="Write the comparison as an HTML page.")
-@json_option
-def compare(before: Path, now: Path, save: Path | None, as_json: bool) -> None:
+def compare(before: Path, now: Path) -> None:
     """Compare two saved runs, folders or JSON files; fail if NOW is slower by more than 5 %."""
     first, second = report.load(before), report.load(now)
     pairs = comparison.compare(first, second)
-    headings, rows = report.pairs(pairs)
-    if as_json:
-        _print_json(("point", "before", "now", "throughput", "latency", "p95", "verdict"), rows)
-    else:
-        for words in comparison.differences(first, second):
-            click.echo(f"differs in {words}")
-        table(headings, rows)
-    if save:
-        save.write_text(report.comparison(first, second, pairs))
-        click.echo(f"wrote {save}", err=True)
+    for words in comparison.differences(first, second):
+        click.echo(f"differs in {words}")
+    table(*report.pairs(pairs))
     comparison.refuse_slower(pairs)
-
-
-@bench.command(name="list")
-@json_option
-@click.argument("folder", type=FOLDER, default=report.DEFAULT)
-def list_(as_json: bool, folder: Path) -> None:
-    """List the saved runs, the latest first."""
-    headings = ("folder", "when", "title", "points")
-    rows = [(str(path), run.when, run.title, str(len(run.points))) for path, run in report.saved(folder)]
-    if as_json:
-        _print_json(headings, rows)
-    elif rows:
-        table(headings, rows)
-    else:
-        click.echo(f"no saved runs under {folder}: make one with `gourmet bench run MODEL`")
-
-
-def _print_json(keys: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))

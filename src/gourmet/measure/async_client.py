@@ -203,7 +203,6 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
     return Point(
         arm="",
         load=load,
-        client="gourmet",
         rows_per_s=stats.interval([load.batch * rate for rate in rates]),
         latency_ms=took,
         split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import as_pbtxt, summary
-from gourmet.errors import GourmetError
-from gourmet.measure.comparison import NOISE, Pair, differences
+from gourmet.measure.comparison import Pair
 from gourmet.measure.results import Bench, Latency, Point, Split, Usage, as_json, read
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
@@ -50,27 +49,9 @@ def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> P
     return folder
 
 
-def comparison(before: Bench, now: Bench, pairs: Sequence[Pair]) -> str:
-    """Write a page of two runs side by side."""
-    shown = {"before": before, "now": now, "pairs": pairs, "noise": NOISE}
-    title, changed = f"{now.title}: now against before", differences(before, now)
-    return render("measure/comparison.html", title=title, changed=changed, **shown)
-
-
 def load(path: Path) -> Bench:
     """Load a saved run by its folder or its JSON file."""
     return read(path / _JSON if path.is_dir() else path)
-
-
-def saved(folder: Path = DEFAULT) -> list[tuple[Path, Bench]]:
-    """Return the readable runs under a folder, the latest first."""
-    runs = []
-    for path in folder.glob(f"*/{_JSON}"):
-        try:
-            runs.append((path.parent, read(path)))
-        except GourmetError:
-            continue
-    return sorted(runs, key=lambda run: run[1].when, reverse=True)
 
 
 def folder_name(when: str, title: str) -> str:
@@ -162,7 +143,6 @@ def _cells(point: Point) -> dict[str, object]:
     return {
         "Arm": point.arm,
         "Model": load.model,
-        "Client": point.client,
         "Protocol": load.protocol,
         "Through": load.through,
         "Batch": load.batch,
@@ -253,20 +233,6 @@ def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
     title = "share of rows by the size of the batch they were executed in"
     named = {str(size): colour for size, colour in colours.items()} if len(sizes) > 1 else None
     return chart.bars(shown, title, "share of the rows; the mean batch at the end", colours=named)
-
-
-def ratios(pairs: Sequence[Pair]) -> chart.Drawing:
-    """Draw every pair's ratio with its interval, around the line of no change."""
-    colours = {"slower": chart.COLOURS[6], "faster": chart.COLOURS[2], "same": chart.FAINT}
-    shown = [
-        Bar(
-            pair.name, speed.value, speed.low, speed.high, colours[pair.verdict], pair.verdict, f"{speed:.3f}"
-        )
-        for pair in pairs
-        for speed in [pair.speed]
-    ]
-    title, counts = "speed of every pair, now over before", "speed now ÷ before, with 95 % interval"
-    return chart.bars(shown, title, counts, around=1)
 
 
 def _lines(points: Sequence[Point]) -> list[str]:

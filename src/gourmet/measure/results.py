@@ -148,7 +148,6 @@ class Point:
 
     arm: str
     load: Annotated[LoadSpec, Field(alias="demand")]  # as the JSON calls it
-    client: Literal["perf_analyzer", "gourmet"]
     rows_per_s: Estimate
     latency_ms: Latency
     split_ms: Split

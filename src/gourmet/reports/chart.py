@@ -95,18 +95,16 @@ def bars(
     counts: str,
     *,
     end: float | None = None,
-    around: float | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Drawing:
-    """Draw a bar from 0 in each row, or with `around` a dot beside a line; `colours` is the legend."""
+    """Draw a bar from 0 in each row; `colours` is the legend."""
     named, legend_height = _legend(list((colours or {}).items()), 14, WIDTH)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
-    low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
-    x = Scale(ticks(low, end or high), 14, WIDTH - 60)
+    x = Scale(ticks(0.0, end or max(ends)), 14, WIDTH - 60)
     top, bottom = 10 + legend_height, 10 + legend_height + _ROW * len(shown)
     rows = [(top + _ROW * row, bar) for row, bar in enumerate(shown)]
     axis = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
-    return _drawn("bars.svg", WIDTH, bottom + 44, title, around=around, rows=rows, **axis)
+    return _drawn("bars.svg", WIDTH, bottom + 44, title, rows=rows, **axis)
 
 
 @dataclass(frozen=True)
