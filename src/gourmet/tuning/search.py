@@ -208,8 +208,8 @@ class Space:
     def fine(self, bases: Iterable[Change]) -> list[Change]:
         """Return the best layouts with longer delays; half of the goal as a wait cannot keep it."""
         delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
-        most = 500 * (self.request.p95_ms or math.inf)
-        waits = [delay_us for delay_us in delays if 0 < delay_us <= most] if self.batches else []
+        max_delay_us = 500 * (self.request.p95_ms or math.inf)
+        waits = [delay_us for delay_us in delays if 0 < delay_us <= max_delay_us] if self.batches else []
         return list(dict.fromkeys(_batching(base, delay_us) for base in bases for delay_us in waits))
 
     def _layouts(self) -> list[tuple[int, int | None]]:
