@@ -109,11 +109,8 @@ def as_markdown(comparison: PhotoComparison) -> str:
         page += f"\n### {photos.capitalize()} photos\n\n" + markdown(
             _HEADINGS, map(_cells, comparison.rows(photos))
         )
-    return (
-        page
-        + "\nHow other decoding changes answers:\n\n"
-        + "".join(f"- {line}\n" for line in comparison.decoding)
-    )
+    lines = [f"- {line}\n" for line in comparison.decoding]
+    return page + "".join(["\nHow other decoding changes answers:\n\n", *lines] if lines else [])
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
