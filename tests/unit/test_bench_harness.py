@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import foundation
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.transports import Http, RawReply, Request
@@ -206,3 +207,26 @@ def test_unavailable_packages_are_an_error_that_names_them(
     with pytest.raises(GourmetError, match="no-such-package"):
         programs(requirements)
     assert not any((tmp_path / "gourmet").iterdir())
+
+
+def test_what_triton_adds_is_taken_turn_by_turn() -> None:
+    def measured(arm: str, level: int, took_ms: float, per_s: int, **figures: float) -> BenchWindow:
+        return BenchWindow(BenchLoad(arm, "photos", level), 1.0, (took_ms,) * per_s, 0.0, figures=figures)
+
+    turns = [
+        window
+        for slower_ms in (0.0, 1.0)
+        for window in (
+            measured(foundation.ALONE, 0, 10.0, 100),
+            measured(foundation.SINGLE, 1, 12.0 + slower_ms, 80, **{"inside ms": 11.0}),
+            measured(foundation.SEVERAL, 8, 80.0, 90),
+            measured(foundation.OURS, 8, 20.0, 400),
+            measured(foundation.LABS, 8, 80.0, 100),
+        )
+    ]
+    goals = {goal.what: goal for goal in foundation.goals(rows_of(turns))}
+    assert goals["added inside Triton, one request at a time, mean"].per_turn == (1.0, 1.0)
+    assert goals["added for HTTP, p50"].per_turn == (2.0, 3.0)
+    assert goals["best through Triton ÷ best without a server"].per_turn == (0.9, 0.9)
+    assert goals["our model.py ÷ a lab's, c=8"].verdict == "met"
+    assert len(goals) == 4, "no goal about gRPC, which was not measured"
