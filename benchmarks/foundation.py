@@ -35,7 +35,8 @@ from gourmet.measure.server_probe import ServerProbe, split
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.reports.table import markdown
-from gourmet.repository.config_change import AS_IN_LABS, Change, changed
+from gourmet.repository.config_change import Change, changed
+from gourmet.runtime.instances import FP32, TORCH
 from gourmet.serving.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness.no_server import Layout, full_layouts, no_server
@@ -49,6 +50,8 @@ MANY: Final = 8
 _PHOTOS: Final = DataSource(32)
 _ONE: Final = Change(instances=1, threads=1)
 _UNBATCHED: Final = Change(dynamic_batching=False)
+# The settings of the known labs.
+AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
 # The lab cuts its crop after shrinking: some photos between two labels get the other one.
 _LEAST_AGREEMENT: Final = 0.9
 _TOLERANCE: Final = 1e-3

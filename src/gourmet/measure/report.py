@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.measure.comparison import Pair
-from gourmet.measure.results import Bench, Latency, Point, Split, Usage, as_json, read
+from gourmet.measure.results import Bench, Latency, Point, Usage, as_json, read
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
 
@@ -207,16 +207,14 @@ def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
 
 
 def stacked_latency(points: Sequence[Point]) -> chart.Drawing:
-    shown = [split_bar(point.name, point.split_ms, f"{point.latency_ms.mean:.3g}") for point in points]
+    shown = []
+    for point in points:
+        split = vars(point.split_ms)
+        parts = [(ms, PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
+        says = f"{point.latency_ms.mean:.3g}"
+        shown.append(Bar(point.name, sum(split.values()), parts=parts, says=says))
     title = "mean latency of every point by where it went"
     return chart.bars(shown, title, "mean latency, ms", colours=PHASES)
-
-
-def split_bar(name: str, split_ms: Split, says: str) -> Bar:
-    """Draw the parts of a mean latency."""
-    split = vars(split_ms)
-    parts = [(ms, PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
-    return Bar(name, sum(split.values()), parts=parts, says=says)
 
 
 def batch_sizes(points: Sequence[Point]) -> chart.Drawing:

@@ -13,10 +13,8 @@ from gourmet.client.model_config import Config, merges, summary
 from gourmet.errors import UsageError
 from gourmet.runtime.instances import (
     ENGINE_PARAMETER,
-    FP32,
     PRECISION_PARAMETER,
     THREADS_PARAMETER,
-    TORCH,
     parameter,
 )
 
@@ -53,8 +51,6 @@ class Change:
         return replace(other, **settings)
 
 
-# The settings of the known labs, for comparisons with them.
-AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
 # The exercises of the food lab, by name.
 VARIANTS: Final[dict[str, Change]] = {
     "one-instance": Change(instances=1, dynamic_batching=False),
