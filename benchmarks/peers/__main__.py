@@ -52,10 +52,10 @@ def peers(
     others = programs(page.REQUIREMENTS) if any(arm.role == "peers" for arm in chosen) else None
     with bar("peers") as tick:
         tick(0.0, "drawing photos, and what each photo's answer must be")
-        expected = expected_answers([arm.way for arm in chosen], sets)
+        expected = expected_answers(sets)
         bench = PhotoBench(sets, expected, levels, options, others)
         outcome = run([bench.contender(arm) for arm in chosen], turns, tick)
-    comparison = page.PhotoComparison(sets, outcome, differences(expected))
+    comparison = page.PhotoComparison(sets, outcome, differences(expected, sets))
     words = page.PART.about(turns, window_s) + page.as_markdown(comparison)
     click.echo(words)
     if write:

@@ -21,31 +21,26 @@ from gourmet.systems.food11 import contract
 from harness.no_server import full_layouts, no_server
 from harness.run import Contender, Measure, gourmet_up, started
 from harness.windows import BenchLoad, BenchWindow, window
-from peers.photos import SERVERS, Expected, Model, PhotoSet, Way, checked, complaint
-
-FP32: Final = "food_classifier_onnx"
-INT8: Final = "food_classifier_int8"
+from peers.photos import MODEL, SERVERS, Decoder, Expected, PhotoSet, checked, complaint, served
 
 Role = Literal["ours", "peers", "no server"]
 
 
 @dataclass(frozen=True)
 class PhotoArm:
-    """A contender; `model` is the ONNX file with the right answers, `asks` another served model."""
+    """A contender: the command of a peer, with its threads and workers, or the model that our app asks."""
 
     key: str
     words: str
     role: Role
-    model: str
     command: tuple[str, ...] = ()
     threads: int = 1
     workers: int = 2
     asks: str = ""
 
     @property
-    def way(self) -> Way:
-        """The way of an answer: peers decode plainly."""
-        return Way(self.model, self.role == "peers")
+    def decoder(self) -> Decoder:
+        return "peers" if self.role == "peers" else "ours"
 
 
 _UVICORN: Final = ("uvicorn", "fastapi_app:app", "--host", "127.0.0.1", "--no-access-log", "--port")
@@ -56,15 +51,12 @@ _BENTOML: Final = ("bentoml", "serve", "bentoml_service:FoodService", "--host", 
 ARMS: Final = {
     arm.key: arm
     for arm in (
-        PhotoArm("limit-fp32", "limit: ONNX Runtime, no server", "no server", FP32),
-        PhotoArm("ours-fp32", "ours, food_classifier_onnx", "ours", FP32),
-        PhotoArm("fastapi", "FastAPI, in its thread pool", "peers", FP32, _UVICORN, 2, 1),
-        PhotoArm("litserve", "LitServe, two workers", "peers", FP32, _LITSERVE),
-        PhotoArm("bentoml", "BentoML, two workers", "peers", FP32, _BENTOML),
-        PhotoArm("limit-int8", "limit at int8: ONNX Runtime, no server", "no server", INT8),
-        PhotoArm("ours", "ours, food_classifier", "ours", INT8, asks="food_classifier"),
-        PhotoArm("ours-int8", "ours, food_classifier_int8", "ours", INT8),
-        PhotoArm("fastapi-int8", "FastAPI at int8, in its thread pool", "peers", INT8, _UVICORN, 2, 1),
+        PhotoArm("limit", "limit: ONNX Runtime, no server", "no server"),
+        PhotoArm("ours", "ours, food_classifier", "ours", asks="food_classifier"),
+        PhotoArm("ours-int8", f"ours, {MODEL}", "ours", asks=MODEL),
+        PhotoArm("fastapi", "FastAPI, in its thread pool", "peers", _UVICORN, 2, 1),
+        PhotoArm("litserve", "LitServe, two workers", "peers", _LITSERVE),
+        PhotoArm("bentoml", "BentoML, two workers", "peers", _BENTOML),
     )
 }
 
@@ -87,7 +79,6 @@ class PhotoBench:
 
     @contextmanager
     def _start(self, arm: PhotoArm) -> Iterator[Measure]:
-        way, model = arm.way, Model.served(arm.model)
         if arm.role == "no server":
             yield lambda load: max(
                 (
@@ -95,7 +86,7 @@ class PhotoBench:
                         load,
                         layout,
                         self.options,
-                        *(checked, model, self.sets[load.inputs].photos, self.expected[load.inputs, way]),
+                        *(checked, self.sets[load.inputs].photos, self.expected[load.inputs, "ours"]),
                     )
                     for layout in full_layouts()
                 ),
@@ -104,14 +95,14 @@ class PhotoBench:
             return
         with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:
             (port,) = free_ports(1)
-            command, env, cwd = self._command(arm, model, port, Path(home))
+            command, env, cwd = self._command(arm, port, Path(home))
             wire = partial(Http, f"127.0.0.1:{port}", "/predict")
             sample = photo_request((), contract.SYSTEM.sample())
             with started(arm.words, command, env, cwd, lambda: ask_each(wire(), [sample])) as pid:
                 groups = _groups(arm, pid)
 
                 def measure(load: BenchLoad) -> BenchWindow:
-                    photos, right = self.sets[load.inputs].photos, self.expected[load.inputs, way]
+                    photos, right = self.sets[load.inputs].photos, self.expected[load.inputs, arm.decoder]
                     forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
                     def check(request: Request, reply: RawReply) -> None:
@@ -123,17 +114,14 @@ class PhotoBench:
 
                 yield measure
 
-    def _command(
-        self, arm: PhotoArm, model: Model, port: int, home: Path
-    ) -> tuple[list[str], dict[str, str], Path]:
+    def _command(self, arm: PhotoArm, port: int, home: Path) -> tuple[list[str], dict[str, str], Path]:
         """Return the command, its environment variables, and its working directory."""
         if arm.role == "ours":
-            return gourmet_up(port), {contract.SYSTEM.model_variable: arm.asks or arm.model}, home
+            return gourmet_up(port), {contract.SYSTEM.model_variable: arm.asks}, home
         assert self.programs
         env = {
-            "MODEL": str(model.path),
-            "LABELS": str(model.labels),
-            "TEMPERATURE": str(model.temperature),
+            "MODEL": str(served()),
+            "LABELS": str(served().parents[1] / "labels.txt"),
             "THREADS": str(arm.threads),
             "WORKERS": str(arm.workers),
             "PORT": str(port),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,8 @@ from harness.report import (
     rows_of,
 )
 from harness.run import Outcome
-from peers.contenders import ARMS, FP32, INT8
+from harness.windows import BenchWindow
+from peers.contenders import ARMS
 from peers.photos import PhotoSet
 
 REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
@@ -49,30 +50,22 @@ class PhotoComparison:
 
 def goals(photos: str, rows: Sequence[BenchRow]) -> list[Requirement]:
     """Return the goals for a set of photos whose contenders were all measured."""
-    small = photos == "small"
-    by_arm = {row.load.arm: row for row in rows if row.load.level in (0, GOAL_LEVEL)}
-    alone = {row.load.arm: row for row in rows if row.load.level == 1}
-    of_photos: list[Requirement] = []
-    if small:
-        limit, ours = by_arm.get("limit-fp32"), by_arm.get("ours-fp32")
-        of_photos += ratio_goal(f"{photos} photos, fp32: ours ÷ the limit", ours, [limit], 0.85)
-    for key, name, model, wanted in (
-        ("ours", "the default model", INT8, 1.05 if small else 2.8),
-        ("ours-fp32", "fp32", FP32, 1.0 if small else 2.0),
-    ):
-        # Peers have the same file: fp32 beside eight bits would compare networks.
-        peers = [peer for peer, arm in ARMS.items() if arm.role == "peers" and arm.model == model]
-        ours, others = by_arm.get(key), [by_arm[peer] for peer in peers if peer in by_arm]
-        of_photos += ratio_goal(f"{photos} photos, {name}: ours ÷ the best peer", ours, others, wanted)
-        what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
-        of_photos += ratio_goal(what, ours, others, 1.0, lambda window: window.percentiles_ms[2], True)
-        if small and key == "ours":
-            what = f"{photos} photos, {name}, one at a time: our p50 ÷ FastAPI's"
-            others = [alone[peer] for peer in peers if peer in alone]
-            of_photos += ratio_goal(
-                what, alone.get(key), others, 1.25, lambda window: window.percentiles_ms[0], True
-            )
-    return of_photos
+
+    def at(level: int) -> tuple[BenchRow | None, list[BenchRow]]:
+        by_arm = {row.load.arm: row for row in rows if row.load.level == level}
+        return by_arm.get("ours"), [row for key, row in by_arm.items() if ARMS[key].role == "peers"]
+
+    def percentile(which: int) -> Callable[[BenchWindow], float]:
+        return lambda window: window.percentiles_ms[which]
+
+    small, (ours, peers), (alone, peers_alone) = photos == "small", at(GOAL_LEVEL), at(1)
+    p99 = f"{photos} photos: our p99 ÷ the lowest p99 of a peer"
+    p50 = f"{photos} photos, one at a time: our p50 ÷ the lowest of a peer"
+    return [
+        *ratio_goal(f"{photos} photos: ours ÷ the best peer", ours, peers, 1.05 if small else 2.8),
+        *ratio_goal(p99, ours, peers, 1.0, percentile(2), at_most=True),
+        *(ratio_goal(p50, alone, peers_alone, 1.25, percentile(0), at_most=True) if small else []),
+    ]
 
 
 def draw(comparison: PhotoComparison) -> Drawing:
