@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from gourmet.client.address import LOOPBACK
-from gourmet.client.errors import ModelUnavailable, TritonUnreachable
-from gourmet.client.model_config import Config
-from gourmet.commands.options import as_options, port_options, repositories_option, url_option
+from gourmet.commands.options import port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.runtime.files import home
-from gourmet.serving import api_keys, preflight, run_file
-from gourmet.serving.connect import connect
+from gourmet.serving import api_keys, run_file
 from gourmet.serving.readable_logs import LogPrinter, wants_json
-from gourmet.serving.supervisor import CORRECTIONS, Supervisor, WebOptions
-from gourmet.serving.teaching import Teaching, listening, teachable
-from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
+from gourmet.serving.stack import run_stack, traces_to
+from gourmet.serving.supervisor import WebOptions
+from gourmet.serving.triton_server import ModelControl, TritonOptions
 from gourmet.systems import registry
-
-_OPEN = "others reach {} too: put a proxy in front, as docs/operating.md has it, and set TRUSTED_PROXIES=1"
 
 
 def _help() -> str:
@@ -116,118 +105,21 @@ def up(
         raise UsageError("--url is the Triton that --web-only asks: without that, one is started here")
     if systems and model_control != "explicit":
         raise UsageError(f"--model-control {model_control} has Triton load every model: drop --system")
-    started = time.monotonic()
-    preflight.check_open_files()
-    of_triton = {} if web_only else as_options(ports)
-    claims = ({} if triton_only else {"--port": port}) | of_triton
-    click.get_current_context().with_resource(preflight.claimed(claims))
     options = TritonOptions(
         repositories=tuple(path.resolve() for path in repositories),
         host=triton_host,
         model_control=model_control,
         response_cache_bytes=cache_mb << 20,
-        traces_to=_traces_to(os.environ),
+        traces_to=traces_to(os.environ),
         key="" if unlocked else api_keys.make_key(os.environ),
         **ports,  # type: ignore[arg-type]
     )
-    log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
-    served: Mapping[str, Config] = {}
-    models: dict[str, str] = {}
-    held_back: list[str] = []
-    if not web_only:
-        served = preflight.check_repositories(options.repositories)
-        if systems:
-            served = preflight.of_systems(served, systems)
-        models = preflight.configured_models(os.environ, served)
-        if not load_all and model_control == "explicit":
-            held_back = preflight.held_back(served, models.values())
-        preflight.check_ports(triton_host, of_triton)
-    loaded = [name for name in served if name not in held_back]
-    web = None
-    if not triton_only:
-        url = (url or run_file.found_url()) if web_only else options.http_url
-        if web_only:
-            _check_chosen_models(url)
+    if web_only:
+        web = WebOptions(host, port, workers, threads, url or run_file.found_url())
+    else:
+        metrics_url = options.metrics_url
         web = WebOptions(
-            *(host, port, workers, threads, url, "" if web_only else options.grpc_url),
-            preflight.models_of_web({name: served[name] for name in loaded}),
-            "" if web_only else options.metrics_url,
-            _corrections(os.environ, host),
+            host, port, workers, threads, options.http_url, options.grpc_url, triton_metrics_url=metrics_url
         )
-        preflight.check_ports(host, {"--port": port})
-
-    def announce() -> None:
-        log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")
-        if not web_only:
-            log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
-        if held_back:
-            log.say("gourmet", f"{', '.join(held_back)}: loaded when a verb asks, or all with --all")
-        if web:
-            log.say("gourmet", f"the page {web.url}", "green")
-            if host not in LOOPBACK:
-                log.say("gourmet", _OPEN.format(host), "yellow")
-
-    with contextlib.ExitStack() as kept:
-        server = None
-        if not web_only:
-            server = kept.enter_context(contextlib.closing(TritonServer(options, log.sink("triton"))))
-            stack = run_file.RunningStack(
-                pid=os.getpid(),
-                http_url=options.http_url,
-                grpc_url=options.grpc_url,
-                metrics_url=options.metrics_url,
-                web_url=web.url if web else "",
-                repositories=[str(path) for path in options.repositories],
-                model_control=options.model_control,
-            )
-            content = {"stack": asdict(stack)} | ({"admin": options.key} if options.key else {})
-            listen = options.http_port, options.grpc_port
-            kept.enter_context(run_file.kept(listen, content))
-        teaching = None
-        defaults = {name: system.default_model for name, system in registry.load_all().items()}
-        if web and web.corrections and server and (taught := teachable(defaults, options.repositories)):
-            system, model = taught
-            teaching = Teaching(
-                *(system, model, web.corrections / system, options.http_url),
-                lambda text: log.say("gourmet", text),
-            )
-            web = replace(web, teach_socket=kept.enter_context(listening(teaching, f"teach-{port}.sock")))
-        on_stop = teaching.close if teaching else lambda: None
-        Supervisor(log, models, server, web, loaded, on_stop).run(announce)
-    log.say("gourmet", "stopped")
-
-
-def _corrections(env: Mapping[str, str], host: str) -> Path | None:
-    """Return the folder of corrected photos: the configured one, else the user's own on loopback alone."""
-    configured = env.get(CORRECTIONS)
-    if configured is None and host in LOOPBACK:
-        return home() / "corrections"
-    return Path(configured.strip()).resolve() if configured and configured.strip() else None
-
-
-def _check_chosen_models(url: str) -> None:
-    """Raise UsageError if a variable names a model that this Triton lacks, or one of another system."""
-    for system, contract in registry.load_all().items():
-        if not (name := os.environ.get(contract.model_variable)):
-            continue
-        refused = f"{contract.model_variable} is {name!r}, which is"
-        try:
-            with connect(url) as triton:
-                info = triton.describe(name)
-        except ModelUnavailable as exc:
-            if exc.state:  # it may still be loading
-                continue
-            ready = ", ".join(exc.ready) or "none"
-            raise UsageError(f"{refused} not a served model: choose one of {ready}") from exc
-        except TritonUnreachable:
-            return
-        if info.system not in ("", system):
-            raise UsageError(f"{refused} a model of the system {info.system!r}: choose one of {system}")
-
-
-def _traces_to(env: Mapping[str, str]) -> str:
-    """Return where the web app sends its traces, so that Triton's go there too."""
-    if env.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return ""
-    base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-    return env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base.rstrip('/')}/v1/traces")
+    log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
+    run_stack(log, None if web_only else options, None if triton_only else web, systems, load_all=load_all)

@@ -39,6 +39,15 @@ class TritonOptions:
     extra: tuple[str, ...] = ()
 
     @property
+    def ports(self) -> dict[str, int]:
+        """The ports by the options of `gourmet up`."""
+        return {
+            "--http-port": self.http_port,
+            "--grpc-port": self.grpc_port,
+            "--metrics-port": self.metrics_port,
+        }
+
+    @property
     def http_url(self) -> str:
         """The address as host:port."""
         return f"{reachable(self.host)}:{self.http_port}"
