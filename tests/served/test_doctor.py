@@ -23,12 +23,7 @@ from gourmet.systems.food11 import contract
 
 def subject_of(running: Any, **environment: str) -> Examined:
     options = running.options
-    ports = {
-        "--http-port": options.http_port,
-        "--grpc-port": options.grpc_port,
-        "--metrics-port": options.metrics_port,
-    }
-    return Examined((running.repository,), options.host, ports, running.http_url, True, environment)
+    return Examined((running.repository,), options.host, options.ports, running.http_url, True, environment)
 
 
 def lines(check: str, subject: Examined) -> list[str]:
