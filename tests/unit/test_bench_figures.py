@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def test_the_loop_measures_windows_with_the_given_requests_in_flight() -> None:
         (lambda: validity.rows_counted(101, 100), validity.CountsDisagree, "another client asks"),
         (lambda: validity.rows_counted(101, 100, failed=1), None, ""),
         (lambda: validity.generator_had_time(0.97), validity.Disturbed, "97% of a core"),
+        (lambda: validity.generator_was_punctual(9.0, 20.0), validity.Disturbed, "9.0 ms late on average"),
+        (lambda: validity.server_kept_up(answered=96, due=100, seconds=1.0), None, ""),
+        (
+            lambda: validity.server_kept_up(answered=50, due=100, seconds=1.0),
+            validity.ServerOverrun,
+            "answers 50 of 100 requests a second, so its queue grows without end",
+        ),
     ],
 )
 def test_a_check_passes_or_says_why(check, error, says: str) -> None:
@@ -259,6 +267,18 @@ def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
     assert traffic.holds(due).sum() >= 79
+
+
+def test_a_load_that_the_client_cannot_send_in_time_ends() -> None:
+    server, load = StallingServer(), LoadSpec("m", 1_000_000, "constant")
+    requests = itertools.repeat(server.request((0,)))
+    with pytest.raises(validity.Disturbed, match="the client cannot keep up"):
+        async_client.Load(
+            server, requests, load, lambda *_: None, max_in_flight=math.inf, max_late_s=0.1
+        ).run()
+    overrun = validity.too_many_in_flight(4096, 0.0)
+    assert isinstance(overrun, validity.ServerOverrun)
+    assert "4096 requests wait" in str(overrun)
 
 
 def test_inputs_with_equal_answers_are_refused_because_a_mix_up_would_not_show() -> None:
