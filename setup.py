@@ -13,7 +13,7 @@ class BuildWithData(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            for folder in ("triton", "notebooks", "benchmarks/models"):
+            for folder in ("triton", "notebooks"):
                 target = Path(self.build_lib, "gourmet", "_bundle", folder)
                 copytree(
                     folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True

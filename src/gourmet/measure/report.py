@@ -20,7 +20,7 @@ from gourmet.reports.chart import Bar, Series
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
-# A page that has figures of benchmarks in it, or includes the templates that have.
+# A page with figures of benchmarks: bench.html, or a template that extends it.
 render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)
 _NUMBER: Final = re.compile(r"\d+(?: µs)?")
 PHASES: Final[Mapping[str, str]] = {
