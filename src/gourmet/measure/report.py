@@ -22,7 +22,6 @@ DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
 # A page with figures of benchmarks: bench.html, or a template that extends it.
 render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)
-_NUMBER: Final = re.compile(r"\d+(?: µs)?")
 PHASES: Final[Mapping[str, str]] = {
     "queue": "#d55e00",
     "input": "#b8860b",
@@ -190,9 +189,7 @@ def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
                 colour,
                 radii=[4] * len(mine),
                 hints=[f"{point.name}: p95 {point.latency_ms.p95:.2f} ms" for point in mine],
-                says=[
-                    " ".join(_NUMBER.findall(point.arm)) if "…" in name else point.load.at for point in mine
-                ],
+                says=[point.load.at for point in mine],
             )
         )
     furthest = 1.1 * max(point.rows_per_s.value for point in points)
@@ -234,13 +231,8 @@ def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
 
 
 def _lines(points: Sequence[Point]) -> list[str]:
-    """Return the line of the chart that each point belongs to.
-
-    Where there are more arms than colours, arms whose names differ in a number alone are one line.
-    """
-    names = [f"{point.arm} {point.load.how}".strip() for point in points]
-    few = len(set(names)) <= len(chart.COLOURS)
-    return names if few else [_NUMBER.sub("…", name) for name in names]
+    """Return the line of the chart that each point belongs to."""
+    return [f"{point.arm} {point.load.how}".strip() for point in points]
 
 
 def _colours(lines: Sequence[str]) -> dict[str, str]:
