@@ -70,19 +70,20 @@ ARMS: Final[dict[str, tuple[LoadSpec, Change, Sequence[int]]]] = {
 }
 ALONE: Final = "no server, 1 × 1"
 
+Figure = Callable[[BenchWindow], float]
+
 
 def goals(rows: Sequence[BenchRow]) -> list[Requirement]:
     """Return the goals whose arms were measured in every turn."""
     table = {(row.load.arm, row.load.level): row for row in rows}
 
-    def added(what: str, arm: str, figure: Callable[[BenchWindow], float]) -> list[Requirement]:
-        ours, alone = table.get((arm, 1)), table.get((ALONE, 0))
-        if not ours or not alone:
+    def added(what: str, arm: str, ours: Figure, raw: Figure) -> list[Requirement]:
+        served, alone = table.get((arm, 1)), table.get((ALONE, 0))
+        if not served or not alone:
             return []
-        turns = zip(ours.windows, alone.windows, strict=True)
-        plain = _mean_ms if figure is _inside_ms else figure
-        figures = tuple(figure(mine) - plain(raw) for mine, raw in turns)
-        disturbed = ours.disturbed or alone.disturbed
+        turns = zip(served.windows, alone.windows, strict=True)
+        figures = tuple(ours(mine) - raw(other) for mine, other in turns)
+        disturbed = served.disturbed or alone.disturbed
         return [Requirement(what, figures, 1.5, at_most=True, unit="ms", disturbed=disturbed)]
 
     served = [row for row in rows if row.load.arm == SEVERAL]
@@ -90,9 +91,9 @@ def goals(rows: Sequence[BenchRow]) -> list[Requirement]:
     raw = [row for row in rows if row.load.level == 0]
     labs = table.get((LABS, MANY))
     return [
-        *added("added inside Triton, one request at a time, mean", SINGLE, _inside_ms),
-        *added("added for gRPC, p50", GRPC, _p50_ms),
-        *added("added for HTTP, p50", SINGLE, _p50_ms),
+        *added("added inside Triton, one request at a time, mean", SINGLE, _inside_ms, _mean_ms),
+        *added("added for gRPC, p50", GRPC, _p50_ms, _p50_ms),
+        *added("added for HTTP, p50", SINGLE, _p50_ms, _p50_ms),
         *ratio_goal("best through Triton ÷ best without a server", best, raw, 0.88),
         *ratio_goal(f"our model.py ÷ a lab's, c={MANY}", table.get((OURS, MANY)), [labs], 3.0),
     ]
