@@ -1,4 +1,4 @@
-"""`gourmet lab` as a user runs it: a real JupyterLab, a real stack, Ctrl-C, and a server that is left as its files say."""
+"""`gourmet lab` as a user runs it: a real JupyterLab, a real stack, Ctrl-C, and what is restored afterwards."""
 
 from __future__ import annotations
 
