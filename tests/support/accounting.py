@@ -11,7 +11,7 @@
 
 Requests are sent when they are due, however many are still under way (an open loop), each on a
 connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
-its answer did is sent once more, as the page does. `at_once` instead of `per_s` sends the next when one
+its answer did, or for which the proxy asks to come again, is sent once more. `at_once` instead of `per_s` sends the next when one
 is answered (a closed loop), which finds out how much can be done.
 """
 
@@ -47,6 +47,7 @@ SILENT: Final = "silent"
 _SAME: Final = 2e-3
 _NOBODY_LISTENED: Final = ("no connection", "the connection was closed before the request was sent")
 _CONNECTION_ENDED: Final = "the connection was"
+_PROXY: Final = "503 of the proxy"
 _MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -218,7 +219,7 @@ class _PhotosClient:
     async def send(self, request: Request) -> RawReply:
         """The body of the reply is the outcome and its reason."""
         outcome, reason = await self._exchange(request)
-        if self._asks_again and reason.startswith(_CONNECTION_ENDED):
+        if self._asks_again and reason.startswith((_CONNECTION_ENDED, _PROXY)):
             outcome, reason = await self._exchange(request)
         return RawReply({}, (outcome, reason))
 
@@ -272,8 +273,11 @@ class _PhotosClient:
 
 def judge(answer: HttpAnswer, photo: KnownPhoto, name: str) -> tuple[Outcome, str]:
     """Classify the answer to the request `name`: right, refused with a reason, or wrong."""
-    if answer.headers.get("x-request-id") != name:
-        return WRONG, f"{answer.status} with the id {answer.headers.get('x-request-id')!r}"
+    named = answer.headers.get("x-request-id")
+    if answer.status == HTTPStatus.SERVICE_UNAVAILABLE and not named and "retry-after" in answer.headers:
+        return REFUSED, _PROXY
+    if named != name:
+        return WRONG, f"{answer.status} with the id {named!r}"
     try:
         body: Any = answer.json
         if answer.status == HTTPStatus.OK:
