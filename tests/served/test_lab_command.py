@@ -1,4 +1,4 @@
-"""`gourmet lab` as a user runs it: a real JupyterLab, a real stack, Ctrl-C, and what is restored afterwards."""
+"""`gourmet lab` as a user runs it: a real JupyterLab and stack, Ctrl-C, and what is restored afterwards."""
 
 from __future__ import annotations
 

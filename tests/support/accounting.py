@@ -11,8 +11,8 @@
 
 Requests are sent when they are due, however many are still under way (an open loop), each on a
 connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
-its answer did, or for which the proxy asks to come again, is sent once more. `at_once` instead of `per_s` sends the next when one
-is answered (a closed loop), which finds out how much can be done.
+its answer did, or for which the proxy asks to come again, is sent once more. `at_once` instead of `per_s`
+sends the next when one is answered (a closed loop), which finds out how much can be done.
 """
 
 from __future__ import annotations
