@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +32,6 @@ class Product:
     @property
     def triton_url(self) -> str:
         return f"127.0.0.1:{self.up.http}"
-
-    def control(self, action: str, model: str) -> None:
-        """Load or unload a model."""
-        url = f"http://{self.triton_url}/v2/repository/models/{model}/{action}"
-        with urllib.request.urlopen(urllib.request.Request(url, b"{}"), timeout=120):
-            pass
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """All that it runs all the time, by kind; what decodes pictures comes when it is needed."""
