@@ -182,7 +182,7 @@ def test_requests_of_clients_that_left_are_not_computed(triton: RunningTriton, m
 
         def leave(_: int) -> None:
             with suppress(InferenceServerException):
-                client.infer(model, [tensor], client_timeout=0.1)
+                client.infer(model, [tensor], client_timeout=0.03)
 
         list(pool.map(leave, range(clients)))
     for _ in range(2):  # it waits behind what is left, in either instance

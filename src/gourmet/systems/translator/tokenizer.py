@@ -24,8 +24,6 @@ PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
 # The beginning of a piece that is one byte of a letter.
 _BYTE: Final = "<0x"
-# In packages of M2M100 and T5, which earlier versions served.
-_BEGINNINGS: Final = "beginnings.json"
 
 
 class Tokenizer:
@@ -33,8 +31,6 @@ class Tokenizer:
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         """Read the vocabulary; `files` maps each of FILES to its content."""
-        if _BEGINNINGS in files:
-            raise GourmetError("it is M2M100 or T5: only translators of Marian's architecture are served")
         self._source, self._target = (
             SentencePieceProcessor(model_proto=files[name]) for name in (SOURCE, TARGET)
         )

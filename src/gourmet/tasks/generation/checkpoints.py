@@ -15,11 +15,6 @@ from gourmet.training.loop import BEST, LAST
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
-# Names of other architectures, by the `model_type` of a config.json.
-_NAMES: Final = {
-    **{"bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"},
-    **{"t5": "T5", "mt5": "mT5", "umt5": "umT5"},
-}
 # Of configurations that do not list them, and read them all the same.
 _ALWAYS: Final = ("tie_word_embeddings", "decoder_start_token_id")
 
@@ -61,8 +56,7 @@ class Architecture:
         except (OSError, ValueError):
             return  # which is reported where it is opened
         if (kind := str(config.get("model_type", self.kind))) != self.kind:
-            name = _NAMES.get(kind, shorten(kind, 40))
-            raise GourmetError(f"{folder} holds {name}: only {self.served}")
+            raise GourmetError(f"{folder} holds {shorten(kind, 40)}: only {self.served}")
         self.check(config, folder)
 
     def open(self, weights: Path) -> tuple[Checkpoint, Tensors]:

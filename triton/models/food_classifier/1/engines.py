@@ -2,14 +2,13 @@
 
 A version has its network as TorchScript, ONNX and eight-bit ONNX. On a CPU, the parameters cpu_engine and
 cpu_precision of the config choose one of them. A GPU runs the ONNX file in fp32, since the CUDA provider has
-no eight-bit convolution. If ONNX Runtime was built without CUDA, torch runs the TorchScript file on the GPU.
+no eight-bit convolution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,12 +62,6 @@ def open_engine(
 def _on_gpu(
     version: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> FoodEngine:
-    from gourmet.runtime.onnx_session import has_cuda
-
-    if not has_cuda():
-        if not find_spec("torch"):
-            raise GourmetError(f"{device} needs onnxruntime-gpu or torch: install one of them")
-        return _torch(version, config, device)
     engine = _onnx(version / CPU_FILES[FP32], config, replace(device, required=True), warn)
     blank = np.zeros((1, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
     # The first run takes seconds: do it now.
