@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,16 +12,16 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
-from gourmet.runtime.decoding.loop import Loop, Row
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
-from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
+from gourmet.systems.captioner.serving import CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks.generation.certainty import chosen
+from gourmet.tasks.generation.comparison import whole_answers
 from gourmet.tasks.generation.evaluation import GenerationReport, Section, to_read
 from gourmet.tasks.system_parts import Evaluation, Stage
 from gourmet.training.task import Tick
@@ -66,13 +66,6 @@ class CaptionScores:
         return (*scores, f"{self.words:.1f}", f"{self.sure:.0%}", near)
 
 
-class _Remembered(Engine):
-    """An engine whose sources are memories: each photo is encoded once for both searches."""
-
-    def encode(self, sources: Sequence[Floats]) -> Sequence[Floats]:
-        return sources
-
-
 class CaptionEvaluation:
     """Evaluate the served graphs and loop. Fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
@@ -92,7 +85,8 @@ class CaptionEvaluation:
     ) -> GenerationReport:
         checkpoint = load(weights)
         seen = list(decoded(data, photos(data, "validation", limit)[: 4 * _ROWS], checkpoint.network.side))
-        served = TrainedCaptioner(checkpoint, False, SYSTEM, seen).files
+        files = TrainedCaptioner(checkpoint, False, SYSTEM, seen).files
+        served = CaptionerNetwork.open(files, available_cpus())
         captions: dict[str, list[Caption]] = {}
         for part in _PARTS:
             with stage(part) as tick:
@@ -122,24 +116,19 @@ class CaptionEvaluation:
 
 
 def _answers(
-    files: Mapping[str, bytes], data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
+    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
 ) -> dict[str, list[Caption]]:
     """Return the captions of each search, by the names of the part and the search."""
-    served = CaptionerNetwork.open(files, available_cpus())
-    memories: list[Floats] = []
-    for square in decoded(data, shown, served.side):
-        memories += served.engine.encode([square])
-        tick(0.5 * len(memories) / len(shown), f"seen {len(memories)}/{len(shown)}")
-    engine, words = _Remembered(onnx_graph(files[DECODER], available_cpus())), served.vocabulary
+    squares = list(decoded(data, shown, served.side))
     cider, captions = Cider([photo.captions for photo in shown]), {}
-    for beams in _BEAMS:
-        rows = [Row(memory, MAX_TOKENS, beams=beams) for memory in memories]
-        Loop(engine, start=words.start, end=words.end, max_rows=_ROWS).complete(rows)
-        tick(0.5 + 0.5 * beams / max(_BEAMS), f"described with beams: {beams}")
-        texts = [words.decode(row.tokens) for row in rows]
+    for done, beams in enumerate(_BEAMS):
+        rows = [[Row(square, MAX_TOKENS, beams=beams)] for square in squares]
+        answers = whole_answers(
+            served, rows, _ROWS, lambda share, words="", done=done: tick((done + share) / len(_BEAMS), words)
+        )
         captions[f"{part}, {beams} beams" if beams > 1 else part] = [
-            Caption(photo, text, row.score / (len(row.tokens) + 1), cider.score(number, text))
-            for number, (photo, row, text) in enumerate(zip(shown, rows, texts, strict=True))
+            Caption(photo, answer.text, answer.score or 0.0, cider.score(number, answer.text))
+            for number, (photo, answer) in enumerate(zip(shown, answers, strict=True))
         ]
     return captions
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
-from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
+from gourmet.systems.captioner.data import Cider, decoded, photos
 from gourmet.systems.captioner.network import (
     BLIP,
     GRID,
@@ -46,12 +45,11 @@ from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, Captione
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file, static_int8
 from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.generation.comparison import HeldOut
+from gourmet.tasks.generation.comparison import HeldOut, held_out_part
 from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.generation.learning import until
 from gourmet.tasks.onnx_metadata import with_metadata
-from gourmet.tasks.system_parts import EmptyPart
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
@@ -267,11 +265,7 @@ class CaptionerExport(GenerationExport):
 
 def _held_out(data: Path) -> HeldOut:
     """Return photos that the network did not learn from, with captions by people to score with."""
-    shown: Sequence[CaptionedPhoto] = ()
-    for part in ("test", "validation"):
-        with suppress(EmptyPart):
-            shown = photos(data, part, _COMPARED)
-            break
+    shown = held_out_part(lambda part: photos(data, part, _COMPARED))
 
     def ask(network: CaptionerNetwork) -> list[Parts]:
         pictures = decoded(data, shown, network.side)

@@ -9,7 +9,6 @@ What is served is the network in eight bits (gourmet.tasks.generation.int8), unl
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
 from gourmet.tasks.generation.certainty import certainty, judged
-from gourmet.tasks.generation.comparison import HeldOut, chrf, whole_answers
+from gourmet.tasks.generation.comparison import HeldOut, chrf, held_out_part, whole_answers
 from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.onnx_metadata import described
@@ -226,14 +225,11 @@ class TranslatorExport(GenerationExport):
 
     def _held_out(self, data: Path | None) -> HeldOut | None:
         """Return sentences of the data, or the shipped ones; None if none has a translation."""
-        known = self.system.meanings.items()
-        references: Sequence[Reference] = [Reference("", *pair) for pair in known if all(pair)]
-        for part in ("test", _VALIDATION):
-            if not data:
-                break
-            with contextlib.suppress(EmptyPart):
-                references = self.data.references(data, part, _COMPARED)
-                break
+        references: Sequence[Reference] = ()
+        if data:
+            references = held_out_part(partial(self.data.references, data, limit=_COMPARED))
+        shipped = (Reference("", *pair) for pair in self.system.meanings.items() if all(pair))
+        references = references or list(shipped)
 
         def ask(network: TranslatorNetwork) -> list[Parts]:
             return [network.parts(self.system.written(text_of(pair.text))) for pair in references]

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.instances import available_cpus
-from gourmet.tasks.system_parts import Reference
+from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick
 
 # Points that the mean score may lose; more where the examples are so few that chance decides (95 %).
@@ -40,6 +41,7 @@ _NEAR: Final = 85.0
 _ASKED_TOGETHER: Final = 250
 
 Scores = npt.NDArray[np.float64]
+Example = TypeVar("Example")
 
 
 def served_answers(
@@ -166,6 +168,14 @@ class TextCandidate:
         if not same:
             raise GourmetError(f"no version of {self.model} has its weights")
         return package.open_version(same[0], as_json(read_config(model)))
+
+
+def held_out_part(read: Callable[[str], Sequence[Example]]) -> Sequence[Example]:
+    """Return the test part of some data, or the validation part; nothing if the data have neither."""
+    for part in ("test", "validation"):
+        with suppress(EmptyPart):
+            return read(part)
+    return ()
 
 
 def chrf(references: Sequence[Reference], ask: Callable[[Any], Sequence[Parts]]) -> HeldOut:
