@@ -130,9 +130,7 @@ def test_more_rows_than_the_largest_batch_and_another_shape_are_refused_with_a_r
 
 def test_triton_s_classification_extension_names_the_label(served: Served) -> None:
     config = read_config(DEFAULT / served.info.name)
-    output = next((candidate for candidate in config.output if candidate.label_filename), None)
-    if output is None:
-        pytest.skip("its output has no file of labels")
+    output = next(candidate for candidate in config.output if candidate.label_filename)
     tensor = served.tensor(served.encoded([served.system.sample()]))
     best = served.probabilities(served.client.infer(served.info.name, tensor))[0].argmax()
     wanted = [triton_http.InferRequestedOutput(output.name, class_count=1)]

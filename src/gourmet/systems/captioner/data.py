@@ -8,7 +8,6 @@ Data are a folder with
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import re
@@ -49,29 +48,15 @@ def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPh
     return spread(captioned, limit)
 
 
-def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
-    """Yield the file of each photo."""
-    with contextlib.ExitStack() as opened:
-        try:
-            archive = opened.enter_context(zipfile.ZipFile(data / PHOTOS))
-        except ZIP_ERRORS as exc:
-            raise _not_a_zip(data, exc) from exc
-        for photo in chosen:
-            try:
-                content = archive.read(photo.name)
-            except ZIP_ERRORS as exc:
-                raise BadData(f"{data / PHOTOS} is damaged at {photo.name}: {in_short(exc)}") from exc
-            yield content
-
-
 def decoded(data: Path, chosen: Sequence[CaptionedPhoto], side: int) -> Iterator[Pixels]:
     """Decode each photo as served models do, squashed to squares of `side` pixels; raise BadData."""
-    for photo, file in zip(chosen, read(data, chosen), strict=True):
-        try:
-            square = squashed_pixels(file, side)
-        except (OSError, ValueError) as exc:
-            raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {in_short(exc)}") from exc
-        yield square
+    with _opened(data) as archive:
+        for photo in chosen:
+            try:
+                square = squashed_pixels(archive.read(photo.name), side)
+            except ZIP_ERRORS as exc:
+                raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {in_short(exc)}") from exc
+            yield square
 
 
 @functools.lru_cache(maxsize=2)
@@ -89,15 +74,15 @@ def _captions(data: Path) -> Mapping[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=2)
 def _files(data: Path) -> frozenset[str]:
+    with _opened(data) as archive:
+        return frozenset(archive.namelist())
+
+
+def _opened(data: Path) -> zipfile.ZipFile:
     try:
-        with zipfile.ZipFile(data / PHOTOS) as archive:
-            return frozenset(archive.namelist())
+        return zipfile.ZipFile(data / PHOTOS)
     except ZIP_ERRORS as exc:
-        raise _not_a_zip(data, exc) from exc
-
-
-def _not_a_zip(data: Path, reason: Exception) -> BadData:
-    return BadData(f"{data / PHOTOS} cannot be read: {in_short(reason)}")
+        raise BadData(f"{data / PHOTOS} cannot be read: {in_short(exc)}") from exc
 
 
 def _text(path: Path) -> str:
