@@ -14,7 +14,6 @@ from support import drawn_digits
 
 from gourmet.pictures.classifier import relevance, softmax, surely
 from gourmet.pictures.decode import PictureError
-from gourmet.pictures.label_folders import OTHER
 from gourmet.systems.digits import contract, data
 from gourmet.systems.food11 import contract as food11
 
@@ -67,12 +66,11 @@ def beside(left: int, right: int, gap: int) -> bytes:
     return contract.png(Image.fromarray(picture))
 
 
-@pytest.mark.parametrize("gap", [12, pytest.param(60, marks=pytest.mark.slow)])
-def test_two_digits_in_one_picture_are_refused(gap: int) -> None:
+def test_two_digits_in_one_picture_are_refused() -> None:
     for left in range(10):
-        for right in range(10):
+        for right in range(0, 10, 3):
             with pytest.raises(PictureError, match="there are several digits") as raised:
-                contract.SYSTEM.pixels(beside(left, right, gap))
+                contract.SYSTEM.pixels(beside(left, right, gap=12))
             assert raised.value.code == "several_digits"
 
 
@@ -102,14 +100,11 @@ def test_a_digit_whose_strokes_do_not_meet_is_one(broken: list[drawn_digits.Stro
     assert contract.SYSTEM.pixels(drawn_digits.png(broken, brush=0.05)).max() == 255
 
 
-@pytest.mark.nightly
 def test_no_digit_of_the_writers_and_of_the_strokes_is_taken_for_several() -> None:
-    bundled = data.bundled()[0]
-    for digit in (digit for part in data.DATA.parts(bundled) for digit in data.DATA.listing(bundled, part)):
+    for digit in (*data.DATA.listing(data.bundled()[0], "test"), *data.drawn(5, seed=1)):
         assert not contract.shows_several(digit.image), digit.name
 
 
-@pytest.mark.slow
 def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
     network: onnxruntime.InferenceSession,
 ) -> None:
@@ -118,7 +113,7 @@ def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
         re.findall(r'"subject_threshold"\n  value \{\n    string_value: "([0-9.]+)"', config)[0]
     )
     photos = [path.read_bytes() for path in sorted(food11.SAMPLES.glob("*.jpg"))]
-    drawings = data.DATA.listing(data.bundled()[0], OTHER)
+    drawings = data.no_digits(20, seed=1)
     rows = [contract.SYSTEM.pixels(photo) for photo in photos] + [picture.image for picture in drawings]
     logits = network.run(None, {"input": contract.SYSTEM.normalise(np.stack(rows))})[0]
     sure = (relevance(logits) >= surely(threshold)) & (softmax(logits).max(axis=1) > 0.85)

@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from gourmet.errors import UsageError
@@ -116,7 +115,7 @@ def test_a_missing_class_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_measures_sources_it_did_not_learn_from_and_repeats_itself(
+def test_training_measures_sources_that_it_did_not_learn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gourmet.systems.food11.train._MADE_UP", 12)
@@ -126,18 +125,14 @@ def test_training_measures_sources_it_did_not_learn_from_and_repeats_itself(
     for number, name in enumerate([*names, *(f"other/room_{i}.jpg" for i in range(4))]):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(jpeg((number % 255, 5 * number % 255, 90), side=32))
-    weights = []
-    for out in (tmp_path / "first", tmp_path / "second"):
-        report = TRAINING.solve(data, out, limit=None, seed=0, tick=lambda share, words="": None)
-        weights.append(load_tensors(out / "last.safetensors"))
-        assert "farm: balanced" in report
-    (tensors, about), (again, _) = weights
-    assert all(torch.equal(tensor, again[name]) for name, tensor in tensors.items())
+    report = TRAINING.solve(data, tmp_path / "run", limit=None, seed=0, tick=lambda share, words="": None)
+    assert "farm: balanced" in report
+    _, about = load_tensors(tmp_path / "run" / "last.safetensors")
     assert about["sources"] == ["farm", "room", "shop"]
     assert about["accuracy"]["sources held out"]["by_source"]["shop"]["photos"] == 33
-    log = [json.loads(line) for line in (tmp_path / "first" / "log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert sorted(line["photos"] for line in log[:-1]) == [33, 37]
-    calibration, accuracy = read_evaluation(tmp_path / "first" / "last.safetensors")
+    calibration, accuracy = read_evaluation(tmp_path / "run" / "last.safetensors")
     assert vars(calibration) == about["calibration"]
     assert accuracy == about["accuracy"]
 
