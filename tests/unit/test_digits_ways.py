@@ -113,7 +113,7 @@ def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
         re.findall(r'"subject_threshold"\n  value \{\n    string_value: "([0-9.]+)"', config)[0]
     )
     photos = [path.read_bytes() for path in sorted(food11.SAMPLES.glob("*.jpg"))]
-    drawings = data.no_digits(20, seed=1)
+    drawings = data.no_digits(10, seed=1)
     rows = [contract.SYSTEM.pixels(photo) for photo in photos] + [picture.image for picture in drawings]
     logits = network.run(None, {"input": contract.SYSTEM.normalise(np.stack(rows))})[0]
     sure = (relevance(logits) >= surely(threshold)) & (softmax(logits).max(axis=1) > 0.85)
