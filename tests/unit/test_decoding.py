@@ -204,11 +204,11 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
 ) -> None:
     """Bit for bit, beside other searches and greedy rows; these have what they have alone."""
     right, mixed = (
-        [Row(source, MAX_TOKENS, beams=2 + n % 3) for n, source in enumerate(sources)] for _ in "ab"
+        [Row(source, MAX_TOKENS, beams=2 + n % 3) for n, source in enumerate(sources[:9])] for _ in "ab"
     )
     for row in right:
         search(engine, row, start=PAD, end=END)
-    assert len({tuple(row.tokens) for row in right}) > 10
+    assert len({tuple(row.tokens) for row in right}) > 6
     beside = [Row(source, MAX_TOKENS) for source in sources]
     among = [*mixed, *beside]
     random.Random(5).shuffle(among)
