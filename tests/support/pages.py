@@ -1,14 +1,16 @@
-"""Helpers for tests of pages: screens, uploads and problems reported by axe-core."""
+"""Helpers for tests of pages: screens, uploads, a slow line and problems reported by axe-core."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page
+from PIL import Image
+from playwright.sync_api import CDPSession, Locator, Page, Route, expect
 
 PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 VIEWS: Final = [
@@ -20,6 +22,35 @@ VIEWS: Final = [
 def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
     """A file as it is given to a page's chooser; only its content counts."""
     return {"name": name, "mimeType": "image/jpeg", "buffer": data}
+
+
+def encoded(picture: Image.Image, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def answered(page: Page, cards: int = 1) -> Locator:
+    """Wait for this many answered cards, and return them."""
+    expect(page.locator(".card[data-state=answered]")).to_have_count(cards)
+    return page.locator(".card[data-state=answered]")
+
+
+def fulfil(route: Route, status: int, code: str, message: str) -> None:
+    """Answer in place of the app with this error."""
+    route.fulfill(status=status, json={"error": {"code": code, "message": message, "request_id": "x"}})
+
+
+class Line:
+    """The page's connection; without a limit an answer comes too fast to be watched."""
+
+    def __init__(self, page: Page) -> None:
+        self._session: CDPSession = page.context.new_cdp_session(page)
+
+    def limit(self, bytes_per_s: int) -> None:
+        """Limit what the page receives; -1 ends the limit."""
+        line = {"offline": False, "latency": 0, "downloadThroughput": bytes_per_s, "uploadThroughput": -1}
+        self._session.send("Network.emulateNetworkConditions", line)
 
 
 def wait_until(page: Page, condition: Callable[[], object], seconds: float = 60) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +27,17 @@ DESKTOP = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="session")
-def python_web(start: StartWeb, triton: Any) -> WebApp:
+def corrections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `python_web` keeps corrections."""
+    return tmp_path_factory.mktemp("corrections")
+
+
+@pytest.fixture(scope="session")
+def python_web(start: StartWeb, triton: Any, corrections: Path) -> WebApp:
     """The app that asks `food_classifier`, which takes the photo as it is."""
-    # A heat map asks 246 times, and a machine with much else to do may take its time over them.
-    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier", EXPLAIN_DEADLINE_S="300")
+    settings = {"FOOD11_MODEL_NAME": "food_classifier", "KEEP_CORRECTIONS": str(corrections)}
+    # A heat map asks 246 times, which takes long on a busy machine.
+    return start(triton.http_url, EXPLAIN_DEADLINE_S="300", **settings)
 
 
 @pytest.fixture(scope="session")
@@ -60,15 +68,24 @@ def sample() -> bytes:
     return contract.SYSTEM.sample()
 
 
-# For a file and not for all: while Playwright runs, its thread can run no other asyncio, as benchmarks do.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
     if not CHROMIUM:
         pytest.skip("no Chromium here: `apt-get install chromium`")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
-        yield chromium
-        chromium.close()
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET)), loop
+        asyncio._set_running_loop(loop)
+
+
+@pytest.fixture
+def browser(chromium: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """The worker's Chromium. Playwright's loop counts as running for this test only: others run their own."""
+    opened, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield opened
+    asyncio._set_running_loop(None)
 
 
 Visit = Callable[..., Page]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounting import ANSWERED, REFUSED, SILENT, Account, KnownPhoto, PhotoLoad, learn
+from support.accounting import ANSWERED, REFUSED, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
-from support.web_app import post_head
-
-from gourmet.serving.preflight import free_ports
+from support.foreign_modules import sprung, trap
+from support.proxy import Proxy
+from support.up import Up
+from support.web_app import Site, post_head
 
 SAMPLES = Path(__file__).parents[1] / "drawings"
 AT_WORK, WAITING = 2, 4
@@ -97,42 +96,19 @@ def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
     eventually(lambda: web.predict(sample).status == 200)  # once the closed connections are noticed
 
 
-def test_a_stop_under_load_loses_no_accepted_request(
-    start: Callable[..., Any], triton: Any, known: list[KnownPhoto]
+def test_a_stopped_web_app_answers_the_request_under_way_and_imports_nothing_foreign(
+    triton: Any, sample: bytes, tmp_path: Path
 ) -> None:
-    """On kept connections; on one for each request under `gourmet up`, below."""
-    web = start(triton.http_url)
-    with PhotoLoad(web.url, known, per_s=20, keeps_alive=True) as load:
-        load.run_until(lambda: load.account().count(ANSWERED) > 20)
-        web.process.send_signal(signal.SIGTERM)
-        load.run_until(lambda: web.process.poll() is not None)
-        load.run_for(0.2)
-    assert web.process.returncode == 0
-    account = load.account()
-    assert account.count(ANSWERED) > 20
-    assert not account.taken_in.lost
-    assert set(account.reasons(REFUSED)) <= {"503 overloaded"}
-
-
-def test_stopping_gourmet_up_under_load_loses_no_request(triton: Any, known: list[KnownPhoto]) -> None:
-    (port,) = free_ports(1)
-    command = [str(Path(sys.executable).with_name("gourmet")), "up", "--web-only", "--port", str(port)]
-    up = subprocess.Popen(
-        command, env={**os.environ, "TRITON_SERVER_URL": triton.http_url}, stdout=subprocess.PIPE
-    )
-    try:
-        assert up.stdout
-        assert any(b"ready after" in line for line in up.stdout)
-        with PhotoLoad(f"http://127.0.0.1:{port}", known, per_s=20) as load:
-            load.run_until(lambda: load.account().count(ANSWERED) > 20)
-            signalled = time.monotonic()
-            up.send_signal(signal.SIGTERM)
-            load.run_until(lambda: up.poll() is not None)
-    finally:
-        up.terminate()
-        up.communicate()
-    assert up.returncode == 0
-    account = load.account()
-    # gunicorn resets connections that no worker has accepted, which may be some of the last.
-    assert not Account(tuple(a for a in account.attempts if a.sent < signalled - 1)).lost
-    assert account.count(SILENT) > 0
+    with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:
+        up = Up("--web-only", "--url", proxy.address, tmp=trap(tmp_path, "sched", "flask", "gunicorn"))
+        try:
+            up.wait_for("ready after")
+            proxy.delay_s = 1.0
+            pending = pool.submit(Site(up.port).predict, sample)
+            eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 1)
+            up.process.send_signal(signal.SIGTERM)
+            assert pending.result().status == 200
+        finally:
+            up.stop()
+    assert up.process.returncode == 0
+    assert not sprung(tmp_path), up.output

@@ -1,4 +1,4 @@
-"""The app as a process: oversized uploads over a socket, its workers, its end, refusals to start."""
+"""The app as a process: uploads, headers and log lines over a socket, its end, refusals to start."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.eventually import eventually
 from support.web_app import post_head
 
 from gourmet.serving.preflight import free_ports
+from gourmet.serving.waiting import http_ok
 
 AWAY = "127.0.0.1:9"
+SECRET = "a-key-that-nobody-may-read"
 
 
 @pytest.fixture(scope="module")
 def web(start: Callable[..., Any]) -> Any:
     """An app that needs no Triton for what is asked of it here."""
-    return start(AWAY, MAX_UPLOAD_MB="1")
+    return start(AWAY, MAX_UPLOAD_MB="1", WEB_CONCURRENCY="1")
+
+
+@pytest.fixture(scope="module", params=["text", "json"])
+def logging_web(start: Callable[..., Any], web: Any, request: pytest.FixtureRequest) -> Any:
+    return web if request.param == "text" else start(AWAY, WEB_CONCURRENCY="1", LOG_FORMAT="json")
 
 
 PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
@@ -72,10 +80,75 @@ def test_a_kept_connection_answers_requests_sent_without_a_pause(web: Any, pause
 def test_a_client_that_disconnects_leaves_one_log_line(web: Any, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", web.port)) as connection:
         connection.sendall(post_head(100_000) + sent)
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and web.request("GET", "/healthz").status != 200:
-        time.sleep(0.1)
+    assert web.request("GET", "/healthz").status == 200
     assert "Traceback" not in web.log.read_text()
+
+
+def ask(port: int, head: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(head + b"\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(
+            b"SCRIPT_NAME: /x",
+            b"SCRIPT_NAME: /healthz",
+            b"Script_Name: /x",
+            b"PATH_INFO: /lab",
+            b"REMOTE_ADDR: 6.6.6.6",
+        ),
+        *(b"X_FORWARDED_FOR: 6.6.6.6", b"X-Forwarded-For: 6.6.6.6", b"X-Forwarded-Host: evil.example"),
+        *(b"X-Forwarded-Proto: https", b"X-Forwarded-Ssl: on\r\nX-Forwarded-Proto: http"),
+        *(
+            b"X-Forwarded-Protocol: ssl",
+            b"X-Forwarded-Prefix: /x",
+            b"Forwarded: for=6.6.6.6;host=evil.example",
+        ),
+    ],
+)
+def test_headers_of_a_client_about_its_address_are_ignored(logging_web: Any, header: bytes) -> None:
+    """SCRIPT_NAME alone made a 500 of any request, and other pages of the same address."""
+    for path, status in ((b"/healthz", b"200"), (b"/api/docs", b"200"), (b"/x/healthz", b"404")):
+        reply = ask(logging_web.port, b"GET %b HTTP/1.1\r\nHost: localhost:5000\r\n%b" % (path, header))
+        assert reply.split()[1] == status, reply
+        assert b"https://localhost:5000" not in reply  # the page names the address that it was asked for
+        assert b"evil.example" not in reply
+    assert "6.6.6.6" not in logging_web.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz?api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"GET /?api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"GET /none?a=b?c&api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"POST /predict?model=%b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0",
+        b"GET /?api_key=%b HTTP/1.1\r\nHost: evil.example",
+        b"GET http://localhost/?api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"GET /?api_key=%b HTTP/9.9\r\nHost: localhost",
+        b"GET /?api_key=%b\r\nHost: localhost",
+        b"get /?api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"GET /?api_key=%b HTTP/1.1 \r\nHost: localhost",
+        b"GET / HTTP/1.1\r\nX-API-Key %b",
+        b"GET /?api_key=%b HTTP/1.1\r\nX-API-Key",
+        b"GET / HTTP/1.1\r\n(X-API-Key): %b",
+        b"GET / HTTP/1.1\r\nExpect: %b",
+        b"GET /?api_key=%b HTTP/1.1\r\nTransfer-Encoding: what",
+    ],
+)
+def test_queries_and_invalid_http_lines_stay_out_of_the_log(logging_web: Any, head: bytes) -> None:
+    before = len(logging_web.log.read_text())
+    assert ask(logging_web.port, head % SECRET.encode()).startswith(b"HTTP/1.1 ")
+    ask(logging_web.port, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: after")
+    eventually(lambda: "after" in logging_web.log.read_text()[before:])
+    log = logging_web.log.read_text()
+    assert SECRET not in log
+    if "{" not in log:  # the path is still there
+        (line,) = (line for line in log[before:].splitlines() if line.endswith(" after"))
+        assert line.startswith('127.0.0.1 "GET /nowhere HTTP/1.1" 404 ')
 
 
 def test_gunicorn_stops_on_a_signal_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
@@ -111,14 +184,7 @@ def test_without_its_config_file_gunicorn_serves_the_app_too(tmp_path: Path) -> 
     command = [sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
     process = subprocess.Popen([*command, "app:create_app()"], cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 30
-        while True:
-            assert time.monotonic() < deadline
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
-                connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-                assert connection.recv(100).startswith(b"HTTP/1.0 200")
-                return
-            time.sleep(0.1)
+        eventually(lambda: http_ok(f"http://127.0.0.1:{port}/metrics"))
     finally:
         process.terminate()
         process.wait(20)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.pages import PHONE, fits, violations
+from support.pages import PHONE
 
 from gourmet.serving.triton_server import TritonServer
 from gourmet.serving.waiting import wait_until
@@ -156,24 +156,6 @@ def test_the_page_polls_only_while_it_is_visible(visit: Callable[..., Page], pyt
             go_on()
 
 
-@pytest.mark.parametrize(
-    "view",
-    [{"color_scheme": "light"}, pytest.param({"color_scheme": "dark", **NARROW}, marks=pytest.mark.slow)],
-)
-def test_axe_finds_no_problem(visit: Callable[..., Page], python_web: Any, view: dict[str, Any]) -> None:
-    page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
-    tell(page, look(100, 1), look(102, 2, failures=2))
-    page.goto(f"{python_web.url}/lab")
-    expect(page.locator(".failing")).to_have_count(1)
-    problems = violations(page)
-    page.unroute("**/lab/figures")
-    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away("no Triton answers")))
-    expect(page.locator("#status")).to_contain_text("no Triton answers")
-    problems += violations(page)
-    assert problems == []
-    assert fits(page)
-
-
 def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
@@ -236,13 +218,3 @@ def test_photos_are_counted_with_their_milliseconds_and_batches(
     executed = sum(batch["rows"] * batch["executions"] for batch in now["batches"])
     assert executed == now["rows"]
     assert sum(batch["executions"] for batch in now["batches"]) == now["executions"]
-
-
-def test_without_javascript_the_page_shows_the_table(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(f"{python_web.url}/lab", java_script_enabled=False)
-    expect(page.locator("nav [aria-current]")).to_have_text("Lab")
-    row = page.locator("#totals tr", has_text="food_classifier_int8")
-    assert re.fullmatch(r"\d+", row.locator("td").first.inner_text())
-    expect(row.locator("td")).to_have_count(page.locator("thead th").count() - 1)
-    expect(page.locator("#pause")).to_be_hidden()
-    expect(page.get_by_text("Reload the page")).to_be_visible()
