@@ -1,4 +1,4 @@
-"""Helpers for tests of pages: screens, uploads, a slow line and problems reported by axe-core."""
+"""Helpers for tests of pages: screens, uploads, slow answers and problems reported by axe-core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import CDPSession, Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 VIEWS: Final = [
@@ -41,16 +41,27 @@ def fulfil(route: Route, status: int, code: str, message: str) -> None:
     route.fulfill(status=status, json={"error": {"code": code, "message": message, "request_id": "x"}})
 
 
-class Line:
-    """The page's connection; without a limit an answer comes too fast to be watched."""
-
-    def __init__(self, page: Page) -> None:
-        self._session: CDPSession = page.context.new_cdp_session(page)
-
-    def limit(self, bytes_per_s: int) -> None:
-        """Limit what the page receives; -1 ends the limit."""
-        line = {"offline": False, "latency": 0, "downloadThroughput": bytes_per_s, "uploadThroughput": -1}
-        self._session.send("Network.emulateNetworkConditions", line)
+# The real answer in its parts, with a pause after each: otherwise they come too fast to be watched.
+SLOWLY: Final = """(pauseMs) => {
+  window.pauseMs = pauseMs;
+  const real = window.fetch;
+  window.fetch = async (address, options) => {
+    const answer = await real(address, options);
+    if (!answer.headers.get("Content-Type").startsWith("text/event-stream")) return answer;
+    const parts = (await answer.text()).split(/(?<=\\n\\n)/);
+    const slow = new ReadableStream({
+      async start(to) {
+        options.signal?.addEventListener("abort", () => to.error(options.signal.reason));
+        for (const part of parts) {
+          to.enqueue(new TextEncoder().encode(part));
+          await new Promise((next) => setTimeout(next, window.pauseMs));
+        }
+        to.close();
+      },
+    });
+    return new Response(slow, answer);
+  };
+}"""
 
 
 def wait_until(page: Page, condition: Callable[[], object], seconds: float = 60) -> None:

@@ -67,13 +67,20 @@ class Site:
         return WebReply(response.status, lowered, data, time.monotonic() - started)
 
     def predict(
-        self, photo: bytes, accept: str = "application/json", *, pieces: int = 0, **headers: str
+        self,
+        photo: bytes,
+        accept: str = "application/json",
+        *,
+        model: str = "",
+        pieces: int = 0,
+        **headers: str,
     ) -> WebReply:
-        """Send `photo` as a form, with a length or else in `pieces` of a chunked body."""
+        """Send `photo` to `model` as a form, with a length or else in `pieces` of a chunked body."""
         body, content = form(photo)
         step = -(-len(body) // pieces) if pieces else 0
         sent = (body[at : at + step] for at in range(0, len(body), step)) if pieces else body
-        return self.request("POST", "/predict", sent, Accept=accept, **content, **headers)
+        path = f"/predict?model={model}" if model else "/predict"
+        return self.request("POST", path, sent, Accept=accept, **content, **headers)
 
     def measured(self, name: str) -> dict[str, float]:
         """The metric's values by their only label."""

@@ -40,12 +40,6 @@ def python_web(start: StartWeb, triton: Any, corrections: Path) -> WebApp:
     return start(triton.http_url, EXPLAIN_DEADLINE_S="300", **settings)
 
 
-@pytest.fixture(scope="session")
-def onnx_web(start: StartWeb, triton: Any) -> WebApp:
-    """The app that asks `food_classifier_onnx`, which takes a tensor."""
-    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx")
-
-
 @pytest.fixture
 def sleeping_triton(tmp_path: Path) -> Iterator[TritonServer]:
     """A Triton that was not started yet, with the one model that starts in a fraction of the others' time."""
@@ -73,9 +67,10 @@ def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
     if not CHROMIUM:
         pytest.skip("no Chromium here: `apt-get install chromium`")
     with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
         loop = asyncio.get_running_loop()
         asyncio._set_running_loop(None)
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET)), loop
+        yield opened, loop
         asyncio._set_running_loop(loop)
 
 

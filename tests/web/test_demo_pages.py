@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Error, Locator, Page, expect
 from support import drawn_digits
-from support.pages import Line, answered, choose, photo, wait_until
+from support.pages import SLOWLY, answered, choose, photo, wait_until
 
 from gourmet.systems.food11.contract import SAMPLES
 
@@ -22,18 +22,18 @@ SCRIBBLE = [
     [(0.2, 0.3), (0.8, 0.4), (0.3, 0.5), (0.75, 0.2), (0.25, 0.75), (0.7, 0.7), (0.4, 0.25), (0.8, 0.8)]
 ]
 CLIPBOARD = ["clipboard-read", "clipboard-write"]
-# Every text that an element shows, in `window.seen`.
-WATCH = """([selector, property]) => {
-  window.seen = new Set();
-  setInterval(() => {
-    const text = document.querySelector(selector)?.[property];
-    if (text) window.seen.add(text);
-  }, 10);
+COUNT_CHANGES = """() => {
+  window.changes = 0;
+  const count = (changes) => { window.changes += changes.length; };
+  new MutationObserver(count).observe(document.getElementById("translation"), { childList: true });
 }"""
-
-
-def seen(page: Page) -> list[str]:
-    return sorted(page.evaluate("[...window.seen]"), key=len)
+# Every text that a caption's field gets, in `window.seen`.
+WATCH = """() => {
+  window.seen = [];
+  const { get, set } = Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value");
+  const watch = { get, set(text) { window.seen.push(text); set.call(this, text); } };
+  Object.defineProperty(HTMLTextAreaElement.prototype, "value", watch);
+}"""
 
 
 def open_demo(page: Page, name: str) -> None:
@@ -135,16 +135,15 @@ def test_words_appear_as_they_are_generated_and_can_be_copied(
 ) -> None:
     page = visit(python_web.url, permissions=CLIPBOARD)
     open_demo(page, "Translate")
-    page.evaluate(WATCH, ["#translation", "textContent"])
+    page.evaluate(COUNT_CHANGES)
     page.fill("#text", "Я люблю чай. Он любит кофе. Мы живём в большом городе.")
-    Line(page).limit(2000)
     page.click("#go")
     expect(page.locator("#facts")).to_contain_text("translator_stream version 1")
     expect(page.locator("#facts")).to_contain_text("words a second")
     expect(page.locator("#stop")).to_be_hidden()
     shown = page.locator("#translation").text_content()
     assert shown
-    assert len(seen(page)) > 1
+    assert page.evaluate("window.changes") > 3
     expect(page.locator("#spoken")).to_have_text(shown)
     page.click("#copy")
     expect(page.locator("#spoken")).to_have_text("Copied")
@@ -153,7 +152,7 @@ def test_words_appear_as_they_are_generated_and_can_be_copied(
 
 def test_a_stopped_translation_keeps_its_text(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate")
-    Line(page).limit(2000)
+    page.evaluate(SLOWLY, 200)
     page.fill("#text", LONG)
     for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
         page.locator("#text").press("Control+Enter")
@@ -260,14 +259,14 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
     page = visit(python_web.url, permissions=CLIPBOARD)
     open_demo(page, "Caption")
     expect(page.locator(".lede")).to_contain_text("Flickr8k")
-    page.evaluate(WATCH, ["#cards textarea:read-only", "value"])
-    Line(page).limit(1000)
+    page.evaluate(WATCH)
     page.set_input_files("#file", photo(SOUP, "my (best) soup.jpg"))
     card = answered(page)
     text = card.locator("textarea")
     whole = text.input_value()
-    assert len(seen(page)) > 3
-    assert all(whole.startswith(prefix) for prefix in seen(page))
+    seen = page.evaluate("window.seen")
+    assert len(set(seen)) > 3
+    assert all(whole.startswith(prefix) for prefix in seen)
     expect(page.locator("#spoken")).to_have_text(f"my (best) soup.jpg: {whole}")
     expect(card.locator(".facts")).to_contain_text("captioner_stream version 1")
     expect(card.locator(".facts")).to_contain_text("first word after")
@@ -336,14 +335,13 @@ def test_a_bad_photo_fails_alone_and_a_growing_caption_can_be_cancelled(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(f"{python_web.url}/caption")
-    line = Line(page)
-    line.limit(500)
+    page.evaluate(SLOWLY, 1000)
     page.set_input_files("#file", [photo(b"no photo", "notes.jpg"), photo(SOUP, "soup.jpg")])
     expect(page.locator(".card[data-state=failed]")).to_contain_text("Not a photo")
     growing = page.locator(".card", has_text="soup.jpg")
     expect(growing.locator("textarea")).not_to_have_value("")
     growing.get_by_role("button", name="Cancel").click()
     expect(growing).to_contain_text("This photo was not described")
-    line.limit(-1)
+    page.evaluate("window.pauseMs = 0")
     growing.get_by_role("button", name="Try again").click()
     answered(page)

@@ -266,7 +266,7 @@ def test_a_chosen_model_answers_and_the_history_stays_in_the_browser_until_it_is
     expect(answered(desk).locator(".facts")).to_contain_text("food_classifier_onnx")
     desk.reload()
     desk.click("#history summary")
-    expect(desk.locator("#history")).to_contain_text("Nothing is stored on the server")
+    expect(desk.locator("#history")).to_contain_text("kept in this browser only")
     expect(desk.locator("#history-list li")).to_have_count(1)
     expect(desk.locator("#history-list img")).to_be_visible()
     expect(desk.locator("#history-list li")).to_contain_text("food_classifier_onnx")
