@@ -52,13 +52,6 @@ def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_s
     assert "digits_predictions_total" in browser.get("/metrics").text
 
 
-def test_each_of_several_pictures_has_a_digit_or_an_error() -> None:
-    three, none = (
-        client().post("/api/v1/digits", data=form(contract.SYSTEM.sample(), b"text")).get_json()["results"]
-    )
-    assert (three["label"], none["error"]["code"]) == ("3", "not_a_picture")
-
-
 @pytest.mark.parametrize("code", ["blank", "several_digits"])
 def test_a_picture_of_no_digit_or_several_is_a_client_error(code: str) -> None:
     reply = client(PictureError(code, "not one digit")).post("/api/v1/digits", data=form())

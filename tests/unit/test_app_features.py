@@ -25,7 +25,6 @@ from app.features.model_cards import as_html
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.drawn import made_up
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
@@ -214,16 +213,6 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
     assert photo is None or photo.class_id == 6
 
 
-def test_corrections_to_not_food_are_kept_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    browser = client(keep_corrections=tmp_path)
-    for label, seed in (("Egg", 1), ("other", 2)):
-        assert correct(browser, label, made_up(seed)).get_json() == {"label": label}
-    assert [path.parent.name for path in kept(tmp_path)] == ["Egg", "other"]
-    pictures = LabelledPictures(SYSTEM.labels)
-    (egg,) = pictures.listing(tmp_path / "food11", "all")
-    assert egg.class_id == SYSTEM.labels.index("Egg")
-
-
 # Labels whose folders were read as other labels', as parts of a data folder, or as none; old folders stay.
 HARD = (
     "1",
@@ -267,18 +256,6 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
             kept = [pool.submit(keep, tmp_path, SYSTEM.labels[index % 4], pixels) for index in range(16)]
         assert [future.exception() for future in kept] == [None] * 16
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 20
-
-
-def test_corrections_in_old_folders_keep_their_labels(tmp_path: Path) -> None:
-    labels = ("1", "2", "3", "C++", "Noodles/Pasta", "Dairy product")
-    folders = ("1", "2", "3", "C-", "Noodles-Pasta", "Dairy-product")
-    for number, before in enumerate(folders):
-        keep(tmp_path, before, np.full((224, 224, 3), number, np.uint8))
-    examples = {
-        photo.name.partition("/")[0]: photo.class_id
-        for photo in LabelledPictures(labels).listing(tmp_path / "food11", "all")
-    }
-    assert examples == {name: class_id for class_id, name in enumerate(folders)}
 
 
 def test_a_second_correction_of_a_photo_replaces_the_first(tmp_path: Path) -> None:

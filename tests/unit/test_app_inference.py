@@ -17,7 +17,6 @@ from app.core.errors import (
     ModelNotReady,
     RefusedByModel,
     ServingError,
-    TritonBusy,
     TritonTooSlow,
     TritonUnavailable,
 )
@@ -74,13 +73,6 @@ def test_an_invalid_answer_is_an_error_and_is_not_retried(
     assert len(listener.asked) == len(set(listener.asked))
 
 
-def test_a_good_answer_comes_with_the_threshold_and_the_version(listen: Listen) -> None:
-    prediction = classifier_of(AppTriton(listen(GOOD).url)).classify(contract.SYSTEM.sample(), Deadline(5))
-    assert (prediction.label, prediction.probability) == ("Vegetable/Fruit", 1.0)
-    assert (prediction.threshold, prediction.version) == (0.5, "1")
-    assert prediction.timings_ms.keys() == {"decode", "triton"}
-
-
 @pytest.mark.parametrize(
     "values", [[1.0] * 10, [1.0] * 22, [float("nan")] * 11], ids=["too few", "two rows", "not a number"]
 )
@@ -118,22 +110,6 @@ def test_an_ensemble_without_its_step_is_reported_by_the_name_of_the_step(listen
     lacks = {"error": "in m: Request for unknown model: 'm_decoder' is not found"}
     listener = listen(GOOD | {"/infer": http(lacks, "500 Internal")})
     with pytest.raises(InferenceFailed, match="m_decoder"):
-        classify(listener.url)
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        ("503 Service Unavailable", TritonBusy),
-        ("500 Internal", InferenceFailed),
-        ("404 Not Found", InferenceFailed),
-    ],
-)
-def test_an_error_of_the_model_says_its_reason(
-    listen: Listen, status: str, error: type[ServingError]
-) -> None:
-    listener = listen(GOOD | {"/infer": http({"error": "the reason"}, status)})
-    with pytest.raises(error, match="the reason"):
         classify(listener.url)
 
 
@@ -220,17 +196,6 @@ def test_a_model_replaced_between_two_rows_is_an_error(listen: Listen) -> None:
         ask(picture)
 
 
-def test_metadata_is_requested_once_and_the_connection_is_kept(listen: Listen) -> None:
-    listener = listen(GOOD)
-    classifier = classifier_of(AppTriton(listener.url))
-    for _ in range(5):
-        classifier.classify(contract.SYSTEM.sample(), Deadline(5))
-    infers = [path for path in listener.asked if path.endswith("/infer")]
-    assert len(infers) == 5
-    assert len(listener.asked) - len(infers) <= 4
-    assert listener.open_connections == 1
-
-
 def test_a_name_that_does_not_resolve_is_unavailable() -> None:
     with pytest.raises((TritonUnavailable, TritonTooSlow)):
         classify("no-such-host.invalid:8000")
@@ -263,11 +228,3 @@ def test_a_model_that_is_not_ready_is_reported_with_the_ready_models(listen: Lis
     listener = listen({"/index": locked, "/stats": http(stats), "/ready": refused, "": unknown})
     with pytest.raises(ModelNotReady, match=r"'m'.*served are: a, b"):
         classify(listener.url)
-
-
-def test_the_request_id_reaches_triton(listen: Listen) -> None:
-    listener = listen(GOOD)
-    photo = np.array([[b"x"]], np.object_)
-    answer = AppTriton(listener.url).infer("m", {"INPUT_IMAGE": photo}, Deadline(5), "my-id")
-    assert '"id":"my-id"' in listener.bodies[-1]
-    assert answer.outputs["PROBABILITIES"].shape == (1, 11)

@@ -11,7 +11,6 @@ from support.listener import Listen, listen
 
 from app import create_app
 from app.asking import AppTriton
-from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
 from app.features import lab
 from gourmet.client.deadline import Deadline
@@ -71,12 +70,6 @@ def test_lab_figures_have_all_models_by_name_and_are_cached_briefly(monkeypatch:
         **{"queue_ms": 6.0, "compute_ms": 60.0},
         "batches": [{"rows": 2, "executions": 10}, {"rows": 4, "executions": 10}],
     }
-
-
-def test_a_failed_request_to_triton_is_cached_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = counting(monkeypatch, TritonUnavailable("away"))
-    for _ in range(3):
-        assert browser.get("/lab/figures").status_code == 503
 
 
 METRICS = b"""# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]

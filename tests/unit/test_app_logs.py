@@ -13,8 +13,7 @@ from support.fake_classifier import client as app_client
 
 from app.classifier import Prediction
 from app.core.errors import TritonUnavailable
-from app.core.logs import JsonLines, gunicorn_config
-from app.core.settings import Settings, SettingsError
+from app.core.logs import JsonLines
 
 SECRET = "a-key-that-nobody-may-read"
 
@@ -100,20 +99,6 @@ def test_probes_are_logged_only_when_they_fail(lines: LoggedLines) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
         assert browser.get(path).status_code == 200
     assert lines.requests() == []
-
-
-def test_text_is_the_default_and_other_formats_are_refused(lines: LoggedLines) -> None:
-    app_client().get("/healthz")
-    assert lines.requests() == []
-    assert Settings.from_env({}).log_format == "text"
-    with pytest.raises(SettingsError, match="LOG_FORMAT is 'xml': input should be 'text' or 'json'"):
-        Settings.from_env({"LOG_FORMAT": "xml"})
-
-
-def test_gunicorns_own_lines_are_json_too_and_its_access_log_is_off() -> None:
-    config = gunicorn_config()
-    assert config["formatters"]["json"]["()"] is JsonLines
-    assert config["loggers"]["gunicorn.access"]["handlers"] == []
 
 
 def test_a_failed_request_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,6 @@ from support.fake_classifier import form as fields
 from app.api import openapi
 from app.api.schemas import Error, Health, Models, Predicted, Results, Schema
 from app.core import errors
-from app.core.settings import Rate
 
 CLASSIFY = "/api/v1/classify"
 KEY = "a-key-of-the-tests"
@@ -163,14 +162,6 @@ def test_its_examples_have_the_reader_s_own_address() -> None:
     ).text
     assert "https://food.example/api/v1/classify" in text
     assert "localhost" not in text
-
-
-def test_the_api_page_names_the_key_and_the_rate_limit() -> None:
-    assert "An API key is required" not in client().get("/api/docs").text
-    text = client(api_keys=(KEY,), rate_limit=Rate(9, 60)).get("/api/docs").text
-    assert "An API key is required" in text
-    assert "9 photos or other requests in 60 s" in text
-    assert KEY not in text
 
 
 # The settings' own page

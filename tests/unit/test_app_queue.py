@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.eventually import eventually
 
-from gourmet.runtime.fair_queue import FairQueue, QueueFull
+from gourmet.runtime.fair_queue import FairQueue
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
@@ -39,24 +39,6 @@ class Queued:
         eventually(lambda: len(self.began) == before + 1)
 
 
-def test_a_client_alone_has_all_places() -> None:
-    queue = FairQueue(4, 0)
-    assert [queue.acquire(ME, never) for _ in range(4)] == [0.0] * 4
-    with pytest.raises(QueueFull):
-        queue.acquire(YOU, never)
-    queue.release(ME)
-    assert queue.acquire(YOU, never) == 0.0
-
-
-def test_waiting_requests_are_served_in_order_of_arrival() -> None:
-    queued = Queued(FairQueue(1))
-    queued.queue.acquire(ME, never)
-    queued.come(YOU, SHE, YOU)
-    for client in (ME, YOU, SHE):
-        queued.release(client)
-    assert queued.began == [YOU, SHE, YOU]
-
-
 def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
     queued = Queued(FairQueue(4))
     for _ in range(4):
@@ -67,20 +49,6 @@ def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
     assert queued.began == [YOU, YOU]
     queued.release(YOU)  # nobody but the greedy one waits any more: no place stays idle
     assert queued.began == [YOU, YOU, ME]
-
-
-def test_one_client_has_at_most_half_of_the_waiting_places() -> None:
-    queued = Queued(FairQueue(1, max_waiting=4))
-    queued.queue.acquire(ME, never)
-    queued.come(ME, ME)
-    with pytest.raises(QueueFull):
-        queued.queue.acquire(ME, never)
-    queued.come(YOU, SHE)
-    with pytest.raises(QueueFull):
-        queued.queue.acquire("192.0.2.4", never)
-    for client in (ME, ME, ME, YOU):
-        queued.release(client)
-    assert queued.began == [ME, ME, YOU, SHE]
 
 
 def test_a_client_never_exceeds_its_limit_and_the_machine_has_none() -> None:

@@ -227,14 +227,6 @@ def test_a_threshold_that_is_not_a_number_is_the_fault_of_the_model(
     assert "it must be a number" in reply.json["error"]["message"]
 
 
-def test_the_translation_page_describes_its_network_and_its_examples(browser: FlaskClient) -> None:
-    page = browser.get("/translate").text
-    assert "A small network for demonstration" in page
-    assert re.search(r'<span lang="ru">Я люблю чай\.</span><small>I like tea\.</small>|<small>[A-Z]', page)
-    card = browser.get(re.search(r'href="(/model-card/\w+)"', page)[1])  # type: ignore[index]
-    assert card.text.count("BLEU") > 3
-
-
 def _error(reply: TestResponse) -> dict[str, str]:
     """The error of a call, or of its only photo."""
     error: dict[str, str] = (reply.json if "error" in reply.json else reply.json["results"][0])["error"]

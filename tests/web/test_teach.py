@@ -80,6 +80,7 @@ class Asking:
                 self.statuses.append(error.code)
 
 
+@pytest.mark.slow
 def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_request(
     visit: Callable[..., Page], up: Up, home: Path
 ) -> None:
