@@ -19,6 +19,8 @@ from gourmet.systems.food11.contract import SYSTEM
 HONEST_EVERY = 8
 # So few are never too much for one worker.
 THREADS = 3
+# The documented errors of a machine that has too much to do.
+BUSY = (b'"overloaded"', b'"too_slow"', b'"triton_busy"', b'"triton_too_slow"')
 
 
 def send(url: str, wire: bytes, seconds: float = 60) -> HttpAnswer | None:
@@ -60,6 +62,8 @@ def outcome(url: str, number: int, known: list[KnownPhoto]) -> tuple[str, str]:
         return "no answer", description
     if answer.status == HTTPStatus.NOT_IMPLEMENTED and b"Unsupported transfer coding" in answer.body:
         return "501", description  # what HTTP asks for
+    if answer.status in (503, 504) and any(code in answer.body for code in BUSY):
+        return "busy", description
     if answer.status >= 500:
         return f"{answer.status}: {answer.body[:200]!r}", description
     named = answer.headers.get("x-request-id")
@@ -78,5 +82,5 @@ def attack(url: str, numbers: range) -> tuple[Counter[str], dict[str, str]]:
 
 def bad(results: Counter[str]) -> dict[str, int]:
     fine = {str(status.value) for status in HTTPStatus if 200 <= status < 500}
-    fine |= {"501", "answered rightly", "no answer"}
+    fine |= {"501", "busy", "answered rightly", "no answer"}
     return {result: count for result, count in results.items() if result not in fine}

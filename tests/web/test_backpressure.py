@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 from support.accounting import ANSWERED, REFUSED, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
-from support.foreign_modules import sprung, trap
 from support.proxy import Proxy
-from support.up import Up
-from support.web_app import Site, post_head
+from support.web_app import post_head
 
 SAMPLES = Path(__file__).parents[1] / "drawings"
 AT_WORK, WAITING = 2, 4
@@ -96,19 +94,15 @@ def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
     eventually(lambda: web.predict(sample).status == 200)  # once the closed connections are noticed
 
 
-def test_a_stopped_web_app_answers_the_request_under_way_and_imports_nothing_foreign(
-    triton: Any, sample: bytes, tmp_path: Path
+def test_a_stopped_web_app_answers_the_request_under_way(
+    start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
     with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:
-        up = Up("--web-only", "--url", proxy.address, tmp=trap(tmp_path, "sched", "flask", "gunicorn"))
-        try:
-            up.wait_for("ready after")
-            proxy.delay_s = 1.0
-            pending = pool.submit(Site(up.port).predict, sample)
-            eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 1)
-            up.process.send_signal(signal.SIGTERM)
-            assert pending.result().status == 200
-        finally:
-            up.stop()
-    assert up.process.returncode == 0
-    assert not sprung(tmp_path), up.output
+        web = start(proxy.address, WEB_CONCURRENCY="1")
+        proxy.delay_s = 1.0
+        pending = pool.submit(web.predict, sample)
+        eventually(lambda: web.measured("web_photos_in_flight").get("work") == 1)
+        web.process.send_signal(signal.SIGTERM)
+        proxy.delay_s = 0.0
+        assert pending.result().status == 200
+        assert web.stop() == 0

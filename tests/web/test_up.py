@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.foreign_modules import sprung, trap
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
@@ -37,7 +38,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 
     def start(*arguments: str, env: dict[str, str] | None = None) -> Up:
         tmp = tmp_path / f"tmp{len(started)}"
-        tmp.mkdir()
+        tmp.mkdir(exist_ok=True)
         started.append(Up(*arguments, tmp=tmp, env=env))
         return started[-1]
 
@@ -206,7 +207,9 @@ def test_the_other_models_serve_beside_a_broken_one(up, few) -> None:
     assert http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready")
 
 
-def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few) -> None:
+def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_path) -> None:
+    """And no program imports a file from the temporary folder, where every user can write."""
+    trap(tmp_path / "tmp0", "sched", "flask", "gunicorn")
     (few / ONNX / "1" / "model.onnx").write_bytes(b"no network")
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the model 'food_classifier_onnx' did not load, the others serve:")
@@ -217,6 +220,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few) -> No
     with caught.value as reply:
         state = json.load(reply)["systems"]["food11"]
     assert (caught.value.code, state["error"]["code"]) == (503, "model_not_ready")
+    assert not sprung(tmp_path / "tmp0"), running.output
 
 
 @pytest.mark.slow
