@@ -36,13 +36,7 @@ from gourmet.client.errors import (
 )
 from gourmet.client.tensors import Inputs
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import (
-    GeneratedText,
-    ModelInfo,
-    System,
-    Tensors,
-    WarnsOfAnswers,
-)
+from gourmet.contracts import ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
 # How long the app may miss a change, such as of the threshold, in a model that keeps its version.
@@ -215,8 +209,3 @@ class ServedModels(Generic[S]):
         is_open = info.is_open_to_web or info.name in self.configured.values()
         owner = self.systems.get(info.system) if is_open else None
         return owner if owner and system in ("", owner.name) and self._fits(owner, info) else None
-
-
-def with_warning(system: System, example: bytes, answer: GeneratedText) -> GeneratedText:
-    """Add to the whole answer to `example` the warning of its system, if the system gives warnings."""
-    return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer

@@ -79,12 +79,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
         count(prediction, timings)
         return describe(prediction, timings, name)
 
-    def is_of_one_version(outcomes: Outcomes[Prediction]) -> bool:
-        return (
-            len({prediction.version for prediction, _ in outcomes if isinstance(prediction, Prediction)}) < 2
-        )
-
-    return answer_each(photos, ask, tell, deadline, services.photos, is_of_one_version)
+    return answer_each(photos, ask, tell, deadline, services.photos)
 
 
 def answer_each(
@@ -93,12 +88,10 @@ def answer_each(
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
     deadline: Deadline,
     threads: Executor,
-    is_settled: Callable[[Outcomes[Found]], bool] = lambda outcomes: True,
 ) -> Response:
     """Ask about each photo with `ask`, note the phases, and let `tell` make the result.
 
-    Several photos share `threads`. If the outcomes are not settled, as when another version of the model
-    was loaded meanwhile, all photos are asked about once more.
+    Several photos share `threads`.
     """
 
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
@@ -114,18 +107,15 @@ def answer_each(
     if len(photos) == 1:
         return _results(photos, [outcome(photos[0])], tell)
 
-    def together() -> Outcomes[Found]:
-        within, now = carried(outcome), time.perf_counter()
-        futures = [threads.submit(within, photo, now) for photo in photos]
-        # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
-        late = wait(futures, deadline.left_s() + 0.2).not_done
-        for future in late:
-            future.cancel()
-        too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
-        return [(too_slow, {}) if future in late else future.result() for future in futures]
-
-    outcomes = together()
-    return _results(photos, outcomes if is_settled(outcomes) else together(), tell)
+    within, now = carried(outcome), time.perf_counter()
+    futures = [threads.submit(within, photo, now) for photo in photos]
+    # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
+    late = wait(futures, deadline.left_s() + 0.2).not_done
+    for future in late:
+        future.cancel()
+    too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
+    outcomes = [(too_slow, {}) if future in late else future.result() for future in futures]
+    return _results(photos, outcomes, tell)
 
 
 def _results(

@@ -20,7 +20,7 @@ from flask import Response, current_app, g, stream_with_context
 
 from app.admission.queue import Decoding, admission
 from app.api import schemas
-from app.asking import Served, ServedModels, with_warning
+from app.asking import Served, ServedModels
 from app.core.errors import (
     BadRequest,
     InferenceFailed,
@@ -44,6 +44,7 @@ from gourmet.contracts import (
     Options,
     Tensors,
     TooMuch,
+    WarnsOfAnswers,
 )
 
 LINES: Final = "application/x-ndjson"
@@ -144,22 +145,22 @@ class Generator:
         request_id: str,
     ) -> list[GeneratedText]:
         """Return the answers; examples share requests if the model answers whole, else each has its own."""
-        if model.info.decoupled:
-            return [
-                joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
-            ]
-        rows = [_inputs(model, example, options) for example in examples]
         answers: list[GeneratedText] = []
-        for first in range(0, len(rows), _AT_ONCE):
-            part = rows[first : first + _AT_ONCE]
-            together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
+        at_once = 1 if model.info.decoupled else _AT_ONCE
+        for first in range(0, len(examples), at_once):
+            part = examples[first : first + at_once]
+            if model.info.decoupled:
+                answers.append(joined(self.pieces(model, part[0], options, deadline, request_id)))
+                continue
+            rows = [_inputs(model, example, options) for example in part]
+            together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
             with _explained(model):
                 outputs = self._triton.infer(model.info.target, together, deadline, request_id).outputs
             answers += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))
             ]
-        return answers
+        return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)]
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """Return the model configured for `system` if it answers its sample; else raise ServingError."""
@@ -207,6 +208,12 @@ def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
         raise InferenceFailed(str(exc)) from exc
 
 
+def _with_warning(model: ReadyModel, example: bytes, answer: GeneratedText) -> GeneratedText:
+    """Add to the whole answer to `example` the warning of its system, if the system gives warnings."""
+    system = model.system
+    return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer
+
+
 def several(
     generator: Generator,
     model: ReadyModel,
@@ -217,11 +224,7 @@ def several(
     """Ask about the examples together; return their answers and the time that all of them took."""
     g.model = model.info.name
     started = time.perf_counter()
-    plain_answers = generator.answers(model, examples, options, deadline, request_id())
-    answers = [
-        with_warning(model.system, example, answer)
-        for example, answer in zip(examples, plain_answers, strict=True)
-    ]
+    answers = generator.answers(model, examples, options, deadline, request_id())
     phases = phases_ms({"triton": (time.perf_counter() - started) * 1000})
     return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases)
 
@@ -238,7 +241,6 @@ def one(
     with generator.guarded(model, example, deadline) as before:
         started = time.perf_counter()
         (answer,) = generator.answers(model, [example], options, deadline, asked_as)
-        answer = with_warning(model.system, example, answer)
         return answer, {**before, "triton": (time.perf_counter() - started) * 1000}
 
 
@@ -294,7 +296,7 @@ def _parts(
         last = now
         answered.append(piece)
         yield schemas.Piece(text=piece.text)
-    answer = with_warning(model.system, example, joined(iter(answered)))
+    answer = _with_warning(model, example, joined(iter(answered)))
     inner["triton"] = (time.perf_counter() - started) * 1000
     yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
 

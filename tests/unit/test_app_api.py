@@ -310,15 +310,3 @@ def test_an_undocumented_parameter_is_refused_and_the_allowed_ones_are_named(
     name = path.partition("?")[2].partition("=")[0]
     assert f"{name!r} is not a parameter of {path.partition('?')[0]}" in reply.get_json()["error"]["message"]
     assert allowed.strip(", ") in reply.get_json()["error"]["message"].partition("allowed: ")[2]
-
-
-def test_photos_of_a_call_are_repeated_when_the_model_version_changes() -> None:
-    class Replaced(FakeClassifier):
-        """Its version 4 takes the place of version 3 after two photos."""
-
-        def _answer(self, outcome: Prediction | Exception, model: str) -> Prediction:
-            return replace(EGG, version="3" if len(self.asked) <= 2 else "4")
-
-    browser = client(Replaced())
-    results = send(browser, *[PHOTO] * 5).get_json()["results"]
-    assert [result["model"]["version"] for result in results] == ["4"] * 5
