@@ -99,6 +99,18 @@ def test_the_digit_examples_print_the_digit(examples: Examples, photos: Path) ->
     assert max(bars, key=len).startswith("7 ")
 
 
+def test_the_caption_examples_print_captions(examples: Examples, photos: Path) -> None:
+    several, *stream = run(["bash", "-ec", examples["caption", "curl"]], photos).splitlines()
+    described, broken = json.loads(several)["results"]
+    assert (len(described["alternatives"]), broken["error"]["code"]) == (2, "broken_picture")
+    assert stream[0] == "event: piece"
+    (photos / "other.jpg").unlink()
+    first, *others = run([sys.executable, "-c", examples["caption", "Python"]], photos).splitlines()
+    assert len(first.split()) > 3
+    assert others
+    assert all(line.startswith("or: ") for line in others)
+
+
 ASK = """async ([example, photo]) => {
   const classify = new Function(`${example}; return classify;`)();
   const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
@@ -112,6 +124,13 @@ EXPLAIN = """async ([example, photo]) => {
   const maps = [];
   await explain(new File([bytes], "photo.jpg"), (falls, final) => maps.push([falls.length, final]));
   return maps;
+}"""
+DESCRIBE = """async ([example, photo]) => {
+  const describe = new Function(`${example}; return describe;`)();
+  const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
+  const words = [];
+  await describe(new File([bytes], "photo.jpg"), (text) => words.push(text));
+  return words;
 }"""
 READ = """async ([example, address]) => {
   const read = new Function(`${example}; return read;`)();
@@ -134,6 +153,8 @@ def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
         [7, False],
         [14, True],
     ]
+    words = page.evaluate(DESCRIBE, [examples["caption", "JavaScript"], encoded(sample)])
+    assert len("".join(words).split()) > 3
     assert page.evaluate(READ, [examples["digits", "JavaScript"], "/static/digits/7.png"]) == "7"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

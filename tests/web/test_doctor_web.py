@@ -24,7 +24,7 @@ def test_a_ready_web_app_passes(python_web: Any) -> None:
 
 def test_a_web_app_without_triton_fails_with_the_cause(start: Any) -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
-    finding = says("web", start(nowhere).port)
+    finding = says("web", start(nowhere, WEB_CONCURRENCY="1").port)
     assert finding.level == "fail"
     assert "runs but is not ready (" in finding.cause
     assert nowhere in finding.cause

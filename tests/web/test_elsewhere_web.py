@@ -27,6 +27,7 @@ def test_photos_and_texts_are_answered_over_tls_and_no_log_has_the_token(
             TRITON_GRPC_URL=f"grpcs://{grpcs.place}",
             TRITON_CA_FILE=str(certificates.ca),
             TRITON_TOKEN=TOKEN,
+            WEB_CONCURRENCY="1",
         )
         assert web.request("GET", "/readyz").status == 200
         assert web.predict(sample).status == 200

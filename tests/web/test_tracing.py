@@ -83,6 +83,7 @@ def started(start: Callable[..., Any], url: str, collector: Collector) -> Any:
         OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
         OTEL_BSP_SCHEDULE_DELAY="200",
         LOG_FORMAT="json",
+        WEB_CONCURRENCY="1",
     )
 
 

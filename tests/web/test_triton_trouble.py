@@ -56,7 +56,7 @@ def frozen(server: TritonServer) -> Iterator[None]:
 def test_without_triton_the_app_gives_503_with_retry_after_at_once(
     start: Callable[..., Any], sample: bytes
 ) -> None:
-    web = start(f"127.0.0.1:{free_ports(1)[0]}")
+    web = start(f"127.0.0.1:{free_ports(1)[0]}", WEB_CONCURRENCY="1")
     reply = web.predict(sample)
     assert (reply.status, reply.json["error"]["code"]) == (503, "triton_unavailable")
     assert int(reply.headers["retry-after"]) >= 1
