@@ -52,21 +52,17 @@ def test_a_second_start_names_the_running_stack_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))
-    http, web, other = preflight.free_ports(3)
+    (http,) = preflight.free_ports(1)
     own, triton = os.getpid(), f"127.0.0.1:{http}"
     stack = run_file.RunningStack(own, triton, "", "", "http://127.0.0.1:5", [], "explicit")
-    with preflight.claimed({"--http-port": http}), run_file.kept((http,), {"stack": asdict(stack)}):
-        monkeypatch.setattr(os, "getpid", lambda: -1)  # the one that asks is another process
+    with run_file.kept((http,), {"stack": asdict(stack)}):
         message = CliRunner().invoke(main, ["up", "--triton-only", *free_options(), "--http-port", str(http)])
         assert message.exit_code == 1
         assert (
             f"(process {own}, Triton at {triton}, the page http://127.0.0.1:5) and uses port {http}: "
             f"end it with Ctrl-C or `kill {own}`, or choose another port with --http-port"
         ) in message.output
-        with preflight.claimed({"--port": web, "--http-port": other}):
-            pass  # a stack with other ports
-    with preflight.claimed({"--http-port": http}):
-        pass
+    preflight.check_ports("127.0.0.1", {"--http-port": http})
 
 
 @pytest.mark.parametrize(

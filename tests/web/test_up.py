@@ -170,33 +170,6 @@ def test_a_start_cleans_up_after_a_killed_stack_and_not_after_a_running_one(up, 
     assert not there()
 
 
-@pytest.mark.slow
-def test_of_two_concurrent_starts_one_serves_and_the_other_reports_it(up, tmp_path) -> None:
-    models = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
-    for _ in range(2):
-        first = up(*models)
-        ports = {"port": first.port, "http-port": first.http}
-        ports |= {"grpc-port": first.grpc, "metrics-port": first.metrics}
-        second = up(
-            *models, *(f"--{name}={port}" for name, port in ports.items())
-        )  # whose own it does not use
-        wait_until(lambda: first.ended() or second.ended(), 60, "both run")  # noqa: B023 - called here
-        ran, refused = (second, first) if first.ended() else (first, second)
-        refused.close()
-        assert refused.process.returncode == 1
-        assert f"another `gourmet up` runs (process {ran.process.pid}" in refused.output
-        assert "or choose another port with --" in refused.output
-        ran.wait_for("the page http://127.0.0.1:")
-        again = up(*models, *(f"--{name}={port}" for name, port in ports.items()))
-        wait_until(again.ended, 60, "it started beside the one that runs")
-        again.close()
-        assert f"the page http://127.0.0.1:{first.port}) and uses port" in again.output
-        assert http_ok(f"http://127.0.0.1:{first.port}/healthz")
-        assert http_ok(f"http://127.0.0.1:{first.http}/v2/models/digits/ready")
-        ran.stop()
-        assert ran.process.returncode == 0
-
-
 def test_the_other_models_serve_beside_a_broken_one(up, few) -> None:
     some_models(few, "food_classifier_int8")
     (few / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"no network")

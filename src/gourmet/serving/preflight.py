@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import socket
-import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +29,14 @@ class NotReadyToStart(GourmetError):
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
     """Raise NotReadyToStart unless every port can be bound; `ports` maps options to their ports."""
     for option, port in ports.items():
+        for stack in run_file.running_stacks():
+            if stack.uses(port):
+                page = f", the page {stack.web_url}" if stack.web_url else ""
+                raise NotReadyToStart(
+                    f"another `gourmet up` runs (process {stack.pid}, Triton at {stack.http_url}{page}) and "
+                    f"uses port {port}: end it with Ctrl-C or `kill {stack.pid}`, or choose another port "
+                    f"with {option}"
+                )
         try:
             with socket.socket() as probe:
                 # As the servers do: a port is free while its last connections time out.
@@ -41,52 +47,6 @@ def check_ports(host: str, ports: Mapping[str, int]) -> None:
                 f"port {port} of {host} is in use or cannot be bound ({exc.strerror}): end the program that "
                 f"uses it (`ss -ltnp 'sport = :{port}'` names it), or choose another port with {option}"
             ) from exc
-
-
-@contextlib.contextmanager
-def claimed(ports: Mapping[str, int]) -> Iterator[None]:
-    """Reserve ports against other `gourmet up` processes, since servers bind them only seconds later.
-
-    A claim is an abstract socket: the kernel gives its name once, and frees it with the process. Raise
-    NotReadyToStart if a port is claimed. Of several that start at once, one gets all ports, since all claim
-    them in the same order.
-    """
-    with contextlib.ExitStack() as held:
-        for port, option in sorted((port, option) for option, port in ports.items()):
-            claim = held.enter_context(socket.socket(socket.AF_UNIX))
-            name = f"\0gourmet-up-{port}"
-            try:
-                claim.bind(name)
-            except OSError as exc:
-                if (pid := _listener(name)) == os.getpid():
-                    continue  # two options name the same port: its server reports it
-                raise NotReadyToStart(
-                    f"another `gourmet up` runs{_where(pid)} and uses port {port}: end it with Ctrl-C or "
-                    f"`kill {pid or 'PID'}`, or choose another port with {option}"
-                ) from exc
-            claim.listen()
-        yield
-
-
-def _listener(name: str) -> int:
-    """Return the process that listens on a named socket; 0 if it does not listen yet or is too busy."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        probe.connect(name)
-        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(pid)
-    return 0
-
-
-def _where(pid: int) -> str:
-    words = [f"process {pid}"] if pid else []
-    for stack in run_file.running_stacks():
-        if stack.pid == pid:
-            words += [
-                f"Triton at {stack.http_url}",
-                *([f"the page {stack.web_url}"] if stack.web_url else []),
-            ]
-    return f" ({', '.join(words)})" if words else ""
 
 
 def check_open_files() -> None:

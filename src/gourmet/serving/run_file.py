@@ -37,6 +37,11 @@ class RunningStack:
     repositories: list[str]
     model_control: str
 
+    def uses(self, port: int) -> bool:
+        """Return whether one of this stack's servers listens on the port."""
+        addresses = self.http_url, self.grpc_url, self.metrics_url.removesuffix("/metrics"), self.web_url
+        return any(address.endswith(f":{port}") for address in addresses)
+
     def serves(self, repository: Path) -> bool:
         """Return whether this stack can load changed models of `repository`."""
         return self.model_control == "explicit" and str(repository.resolve()) in self.repositories

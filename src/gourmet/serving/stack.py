@@ -38,18 +38,18 @@ def run_stack(
     """Run Triton, a web app, or both, until a signal; without `triton`, the web app asks `web.triton_url`."""
     started = time.monotonic()
     preflight.check_open_files()
-    of_triton, of_web = triton.ports if triton else {}, {"--port": web.port} if web else {}
+    if triton:
+        preflight.check_ports(triton.host, triton.ports)
+    if web:
+        preflight.check_ports(web.host, {"--port": web.port})
     with contextlib.ExitStack() as kept:
-        kept.enter_context(preflight.claimed(of_web | of_triton))
         served = preflight.check_repositories(triton.repositories) if triton else {}
         if systems:
             served = preflight.of_systems(served, systems)
         models = preflight.configured_models(os.environ, served) if triton else {}
         held_back = []
-        if triton:
-            if not load_all and triton.model_control == "explicit":
-                held_back = preflight.held_back(served, models.values())
-            preflight.check_ports(triton.host, of_triton)
+        if triton and not load_all and triton.model_control == "explicit":
+            held_back = preflight.held_back(served, models.values())
         loaded = [name for name in served if name not in held_back]
         if web:
             if not triton:
@@ -59,7 +59,6 @@ def run_stack(
                 models=preflight.models_of_web({name: served[name] for name in loaded}),
                 corrections=_corrections(os.environ, web.host),
             )
-            preflight.check_ports(web.host, of_web)
         server, on_stop = None, lambda: None
         if triton:
             server = kept.enter_context(contextlib.closing(TritonServer(triton, log.sink("triton"))))
