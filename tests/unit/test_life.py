@@ -6,9 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 from click.testing import CliRunner, Result
-from support.small_network import ARCHITECTURE, LABELS, saved
+from support.onnx_network import network
 from support.stopping import everything, files
 
 from gourmet.cli import main
@@ -19,16 +20,14 @@ from gourmet.systems import registry
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of somebody's, exported once by `gourmet new`; each test has a copy of what it made."""
+    """Somebody's ONNX file, taken in once by `gourmet new`; each test has a copy of what it made."""
     base = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GOURMET_HOME", str(base))
         patch.setenv("GOURMET_KEYS", str(base / "keys"))
-        run("new", "flowers", "--labels", ",".join(LABELS), "--weights", saved(base / "best.pth"), *NETWORK)
+        onnx.save(network(), base / "best.onnx")
+        run("new", "flowers", "--labels", "daisy,rose,tulip", "--weights", base / "best.onnx")
     return base
-
-
-NETWORK = ("--architecture", ARCHITECTURE)
 
 
 def run(*words: object, status: int = 0) -> Result:

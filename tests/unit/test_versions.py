@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
-import torch
 from click.testing import CliRunner, Result
+from support.onnx_network import network
 from support.stopping import everything
-from torch import nn
 
 from gourmet.cli import main
 from gourmet.deploying.deploy import deploy, rollback, staged
@@ -136,31 +136,15 @@ def test_the_next_deploy_cleans_up_after_killed_verbs(
     assert (model / "2" / "model.onnx").read_text() == "weights 2"
 
 
-class Mean(nn.Module):
-    """Three scores of a picture: the mean of each colour, `times` as large."""
-
-    def __init__(self, times: float) -> None:
-        super().__init__()
-        self.times = times
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.mean(dim=(2, 3)) * self.times
-
-
-def onnx_file(path: Path, *, side: int = 32, given: str = "pixels", output: str = "scores") -> Path:
-    torch.onnx.export(
-        Mean(10.0),
-        (torch.rand(2, 3, side, side),),
-        str(path),
-        dynamo=False,
-        input_names=[given],
-        output_names=[output],
-        dynamic_axes={given: {0: "n"}, output: {0: "n"}},
-    )
+def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y") -> Path:
+    model = network(("n", 3, side, side))
+    graph = model.graph
+    graph.input[0].name = graph.node[0].input[0] = given
+    graph.output[0].name = graph.node[-1].output[0] = output
+    onnx.save(model, path)
     return path
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
     gourmet: Gourmet, tmp_path: Path
 ) -> None:
@@ -185,7 +169,6 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
     """Both said that theirs was version 2, and one was lost."""
     models, files = tmp_path / "models", [onnx_file(tmp_path / f"{number}.onnx") for number in range(3)]
@@ -206,12 +189,11 @@ def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) 
     assert versions(models / "colours_onnx") == (1, 2, 3)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("other", "says"),
     [
         ({"side": 64}, "input_size 64, not 32"),
-        ({"output": "others"}, "logit_outputs ('others',), not ('scores',)"),
+        ({"output": "others"}, "logit_outputs ('others',), not ('y',)"),
     ],
 )
 def test_a_file_that_the_description_does_not_fit_is_no_next_version(
