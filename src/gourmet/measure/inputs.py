@@ -42,7 +42,6 @@ class DataSource:
     count: int = 32
     seed: int = 5
     folder: Path | None = None
-    size: tuple[int, int] = (400, 300)
     reference: Path | None = None
     options: Options = field(default_factory=dict)  # of each request, where a system has some
 
@@ -122,13 +121,11 @@ def rows_of(
 
 def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], str]:
     """Return what clients of a system would send, and a description of it."""
-    count, seed, size = source.count, source.seed, source.size
+    count, seed = source.count, source.seed
     if source.folder is not None:
         return _files(source.folder, system, count)
-    if isinstance(system, PictureClassifier):
-        about = f"{count} drawn pictures of {system.title.lower()}, {size[0]}×{size[1]}, seed {seed}"
-        return system.examples(count, seed, size), about
-    return system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"
+    kind = "drawn pictures" if isinstance(system, PictureClassifier) else "examples"
+    return system.examples(count, seed), f"{count} {kind} of {system.title.lower()}, seed {seed}"
 
 
 def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:

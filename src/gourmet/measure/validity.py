@@ -85,17 +85,11 @@ def littles_law(in_flight: float, product: float) -> Evidence:
     return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{figures}, {off:.0%} apart: {_LONGER}")
 
 
-def steady(
-    rates: Sequence[float],
-    allowed: float,
-    *,
-    what: str = "the windows answered {} requests a second",
-    mend: str = _LONGER,
-) -> Evidence:
-    """Check that repeated measurements agree: windows, or rounds of a product."""
-    off = stats.unsteadiness(rates)
-    figures = f"{what.format(', '.join(f'{rate:.4g}' for rate in rates))}, {off:.0%} from their median"
-    return _undisturbed("windows steady", off, allowed, f"{figures} (allowed {allowed:.0%}): {mend}")
+def steady(rates: Sequence[float], allowed: float) -> Evidence:
+    """Check that the windows agree."""
+    off, answered = stats.unsteadiness(rates), ", ".join(f"{rate:.4g}" for rate in rates)
+    figures = f"the windows answered {answered} requests a second, {off:.0%} from their median"
+    return _undisturbed("windows steady", off, allowed, f"{figures} (allowed {allowed:.0%}): {_LONGER}")
 
 
 def generator_had_time(client_cores: float) -> Evidence:
