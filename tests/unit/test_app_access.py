@@ -73,6 +73,12 @@ def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:
     assert other.get(MODELS).status_code == 401
 
 
+def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
+    browser = client(api_keys=KEYS)
+    browser.get("/")
+    assert browser.get(MODELS, headers={"X-API-Key": "wrong"}).status_code == 401
+
+
 def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = client(api_keys=KEYS)
     browser.get("/")
@@ -316,3 +322,11 @@ def test_static_files_are_kept_for_good_under_their_hash_and_asked_for_again_wit
     with browser.get("/static/style.css", headers={"If-None-Match": etag, "Accept-Encoding": "br"}) as again:
         assert again.status_code == 304
         assert not again.data
+
+
+def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
+    browser = client()
+    assert browser.get("/").headers["Cache-Control"] == "no-cache"
+    for path in (MODELS, "/api/v1/health"):
+        assert browser.get(path).headers["Cache-Control"] == "no-store"
+    assert classify(browser).headers["Cache-Control"] == "no-store"
