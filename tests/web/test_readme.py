@@ -62,12 +62,6 @@ CONFIGS = [command for command, _ in examples() if command.startswith("gourmet c
 PERF = next(command for command, _ in examples() if command.startswith("gourmet perf-analyzer "))
 
 
-def test_the_readme_has_the_two_commands_first() -> None:
-    commands = [command for command, _ in examples()]
-    assert commands[0] == "make up"
-    assert commands[2] == "make test"
-
-
 def test_curl_prints_the_output_in_the_readme(python_web, triton) -> None:
     printed, documented = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
     assert printed.keys() == documented.keys()
