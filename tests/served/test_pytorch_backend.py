@@ -170,24 +170,17 @@ def parameters(**named: str) -> str:
 
 
 @pytest.mark.slow
-def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve) -> None:
-    off = ("INFERENCE_MODE", "ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER")
-    on = ("DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_CACHE_CLEANING")
-    named = {**dict.fromkeys(off, "false"), **dict.fromkeys(on, "true")}
+def test_nvidia_s_parameters_and_another_file_name_are_taken(onnx_lab: Any, serve: Serve) -> None:
+    named = {
+        "INFERENCE_MODE": "false",
+        "DISABLE_OPTIMIZED_EXECUTION": "true",
+        "ENABLE_WEIGHT_SHARING": "true",
+    }
     more = parameters(**named, INTRA_OP_THREAD_COUNT="1", INTER_OP_THREAD_COUNT="1")
-    serve("switched", scripted(Doubler()), f"max_batch_size: 2 {ONE} {more}")
+    config = f'default_model_filename: "net.pt" max_batch_size: 2 {ONE} {more}'
+    serve("switched", scripted(Doubler()), config, "net.pt")
     sent = np.array([[1, 2]], np.float32)
     np.testing.assert_array_equal(onnx_lab.ask("switched", {"x": sent})["y"], 2 * sent)
-
-
-@pytest.mark.slow
-def test_another_file_name_and_weight_sharing_are_accepted(onnx_lab: Any, serve: Serve) -> None:
-    config = f'default_model_filename: "net.pt" {tensors("input", "x")} {tensors("output", "y")}'
-    group = "instance_group [ { kind: KIND_MODEL } ]"
-    more = f"{group} {parameters(ENABLE_WEIGHT_SHARING='true')}"
-    serve("elsewhere", scripted(Doubler()), f"{config} {more}", "net.pt")
-    assert list(onnx_lab.ask("elsewhere", {"x": np.array([1, 2], np.float32)})["y"]) == [2, 4]
-    assert any("ENABLE_WEIGHT_SHARING has no effect here" in line for line in onnx_lab.log)
 
 
 X = tensors("input", "x")

@@ -36,7 +36,7 @@ class TritonPythonModel:
             self._network = torch_network.TorchNetwork(
                 path,
                 config,
-                None if args["model_instance_kind"].endswith("MODEL") else wanted_device(args),
+                wanted_device(args),
                 warn=pb_utils.Logger.log_warn,
             )
         except GourmetError as exc:

@@ -39,12 +39,6 @@ TYPES: Final = {
 _INDEXED: Final = re.compile(r".*__(\d+)")
 # TorchScript profiles in the first run and compiles in the second. The number of rows does not matter.
 _WARM_UP_ROWS: Final = (1, 2)
-# Parameters of NVIDIA's backend that are global switches of torch. Each instance is a process of its own.
-_JIT: Final[Mapping[str, Callable[[bool], Any]]] = {
-    "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
-    "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
-    "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
-}
 
 
 def check(config: Config) -> None:
@@ -98,10 +92,7 @@ def by_number(names: Sequence[str]) -> list[str]:
 class TorchNetwork:
     """One instance: a file, run with the settings of its config. Raise GourmetError if it cannot be run."""
 
-    def __init__(
-        self, path: Path, config: Config, device: Device | None, warn: Callable[[str], None]
-    ) -> None:
-        """Without a `device`, the network stays on the devices on which it was saved (KIND_MODEL)."""
+    def __init__(self, path: Path, config: Config, device: Device, warn: Callable[[str], None]) -> None:
         self._config, self._warn = config, warn
         self._device = self._torch_device(device)
         # One thread unless the config says more: see OMP_WAIT_POLICY in model.py.
@@ -109,9 +100,8 @@ class TorchNetwork:
         self._threads = next(filter(None, threads), 1)
         self._inference = switch(config, "INFERENCE_MODE", default=True)
         self._optimized = not switch(config, "DISABLE_OPTIMIZED_EXECUTION", default=False)
-        self._clean_cache = switch(config, "ENABLE_CACHE_CLEANING", default=False)
         self._prepare_process()
-        module = self._load(path, "cpu" if device is None else str(self._device), keep=device is None)
+        module = self._load(path)
         self._inputs = self._ordered(module.forward.schema.arguments[1:])
         outputs = config["output"]
         self._outputs = by_number([output["name"] for output in outputs])
@@ -130,13 +120,10 @@ class TorchNetwork:
             if not self._optimized:
                 during.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
             by_name = self._named(self._module(*tensors))
-            outputs = [self._with_declared_type(name, by_name[name].cpu().numpy()) for name in requested]
-        if self._clean_cache and self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return outputs
+            return [self._with_declared_type(name, by_name[name].cpu().numpy()) for name in requested]
 
-    def _torch_device(self, device: Device | None) -> torch.device:
-        if device is None or device.kind == "cpu":
+    def _torch_device(self, device: Device) -> torch.device:
+        if device.kind == "cpu":
             return torch.device("cpu")
         if torch.cuda.is_available():
             return torch.device(str(device))
@@ -154,16 +141,11 @@ class TorchNetwork:
         torch.set_num_threads(self._threads)
         if inter_op := integer_parameter(self._config, "INTER_OP_THREAD_COUNT"):
             torch.set_num_interop_threads(inter_op)
-        for name, set_switch in _JIT.items():
-            set_switch(switch(self._config, name, default=True))
-        torch.backends.cudnn.enabled = not switch(self._config, "DISABLE_CUDNN", default=False)
-        if switch(self._config, "ENABLE_WEIGHT_SHARING", default=False):
-            self._warn("ENABLE_WEIGHT_SHARING has no effect here: each instance is a process of its own")
 
-    def _load(self, path: Path, device: str, *, keep: bool) -> Any:
+    def _load(self, path: Path) -> Any:
         try:
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-                module = torch.jit.load(path, map_location=None if keep else device)  # type: ignore[no-untyped-call]
+                module = torch.jit.load(path, map_location=self._device)  # type: ignore[no-untyped-call]
         except Exception as exc:  # torch raises many types
             raise GourmetError(f"{path} cannot be opened as TorchScript: {in_short(exc)}") from exc
         return module.eval()
