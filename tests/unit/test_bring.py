@@ -29,7 +29,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.systems import registry
-from gourmet.tasks.classification import new_system
+from gourmet.tasks.classification import described_parts
 from gourmet.tasks.classification.torchvision_network import build, fitted
 from gourmet.tasks.system_parts import SystemParts
 
@@ -390,12 +390,10 @@ def test_weights_whose_last_layer_is_zeros_are_refused_too(zeroed: bool, new: Ne
 def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--scale", "1/127.5", "--mean", "1").exit_code == 0
     system = registry.classification("flowers")
-    deployment = new_system.next_version(system, tmp_path / "given.onnx", None, lambda *_: None)
-    assert deployment.targets["onnx"].model == "flowers_onnx"
+    export = described_parts.export(system)
+    assert export.open(tmp_path / "given.onnx", None, lambda *_: None).targets["onnx"].model == "flowers_onnx"
     with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
-        new_system.next_version(
-            system, saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda *_: None
-        )
+        export.open(saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda *_: None)
 
 
 def test_a_missing_timm_is_reported_with_the_command(

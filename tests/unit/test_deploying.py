@@ -103,7 +103,7 @@ def opened(weights: Path, data: Path) -> tuple[Deployment, Source]:
             shutil.copy(exported, path)
             return dict(facts)
 
-        return dataclasses.replace(target, build=build)
+        return dataclasses.replace(target, build=build, compare=None)
 
     export = dataclasses.replace(EXPORT, models={**EXPORT.models, "onnx": keep})  # type: ignore[type-var,attr-defined]
     return export.open(weights, data, lambda share: None), sources[0]
@@ -273,7 +273,7 @@ def test_fewer_pictures_than_a_full_batch_are_enough_but_none_is_an_error(
     deployment: Deployment, source: Source, repository: Path
 ) -> None:
     def verified_with(count: int) -> Sequence[Check]:
-        few = dataclasses.replace(source, held_out=source.held_out[:count])
+        few = dataclasses.replace(source, held_out=source.held_out[:count], candidate=None)
         build = deployment.targets["onnx"].build
         target = dataclasses.replace(Exported("food_classifier_onnx")(few), build=build)
         return deploy(dataclasses.replace(deployment, targets={"onnx": target}), "onnx", repository)[1]

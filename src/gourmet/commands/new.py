@@ -186,8 +186,9 @@ def _classifier(
     """Make a classifier of pictures, and deploy its weights if there are any."""
     if not labels:
         raise UsageError("name its --labels, or a --checkpoint of a translator")
+    from gourmet.tasks.classification.described_parts import export
     from gourmet.tasks.classification.export import filled_in
-    from gourmet.tasks.classification.new_system import PictureOptions, deployment_of, doubt, prepared
+    from gourmet.tasks.classification.new_system import PictureOptions, doubt, prepared
 
     system = PictureClassifier(
         name=made.name,
@@ -219,7 +220,7 @@ def _classifier(
     ) as folder:
         if weights:
             with bar("reading") as tick:
-                deployment = deployment_of(system, weights, data, tick, network)
+                deployment = export(system).open(weights, data, tick, network=network)
             made.deploy(deployment, trusted)
             if not deployment.calibration["threshold"]:
                 click.echo(

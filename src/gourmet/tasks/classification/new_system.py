@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,21 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.reports.table import columns
-from gourmet.runtime.manifest import sha256
 from gourmet.runtime.reading import check_weights
-from gourmet.tasks.classification import described_parts, gate
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import EvaluatedClassifier, calibrated
-from gourmet.tasks.classification.export import onnx_config
-from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.gate import Pixels
 from gourmet.tasks.classification.given_onnx import GivenOnnx
 from gourmet.tasks.classification.torchvision_network import check_outputs, pictures
-from gourmet.training.task import Tick
 
 _SIDE: Final = 224
 _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
@@ -119,37 +111,8 @@ def _with_pictures(
     return replace(system, input_size=size, mean=mean, std=std)
 
 
-def deployment_of(
-    system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, network: GivenOnnx | None = None
-) -> Deployment:
-    """Return the system's weights, ready to be deployed as `onnx`."""
-    # The probability at which a label applies if several may; the model's config can change it.
-    threshold: dict[str, Any] = {"threshold": 0.5} if system.multi_label else {}
-    if not network:
-        trained = described_parts.export(system).open(weights, data, tick)
-        return replace(trained, calibration={**trained.calibration, **threshold})
-    calibration, accuracy = Calibration(**threshold), {}
-    if data and not system.multi_label:
-        measured = measured_on(system, data, network, tick)
-        calibration, accuracy = measured.calibration, measured.as_dict()
-    tick(1.0)
-    facts = {
-        "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
-        "training": {"weights_sha256": sha256(weights)},
-        "accuracy": accuracy,
-        "verified_on": "made-up pictures",
-    }
-    return Deployment({"onnx": given_onnx(system, weights, network)}, facts, vars(calibration))
-
-
-def measured_on(system: PictureClassifier, data: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
-    """Calibrate the network of an ONNX file on labelled pictures."""
-    answers = network.answers(system, batched=network.rows != 1)
-    return calibrated(system, described_parts.data(system), data, answers, tick)
-
-
-def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
-    """Deploy an ONNX file as the next version of a system, whose description it has to fit."""
+def next_file(system: PictureClassifier, weights: Path) -> GivenOnnx:
+    """Open an ONNX file as the next version of a system; raise UsageError unless it fits the description."""
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
     options = PictureOptions(
@@ -169,7 +132,7 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
             f"{weights} cannot be the next version of {system.name}, whose description says otherwise: "
             f"{'; '.join(differ)}. Make a system of its own of it with `gourmet new`"
         )
-    return deployment_of(system, weights, data, tick, network)
+    return network
 
 
 def as_given(
@@ -196,7 +159,7 @@ def as_given(
     file = {"size": side, **{key: tensors.get(key) for key in ("mean", "std")}}
     system = _with_pictures(system, options, [("the file", file), *known], show)
     try:
-        rows = network.answers(system, batched=False)(_pictures(system, 4))
+        rows = network.answers(system, batched=False)(some_pictures(system, 4))
     except GourmetError as exc:
         if network.rows < 2:
             raise
@@ -226,7 +189,7 @@ def as_given(
 def doubt(system: PictureClassifier, served: Path) -> str:
     """Return why a served file seems not to be a trained network; empty if it seems to be one."""
     network = GivenOnnx(served, system.layout)
-    pictures = _pictures(system, 16)
+    pictures = some_pictures(system, 16)
     scores = network.answers(system, batched=network.rows != 1)(pictures)
     rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
@@ -242,33 +205,5 @@ def doubt(system: PictureClassifier, served: Path) -> str:
     return ""
 
 
-def _pictures(system: PictureClassifier, count: int) -> Pixels:
+def some_pictures(system: PictureClassifier, count: int) -> Pixels:
     return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
-
-
-def given_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
-    """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
-    layout, model = system.layout, system.default_model
-    batched = network.rows != 1
-
-    def opened(path: Path) -> Answers:
-        return GivenOnnx(path, layout).answers(system, batched=batched)
-
-    def build(path: Path) -> dict[str, Any]:
-        if network.made is None:
-            shutil.copyfile(file, path)
-            return {"form": "ONNX, exported elsewhere"}
-        path.write_bytes(network.made)
-        return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
-
-    def compare(answers: Answers) -> Sequence[Check]:
-        """Check the number of scores, and that each row has the same answer in a batch and alone."""
-        labels = len(system.labels)
-        count = Check("labels", str(network.labels), str(labels), network.labels == labels)
-        alone = network.answers(system, batched=False)
-        return [count, *gate.same_answers(alone, answers, _pictures(system, 16))]
-
-    row = system.tensor(_pictures(system, 1), system.datatypes[0]).shape[1:]
-    types = (str(network.found["datatype"]), str(network.found["scores"]))
-    config = onnx_config(system, model, network.input, row, network.output, batched=batched, types=types)
-    return Target(model, "model.onnx", build, gate.verify(opened, compare), config, system.labels)
