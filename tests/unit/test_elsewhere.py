@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
-from support.no_stack import no_stack
+from support.no_stack import no_stack, stack
+from support.no_stack import runs as runs_in_block
 from support.stopping import everything
 
 from gourmet import repository
@@ -20,7 +19,6 @@ from gourmet.cli import main
 from gourmet.client.errors import TritonUnreachable
 from gourmet.errors import UsageError
 from gourmet.measure.task import Addresses, wire_for
-from gourmet.serving import run_file
 from gourmet.serving.run_file import RunningStack
 
 __all__ = ["listen", "no_stack"]
@@ -28,19 +26,6 @@ __all__ = ["listen", "no_stack"]
 
 def asked(*arguments: str) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def stack(port: int = 9100, **more: Any) -> RunningStack:
-    message = {
-        "pid": os.getpid(),
-        "http_url": f"127.0.0.1:{port}",
-        "grpc_url": f"127.0.0.1:{port + 1}",
-        "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
-        "web_url": "",
-        "repositories": [str(repository.DEFAULT.resolve())],
-        "model_control": "explicit",
-    }
-    return RunningStack(**{**message, **more})
 
 
 Runs = Callable[[RunningStack], None]
@@ -51,8 +36,7 @@ def runs() -> Iterator[Runs]:
     with contextlib.ExitStack() as kept:
 
         def run(running: RunningStack) -> None:
-            port = int(running.http_url.rpartition(":")[2])
-            kept.enter_context(run_file.kept((port, port + 1), {"stack": asdict(running)}))
+            kept.enter_context(runs_in_block(running))
 
         yield run
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from support.no_stack import runs, stack
 
 from gourmet import repository
 from gourmet.commands.bench_options import measuring
@@ -20,7 +18,7 @@ from gourmet.commands.options import found_repositories, port_options, serving_u
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import GourmetError, UsageError
 from gourmet.serving import run_file
-from gourmet.serving.run_file import RunningStack, running_stack
+from gourmet.serving.run_file import running_stack
 
 
 @pytest.fixture(autouse=True)
@@ -30,24 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "gourmet"
-
-
-def stack(port: int = 9100, **more: Any) -> RunningStack:
-    addresses = {
-        "pid": os.getpid(),
-        "http_url": f"127.0.0.1:{port}",
-        "grpc_url": f"127.0.0.1:{port + 1}",
-        "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
-        "web_url": f"http://127.0.0.1:{port + 3}",
-        "repositories": ["/models"],
-        "model_control": "explicit",
-    }
-    return RunningStack(**{**addresses, **more})
-
-
-def runs(stack_kept: RunningStack) -> AbstractContextManager[Path]:
-    port = int(stack_kept.http_url.rpartition(":")[2])
-    return run_file.kept((port, port + 1), {"stack": asdict(stack_kept)})
 
 
 def asked(command: Any, *arguments: str, **env: str) -> str:
