@@ -58,7 +58,7 @@ test-nightly: setup-dev ## Run the slowest ones: whole trainings, whole notebook
 	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m nightly)
 
 test-unit: setup-dev ## Run the tests that start no server
-	@$(call run_tests,tests/unit --numprocesses 2 -m "not slow and not nightly")
+	@$(call run_tests,tests/unit --dist loadfile --numprocesses 2 -m "not slow and not nightly")
 
 test-hard: setup-dev ## Overload, faults and soak on the real stack, with the figures at the end
 	$(PYTEST) tests/hard --timeout 3600 $(ARGS)
