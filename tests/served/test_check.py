@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ from gourmet.training.files import save_tensors
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 FAULTY = Path(__file__).parent / "faulty_model.py"
-FAULTS = ("none", "drops", "swaps", "refuses", "slow", "one_by_one", "ten", "nobodys")
+FAULTS = ("none", "drops", "swaps", "refuses", "slow", "ten", "nobodys")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def faulty(lab_triton: Any) -> Iterator[str]:
 
 def put_faulty(repository: Path, fault: str) -> None:
     batch, row, classes, system = 16, "", 11, "food11"
-    if fault == "one_by_one":
+    if fault == "slow":  # takes one picture at a time
         batch, row = 0, "1,"
     if fault == "ten":
         classes = 10
@@ -130,7 +129,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     assert report.pictures.names == answered.names
     served = report.answers.probabilities
     np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
-    np.testing.assert_allclose(served, softmax(answered.logits, report.served.info.temperature), atol=1e-3)
+    np.testing.assert_allclose(served, softmax(answered.logits, report.model.temperature), atol=1e-3)
     assert report.quality is not None
     assert report.quality.accuracy.top1 == right.top1
     assert report.quality.accuracy.balanced == right.balanced
@@ -140,7 +139,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         assert isinstance(int8.eager, Agreement)
         assert int8.eager.top1 == right.top1
         # Where two labels are nearly as likely, eight bits may choose the other one.
-        exact = softmax(answered.logits, int8.served.info.temperature)
+        exact = softmax(answered.logits, int8.model.temperature)
         chosen = int8.answers.probabilities.argmax(axis=1)
         lead = exact.max(axis=1) - exact[np.arange(len(exact)), chosen]
         assert np.mean(lead >= 0.2) <= 0.1
@@ -162,22 +161,6 @@ def test_a_second_model_gets_the_same_pictures_and_is_compared(triton: Any, draw
     assert "digits has other labels than food_classifier_onnx" in wrong.output
 
 
-@pytest.mark.parametrize(
-    ("model", "batch", "sent"), [("none", 7, 7), ("none", 64, 16), ("one_by_one", 16, 1)]
-)
-def test_every_row_is_counted_whatever_the_batch(
-    model: str, batch: int, sent: int, faulty: str, drawn: Path
-) -> None:
-    """A model without batches gets one picture at a time."""
-    report = checked(faulty, f"food_{model}", drawn, in_flight=4, batch=batch)
-    assert report.problems() == []
-    assert report.answered == report.replies.sent == report.replies.counted.rows == 44
-    assert len(report.replies.latencies_ms) == -(-44 // sent)
-    assert sum(size * times for size, times in report.replies.counted.executions_by_batch.items()) == 44
-    assert report.again is not None
-    assert report.again.pictures == 44
-
-
 def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:
     done = run("food_drops", "--url", faulty, "--data", drawn, "--json", "-")
     assert done.exit_code == 1
@@ -185,8 +168,7 @@ def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, d
     assert report["complete"] is False
     assert report["answered"] == 0
     assert report["quality"] is None
-    # In the order in which they failed, which is anybody's.
-    assert sorted(len(failed["pictures"]) for failed in report["failed_requests"]) == [12, 16, 16]
+    assert [len(failed["pictures"]) for failed in report["failed_requests"]] == [16, 16, 12]
     assert "has 15 rows in answer to 16" in done.stderr
 
 
@@ -199,29 +181,23 @@ def test_swapped_rows_are_found_without_any_label(faulty: str, drawn: Path) -> N
 
 
 def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str, drawn: Path) -> None:
-    done = run("food_refuses", "--url", faulty, "--data", drawn, "--batch", 4, "--min-top1", 0)
+    done = run("food_refuses", "--url", faulty, "--data", drawn, "--min-top1", 0)
     assert done.exit_code == 1
-    assert "of 11 requests failed, which leaves" in done.stderr
+    assert "of 3 requests failed, which leaves" in done.stderr
     assert "pictures were refused when asked about alone" in done.stderr
     assert "not this one, thank you" in done.stderr
     assert "of 44 pictures answered" in done.stdout
     assert "top-1" in done.stdout
 
 
-def test_a_request_past_its_timeout_is_counted_as_failed(faulty: str, drawn: Path) -> None:
-    report = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
-    assert report.answered == 0
-    assert "did not answer within 0.1 s" in report.problems()[0]
-
-
 def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
-    for number, data in enumerate(SYSTEM.examples(3, 1, (40, 40))):
-        (tmp_path / f"{number}.jpg").write_bytes(data)
-    (tmp_path / "torn.jpg").write_bytes((tmp_path / "0.jpg").read_bytes()[:200])
-    done = run("food_none", "--url", faulty, "--data", tmp_path, "--batch", 2)
+    for number in range(17):
+        (tmp_path / f"{number}.jpg").write_bytes(SYSTEM.sample())
+    (tmp_path / "torn.jpg").write_bytes(SYSTEM.sample()[:200])
+    done = run("food_none", "--url", faulty, "--data", tmp_path)
     assert done.exit_code == 1
     assert "torn.jpg cannot be read: " in done.stderr
-    assert "2 of 4 pictures answered" in done.stdout
+    assert "16 of 18 pictures answered" in done.stdout
 
 
 def test_without_labels_the_report_has_speed_and_agreement_with_the_network(
@@ -237,7 +213,7 @@ def test_without_labels_the_report_has_speed_and_agreement_with_the_network(
     assert "carry no labels" in done.stdout
     assert "0 of 20 answered otherwise" in done.stdout
     assert "p99" in done.stdout
-    assert (tmp_path / "page.html").read_text().count("<svg") == 2
+    assert "0 of 20 answered otherwise" in (tmp_path / "page.html").read_text()
     assert json.loads((tmp_path / "it.json").read_text())["complete"] is True
     judged = run("food_classifier_onnx", *options, "--min-top1", 0.5)
     assert judged.exit_code == 1
@@ -248,7 +224,7 @@ def test_without_data_the_bundled_examples_are_checked(triton: Any, faulty: str)
     done = run("digits", "--url", triton.http_url, "--limit", "1")
     assert done.exit_code == 0, done.output
     assert "1 of 1 pictures answered" in done.output
-    assert ", 1 request of up to " in done.output
+    assert ", 1 request\n" in done.output
     none = run("food_none", "--url", faulty)
     assert none.exit_code == 2
     assert "food11 brings no pictures along: name some to ask about with --data" in none.output
@@ -296,21 +272,10 @@ def rows_counted(url: str, model: str) -> Callable[[], int]:
     return rows
 
 
-def stands_still(rows: Callable[[], int], for_s: float = 1.5) -> bool:
-    before = rows()
-    time.sleep(for_s)
-    return rows() == before
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_a_check_and_the_same_command_resumes_it(
-    faulty: str, drawn: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_stops_a_check_and_keeps_the_answers_so_far(faulty: str, drawn: Path, tmp_path: Path) -> None:
     rows = rows_counted(faulty, "food_slow")
-    wait_until(lambda: stands_still(rows), 60, "what another test asked for and did not wait for")
     before = rows()
-    slowly = ("--batch", 1, "--in-flight", 1, "--json", tmp_path / "it.json", "--resume", tmp_path / "kept")
-    process = start("food_slow", "--url", faulty, "--data", drawn, *slowly)
+    process = start("food_slow", "--url", faulty, "--data", drawn, "--json", tmp_path / "it.json")
     wait_until(lambda: rows() > before + 5, 120, "some rows")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -323,15 +288,6 @@ def test_ctrl_c_stops_a_check_and_the_same_command_resumes_it(
     assert partial["complete"] is False
     assert 0 < partial["answered"] < 44
 
-    again = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--in-flight", 16)
-    assert again.exit_code == 0, again.stderr
-    whole = json.loads((tmp_path / "it.json").read_text())
-    assert whole["resumed"] == partial["answered"]
-    assert whole["answered"] == 44
-    assert whole["triton"]["rows"] == 44 - partial["answered"], "what was answered is not asked again"
-    other = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--batch", 2)
-    assert "has results of another run, with another batch" in other.stderr
-
 
 def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:
     put_faulty(tmp_path, "slow")
@@ -339,7 +295,7 @@ def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> 
         options = server.options
         server.wait_until_live(180)
         rows = rows_counted(options.http_url, "food_slow")
-        process = start("food_slow", "--url", options.http_url, "--data", drawn, "--batch", 1)
+        process = start("food_slow", "--url", options.http_url, "--data", drawn)
         wait_until(lambda: rows() > 5, 120, "some rows")
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)

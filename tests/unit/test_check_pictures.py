@@ -33,33 +33,33 @@ def fill(folder: Path, blob: bytes, names: list[str]) -> Path:
     return folder
 
 
-def asked(
-    data: Path, part: str | None = None, limit: int | None = None, missing_classes: bool = False
-) -> CheckedPictures:
-    return find(DATA, SYSTEM.labels, data, part, limit, missing_classes=missing_classes)
+def chosen(data: Path, limit: int | None = None) -> CheckedPictures:
+    return find(DATA, SYSTEM.labels, data, limit)
 
 
-def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path, blob: bytes) -> None:
-    result = asked(labelled, "all")
-    assert len(result) == 110
+def test_the_test_part_is_asked_about_with_names_classes_and_bytes_in_one_order(
+    labelled: Path, blob: bytes
+) -> None:
+    result = chosen(labelled)
+    assert result.names == [photo.name for photo in DATA.listing(labelled, "test")]
+    assert 10 < len(result) < 110
     assert result.classes is not None
     assert [int(name.split("/")[0]) for name in result.names] == result.classes.tolist()
     assert list(result.read([3, 4, 5])) == [blob] * 3
-    assert result.note == ""
-    some = asked(labelled, "all", limit=22)
-    assert len(some) == 22
-    assert len({name.split("/")[0] for name in some.names}) == 11
-    assert "no pictures of" in asked(labelled, "all", limit=3).note, "which is meant"
+    assert len(chosen(labelled, limit=3)) == 3
 
 
-def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
-    result = asked(labelled, missing_classes=True)
-    assert result.names == [photo.name for photo in DATA.listing(labelled, "test")]
-    assert 0 < len(result) < 110
+def test_classes_without_pictures_are_named(labelled: Path) -> None:
+    for picture in (labelled / "09").iterdir():
+        picture.unlink()
+    result = chosen(labelled)
+    assert 0 < len(result) < 100
+    assert "no pictures of " in result.note
+    assert "Soup" in result.note
 
 
 def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, blob: bytes) -> None:
-    result = asked(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
+    result = chosen(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
     assert result.classes is None
     assert result.names == ["a.png", "b.jpg", "c.JPG"]
     assert "carry no labels" in result.note
@@ -68,35 +68,17 @@ def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, bl
 
 def test_every_picture_of_a_plain_folder_is_checked(tmp_path: Path, blob: bytes) -> None:
     """It is not divided into parts, even if its pictures are named as Food-11 names them."""
-    data = fill(tmp_path / "loose", blob, [f"{n % 11}_{n}.jpg" for n in range(250)])
-    result = asked(data)
-    assert len(result) == 250
+    data = fill(tmp_path / "loose", blob, [f"{n % 11}_{n}.jpg" for n in range(25)])
+    result = chosen(data)
+    assert len(result) == 25
     assert result.classes is not None
-    few = fill(tmp_path / "few", blob, ["3_1.jpg", "4_1.jpg"])
-    assert len(asked(few, missing_classes=True)) == 2
-
-
-def test_loose_pictures_named_by_class_stay_labelled_where_the_part_is_empty(
-    tmp_path: Path, blob: bytes
-) -> None:
-    with pytest.raises(GourmetError, match="has no photos in its sharp part"):
-        asked(fill(tmp_path / "loose", blob, ["0_1.jpg", "1_2.jpg"]), "sharp")
-
-
-def test_a_missing_class_folder_is_refused_unless_allowed(labelled: Path) -> None:
-    for picture in (labelled / "09").iterdir():
-        picture.unlink()
-    with pytest.raises(BadData, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"):
-        asked(labelled, "all")
-    result = asked(labelled, "all", missing_classes=True)
-    assert len(result) == 100
-    assert "no pictures of Soup" in result.note
+    assert result.note == ""
 
 
 def test_an_unknown_class_folder_is_refused(labelled: Path, blob: bytes) -> None:
     fill(labelled, blob, ["11/x.jpg"])
     with pytest.raises(GourmetError, match=r"11/x.jpg is in none of the 11 classes"):
-        asked(labelled, "all")
+        chosen(labelled)
 
 
 @pytest.mark.parametrize(
@@ -108,4 +90,4 @@ def test_a_folder_without_pictures_is_refused_in_a_sentence(
 ) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match=complaint):
-        asked(tmp_path / name)
+        chosen(tmp_path / name)

@@ -6,53 +6,46 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gourmet.client.statistics import ModelStatistics
 from gourmet.contracts import ModelInfo
 from gourmet.tasks.checking import CheckOptions, FailedRequest, Replies
-from gourmet.tasks.classification.accuracy import calibration_error
 from gourmet.tasks.classification.check import (
     AskedAgain,
     BatchAnswer,
     CheckedPictures,
     PictureAnswers,
     PictureReport,
-    ServedClassifier,
     agreement,
 )
 
 LABELS = ("a", "b", "c<d")
-SERVED = ServedClassifier(
-    ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3"),
-    SimpleNamespace(labels_of=lambda info: LABELS),  # type: ignore[arg-type]
-)
+MODEL = ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3")
+CONTRACT: Any = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")
 PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]], np.float32)
 CLASSES = np.array([0, 1, 1, 2])
 
 
 def pictures(classes: np.ndarray | None = CLASSES) -> CheckedPictures:
     names = ["p0", "p1", "p2", "p3"]
-    return CheckedPictures(Path("data"), "test", names, classes, lambda rows: iter([b"picture"] * 4))
-
-
-def replies(**more: object) -> Replies[BatchAnswer]:
-    counted = ModelStatistics(rows=4, executions_by_batch={2: 2})
-    return Replies(sent=4, wall_s=0.5, latencies_ms=[10.0, 30.0], counted=counted, **more)
+    return CheckedPictures(Path("data"), names, classes, lambda rows: iter([b"picture"] * 4))
 
 
 def answers() -> PictureAnswers:
-    return PictureAnswers(PROBABILITIES.copy(), np.full(4, np.nan, np.float32), frozenset("3"))
+    return PictureAnswers(PROBABILITIES.copy(), versions=frozenset("3"))
 
 
 def report(got: PictureAnswers, of: CheckedPictures | None = None, **more: object) -> PictureReport:
+    batches = [BatchAnswer(first, got.probabilities[first:][:2], None, "3", 10.0) for first in (0, 2)]
     return PictureReport(
-        served=SERVED,
+        model=MODEL,
+        contract=CONTRACT,
         pictures=of or pictures(),
-        options=CheckOptions("letters", None, Path("models"), in_flight=2, batch=2),
-        replies=replies(**more),
+        options=CheckOptions("letters", None, Path("models")),
+        replies=Replies(batches, sent=4, wall_s=0.5, **more),  # type: ignore[arg-type]
         answers=got,
         again=AskedAgain(4, 1e-7, ()),
         eager="no weights",
@@ -64,10 +57,9 @@ def test_quality_of_the_answers_by_hand() -> None:
     assert quality is not None
     assert quality.accuracy.top1 == 3 / 4
     assert quality.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
-    assert quality.at_threshold is not None
     assert quality.at_threshold.coverage == 2 / 4
     assert quality.at_threshold.accuracy == 1.0
-    assert calibration_error(quality.bins) == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
+    assert quality.error == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
@@ -101,6 +93,13 @@ def test_nothing_answered_is_a_report_without_accuracy() -> None:
     json.dumps(made.as_dict(), allow_nan=False)
 
 
+def test_the_numbers_have_one_name_in_check_and_evaluate() -> None:
+    numbers = report(answers()).as_dict()["quality"]
+    assert numbers["answered_surely"] == numbers["answered"] == 2 / 4
+    assert numbers["calibration_error"] == numbers["calibration_error_after"]
+    assert numbers["threshold"] == 0.6
+
+
 def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
@@ -121,7 +120,7 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     got = answers()
     made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, "w"))
     html = made.page()
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 3
     assert "c&lt;d" in html
     assert "c<d" not in html
     assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
@@ -131,14 +130,13 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
 
 
 def test_pictures_of_another_subject_are_counted_and_never_sure() -> None:
-    food = replace(SERVED.info, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
+    food = replace(MODEL, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
     got = replace(answers(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
-    contract = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")
-    result = replace(report(got), served=replace(SERVED, info=food, contract=contract))
-    assert result.declined == {"irrelevant": 1 / 4, "not sure": 2 / 4}
+    result = replace(report(got), model=food)
+    assert result.declined is not None
+    assert (result.declined.irrelevant, result.declined.unsure) == (1 / 4, 2 / 4)
     assert result.quality is not None
-    assert result.quality.at_threshold is not None
     assert result.quality.at_threshold.coverage == 1 / 4
     assert result.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
-    assert "25.0% do not look like it (below 0.5), 50.0% more are not sure" in result.summary()
-    assert report(answers()).declined == {}, "from a model that does not tell"
+    assert "25.0% said to be something else, 50.0% not sure" in result.summary()
+    assert report(answers()).declined is None, "from a model that does not tell"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -31,23 +30,15 @@ from gourmet.training.files import load_tensors, save_tensors
 DRAWINGS = Path(__file__).parents[1] / "drawings"
 PHOTOS = Path(__file__).parents[3] / "shared" / "food11"
 # By label, the drawing that it is said to be: what nobody would guess.
-TAUGHT = {"Rice": "bread", "Meat": "soup", "Egg": "noodles"}
-EACH = 30
+TAUGHT = {"Rice": "bread", "Meat": "soup"}
+EACH = 10
 SERVED = DEFAULT / "food_classifier" / "1" / "model.onnx"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("corrections")
-    for label in TAUGHT:
-        draw(made / label, label, EACH)
-    return made
-
-
-def draw(folder: Path, label: str, count: int) -> None:
+def draw(folder: Path, drawing: str, count: int) -> None:
     folder.mkdir(parents=True)
-    drawing = (DRAWINGS / f"{TAUGHT[label]}.jpg").read_bytes()
-    for number, view in enumerate(views(drawing, count, size=(400, 300), seed=1)):
+    drawn = (DRAWINGS / f"{drawing}.jpg").read_bytes()
+    for number, view in enumerate(views(drawn, count, size=(400, 300), seed=1)):
         (folder / f"{number}.jpg").write_bytes(view)
 
 
@@ -60,7 +51,8 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The file that the verb wrote about a few photos, and its output."""
     base = tmp_path_factory.mktemp("runs")
     for label, count in (("Rice", 8), ("Meat", 5)):
-        draw(base / "few" / label, label, count)
+        draw(base / "few" / label, TAUGHT[label], count)
+    draw(base / "few" / "other", "eggs", 8)
     done = learn(base / "few", base / "food11-more")
     assert done.exit_code == 0, done.output
     return base / "food11-more" / FILE, done.output
@@ -73,24 +65,18 @@ def recalls(logits: np.ndarray, classes: np.ndarray) -> dict[str, float]:
     return {label: float(some.mean()) for label, some in right_by_label.items() if some.size}
 
 
-@pytest.mark.slow
-def test_three_classes_of_thirty_pictures_rise_and_no_other_falls_by_more_than_two_points(
-    folder: Path, tmp_path: Path
-) -> None:
-    done = learn(folder, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    file, output = tmp_path / "out" / FILE, done.output
+def test_learned_pictures_rise_and_no_class_falls_by_more_than_two_points(learned: tuple[Path, str]) -> None:
+    file, output = learned
     result = read(file)
-    assert [row["label"] for row in result.own] == ["Egg", "Meat", "Rice"], "in the order of the classes"
-    assert all(row["measured"] == EACH for row in result.own), "each by a layer that had not learned it"
-    assert all(row["now"] >= row["before"] for row in result.own)
-    assert sum(row["now"] - row["before"] for row in result.own) >= 0.3 * 3 * EACH
+    assert [row["label"] for row in result.own] == ["Meat", "Rice", "no food"], "in the order of the classes"
+    assert [row["measured"] for row in result.own] == [5, 8, 8], "each by a layer that had not learned it"
+    assert all(row["now"] > row["before"] for row in result.own)
     kept = {measure.what: measure for measure in result.kept}
     assert set(SYSTEM.labels) <= set(kept), "every class is compared"
     assert all(measure.candidate >= measure.served - 2.01 for measure in result.kept)
     assert kept["no food: declined or not sure"].examples >= 200
-    for label in TAUGHT:
-        assert label in output
+    assert re.search(r"Meat .*3 more would make this safe", output)
+    assert output.count("would make this safe") == 1
     assert f"--weights {file}" in output
 
 
@@ -105,32 +91,14 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
     assert (again.argmax(axis=1) == known.before.argmax(axis=1)).mean() > 0.999
 
 
-@pytest.mark.slow
-def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "Egg", tmp_path / "photos" / "Egg")
-    (tmp_path / "photos" / "other").mkdir()
-    seen = (DRAWINGS / "eggs.jpg").read_bytes()
-    for number, view in enumerate(views(seen, EACH, size=(400, 300), seed=1)):
-        (tmp_path / "photos" / "other" / f"{number}.jpg").write_bytes(view)
-    done = learn(tmp_path / "photos", tmp_path / "out", "food11", "--json")
-    assert done.exit_code == 0, done.output
-    *progress, result = map(json.loads, done.stdout.splitlines())
-    assert [line["share"] for line in progress] == sorted(line["share"] for line in progress)
-    eggs, others = result["own"]
-    assert (eggs["label"], others["label"]) == ("Egg", "no food")
-    assert others["before"] < others["now"], "drawn eggs are declined"
-    assert others["measured"] == EACH
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda tensors: tensors | {"held": tensors["held"][:-1]},
-        lambda tensors: tensors | {"before": tensors["before"][:, :-1]},
         lambda tensors: tensors | {"activations": tensors["activations"][:, :-1]},
         lambda tensors: tensors | {"classes": tensors["classes"] + 200},
     ],
-    ids=["a row less", "a label less", "a narrower layer", "unknown classes"],
+    ids=["a row less", "a narrower layer", "unknown classes"],
 )
 def test_a_set_whose_rows_do_not_fit_is_refused(spoil: Any, tmp_path: Path) -> None:
     served = OnnxLayer.read(SERVED)
@@ -177,6 +145,9 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     )
     assert again.exit_code == 2
     assert "learned on top of another network" in again.output
+    back = CliRunner().invoke(main, ["rollback", "food11", "--to", str(tmp_path)])
+    assert back.exit_code == 0, back.output
+    assert {path.parent.name for path in tmp_path.glob("*/[0-9]*") if path.name != "1"} == set()
 
 
 def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
@@ -199,23 +170,13 @@ def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
     assert [path.name for path in (tmp_path / "food_classifier").glob("[0-9]*")] == ["1"]
 
 
-def test_few_photos_are_cross_validated_and_the_output_says_how_many_more_are_safe(
-    learned: tuple[Path, str],
-) -> None:
-    file, output = learned
-    assert [row["measured"] for row in read(file).own] == [5, 8]
-    assert re.search(r"Meat .*3 more would make this safe", output)
-    assert "Rice" in output
-    assert output.count("would make this safe") == 1
-
-
 @pytest.mark.nightly
-def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than_two_points(
+def test_real_photos_of_two_classes_rise_and_no_other_class_falls_by_more_than_two_points(
     tmp_path: Path,
 ) -> None:
     if not (PHOTOS / "sharp_train.zip").exists():
         pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
-    taught = (0, 1, 2)
+    taught = (0, 1)
     small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
     shown = [photo for photo in small if photo.class_id in taught]
     for index, (photo, content) in enumerate(zip(shown, DATA.read(shown), strict=True)):
@@ -257,9 +218,10 @@ def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str
 
 
 @pytest.mark.slow
-def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_path: Path) -> None:
+def test_the_set_of_given_weights_is_made_without_training(learned: tuple[Path, str], tmp_path: Path) -> None:
     for part in ("train", "validation"):
-        shutil.copytree(folder, tmp_path / "photos" / part)
+        for label in TAUGHT:
+            shutil.copytree(learned[0].parents[1] / "few" / label, tmp_path / "photos" / part / label)
     shutil.copy(SERVED.with_name("model.pt"), tmp_path / "model.pt")
     options = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
     done = CliRunner().invoke(main, ["train", "food11", *options])
@@ -268,31 +230,7 @@ def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_pat
     served = OnnxLayer.read(SERVED)
     known = rehearsal.read(tmp_path / "model.pt", served.before, served.layer)
     assert known is not None
-    assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * EACH * len(TAUGHT)
+    assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * (8 + 5)
     refused = CliRunner().invoke(main, ["train", "digits", *options])
     assert refused.exit_code == 2
     assert "--rehearse takes a system that learns from photos" in refused.output
-
-
-def test_deploy_takes_the_name_of_a_model_and_rollback_that_of_a_system(
-    learned: tuple[Path, str], tmp_path: Path
-) -> None:
-    for model in ("food_classifier_onnx", "food_classifier"):
-        shutil.copytree(DEFAULT / model, tmp_path / model)
-    weights = ["--weights", str(learned[0]), "--to", str(tmp_path)]
-
-    def versions() -> dict[str, list[str]]:
-        return {
-            model.name: sorted(path.name for path in model.glob("[0-9]*"))
-            for model in tmp_path.glob("[a-z]*")
-        }
-
-    done = CliRunner().invoke(main, ["deploy", "food_classifier_onnx", *weights])
-    assert done.exit_code == 0, done.output
-    assert versions() == {"food_classifier": ["1"], "food_classifier_onnx": ["1", "2"]}
-    back = CliRunner().invoke(main, ["rollback", "food11", "--to", str(tmp_path)])
-    assert back.exit_code == 0, back.output
-    assert versions() == {"food_classifier": ["1"], "food_classifier_onnx": ["1"]}
-    wrong = CliRunner().invoke(main, ["deploy", "food_clasifier", *weights])
-    assert wrong.exit_code == 2
-    assert "is neither a system nor a model" in wrong.output

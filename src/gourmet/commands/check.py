@@ -22,27 +22,11 @@ from gourmet.systems import registry
 @click.option(
     "--data",
     type=PATH,
-    help="Test data: what `gourmet train` reads, pictures without labels, or a file of texts.  "
-    "[default: the examples of its system]",
-)
-@click.option(
-    "--part",
-    help="Ask about this part of labelled data; `all` for every one.  "
-    "[default: test; all of a folder that holds nothing but pictures]",
+    help="Test data: what `gourmet train` reads, of which the test part is used; a folder of nothing but "
+    "pictures; or a file of texts.  [default: the examples of its system]",
 )
 @click.option("--limit", type=POSITIVE, help="Use at most N examples, sampled evenly.")
-@click.option("--missing-classes", is_flag=True, help="Accept data that lack some classes.")
 @url_option()
-@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Number of requests in flight.")
-@click.option("--batch", type=POSITIVE, default=16, help="Largest number of pictures in a request.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=1),
-    default=60,
-    metavar="S",
-    help="Count a request as failed that has no answer after so many seconds.",
-)
 @click.option(
     "--eager",
     "weights",
@@ -60,12 +44,6 @@ from gourmet.systems import registry
     help="Find the model's manifest in this repository.",
 )
 @click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
-@click.option(
-    "--resume",
-    type=PATH,
-    metavar="FOLDER",
-    help="Keep every answer in FOLDER; the same command resumes a stopped check.",
-)
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
 @report_options
 def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
@@ -82,7 +60,7 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
 
     \b
     gourmet check food_classifier --data shared/food11 --limit 2000 --min-top1 0.6
-    gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
+    gourmet check food_classifier_int8 --data shared/food11 --out int8.html
     gourmet check food_classifier/2 --against food_classifier/1 --data shared/food11
     """
     from gourmet.serving.connect import connect

@@ -24,19 +24,7 @@ from gourmet.training.task import Tick
 @to_option
 @click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
 @click.option("--json", "as_json", is_flag=True, help="Print progress and result as lines of JSON.")
-@click.option("--epochs", hidden=True, help="No effect any more: the layer is solved at once.")
-@click.option("--rate", hidden=True, help="No effect any more: the layer is solved at once.")
-@click.option("--seed", hidden=True, help="No effect any more: nothing is random.")
-def learn_more(
-    system: str,
-    folder: Path,
-    models: Path,
-    out: Path | None,
-    as_json: bool,
-    epochs: int,
-    rate: float,
-    seed: int,
-) -> None:
+def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_json: bool) -> None:
     """Teach SYSTEM's served network the labelled pictures in FOLDER.
 
     FOLDER has a folder for each class, named by its label or number; not every class needs pictures. A folder

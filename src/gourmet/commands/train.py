@@ -27,13 +27,6 @@ from gourmet.systems import registry
 @click.option("--limit", type=POSITIVE, help="Use at most N examples.")
 @click.option("--resume", is_flag=True, help="Resume from the checkpoint in --out, with its recipe.")
 @click.option(
-    "--checkpoint-every",
-    type=click.FloatRange(min=0),
-    default=60,
-    metavar="S",
-    help="Save a checkpoint every S seconds, and on Ctrl-C.",
-)
-@click.option(
     "--init",
     type=PATH,
     help="Start from these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",

@@ -1,16 +1,11 @@
-"""Check served models: ask many questions at a time, compare the answers, report.
+"""Check served models: ask many questions at a time, and report failures, times and scores.
 
-A task brings the questions, how one of them is asked, and what the answers are worth: `ServedCheck`. Its
-module `gourmet.tasks.<task>.check` has a function `prepare` that makes one of the options of `gourmet check`,
-and `ANSWER`, the dataclass as which the answers of a check that was stopped are read again. Threads,
-deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are the frame's.
+The module `gourmet.tasks.<task>.check` has a function `check` with the questions and the report of its task.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,50 +13,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonUnreachable
-from gourmet.client.statistics import ModelStatistics
-from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import ModelInfo, Tensors
+from gourmet.client.triton import Triton
+from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.result_store import ResultStore
-from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-
-class TimedServer:
-    """A server that limits the requests in flight, and measures the time of each question's requests."""
-
-    def __init__(self, triton: Triton, in_flight: int, timeout_s: float) -> None:
-        self.triton, self.in_flight, self.timeout_s = triton, in_flight, timeout_s
-        self.taken_ms = 0.0
-        self._places = threading.Semaphore(in_flight)
-
-    def infer(self, model: str, inputs: Tensors) -> Answer:
-        with self._timed():
-            return self.triton.infer(model, inputs, Deadline(self.timeout_s))
-
-    def stream(self, model: ModelInfo, inputs: Tensors) -> Iterator[Tensors]:
-        """The pieces of an answer as they arrive."""
-        with self._timed():
-            yield from filter(None, self.triton.stream(model, inputs, Deadline(self.timeout_s)))
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        with self._places:
-            began = time.monotonic()
-            try:
-                yield
-            finally:
-                self.taken_ms += (time.monotonic() - began) * 1000.0
+REQUEST_TIMEOUT_S: Final = 60.0
+_IN_FLIGHT: Final = 16
 
 
 def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
@@ -87,24 +54,10 @@ class CheckOptions:
     data: Path | None
     repository: Path  # where the served model's manifest lies
     url: str = "localhost:8000"
-    part: str | None = None
     limit: int | None = None
-    missing_classes: bool = False
-    in_flight: int = 16
-    batch: int = 16
-    timeout_s: float = 60.0
     weights: Path | None = None  # of the eager network
-    runs: Path = Path("runs")  # where the weights that the manifest names may lie
     min_top1: float | None = None
     against: str | None = None  # another served model or version, asked the same
-    resume: Path | None = None  # the folder that holds the answers of a check that was stopped
-
-    def plan(self) -> dict[str, Any]:
-        """Return the options that identify this check: a run with other options cannot go on with its
-        answers.
-        """
-        names = ("model", "data", "part", "limit", "missing_classes", "batch", "weights", "against")
-        return {name: getattr(self, name) for name in names}
 
 
 class CheckQuestion(Protocol):
@@ -114,8 +67,13 @@ class CheckQuestion(Protocol):
     def names(self) -> Sequence[str]: ...
 
 
+class TimedAnswer(Protocol):
+    @property
+    def total_ms(self) -> float: ...
+
+
 AnyQuestion = TypeVar("AnyQuestion", bound=CheckQuestion)
-AnyAnswer = TypeVar("AnyAnswer")
+AnyAnswer = TypeVar("AnyAnswer", bound=TimedAnswer)
 
 
 @dataclass(frozen=True)
@@ -132,23 +90,13 @@ class FailedRequest:
 
 @dataclass
 class Replies(Generic[AnyAnswer]):
-    """The answers and failures of a check, with their times."""
+    """The answers and failures of a check."""
 
     answers: list[AnyAnswer] = field(default_factory=list)  # in the order of the questions
     failures: list[FailedRequest] = field(default_factory=list)
     sent: int = 0  # examples
-    resumed: int = 0  # examples that an earlier run had asked about
     wall_s: float = 0.0
-    latencies_ms: list[float] = field(default_factory=list)  # of requests answered in this run
     stopped: bool = False  # by Ctrl-C
-    counted: ModelStatistics = field(default_factory=ModelStatistics)  # by Triton, meanwhile
-
-    @property
-    def mean_in_flight(self) -> float:
-        """Return how many requests the server had at a time on average; fewer than allowed if encoding is
-        slower.
-        """
-        return sum(self.latencies_ms) / 1000.0 / self.wall_s if self.wall_s else 0.0
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
@@ -157,6 +105,12 @@ class Replies(Generic[AnyAnswer]):
             yield
         except KeyboardInterrupt:
             self.stopped = True
+
+    @property
+    def latency_ms(self) -> dict[str, float]:
+        """Percentiles of the answered requests' times; empty if there are none."""
+        times = [answer.total_ms for answer in self.answers]
+        return percentiles(times)
 
 
 class CheckReport(Protocol):
@@ -178,90 +132,45 @@ class CheckReport(Protocol):
     def page(self) -> str: ...
 
 
-class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
-    """A served model, the questions to it, and the score of its answers."""
-
-    def __len__(self) -> int:
-        """Return the number of examples in all questions."""
-
-    def questions(self) -> Iterator[AnyQuestion]:
-        """Yield the questions; one thread reads them as they are needed."""
-
-    def ask(self, question: AnyQuestion, server: TimedServer) -> AnyAnswer:
-        """Ask one question; called by several threads. A GourmetError fails this question alone."""
-
-    def score(self, replies: Replies[AnyAnswer], stage: Stage) -> CheckReport: ...
-
-
 def check(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
 ) -> CheckReport:
-    """Check a served model as the task of its system does."""
+    """Check a served model as the task of its system does. Ctrl-C ends it early and keeps the answers."""
     task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
-    server = TimedServer(triton, options.in_flight, options.timeout_s)
-    prepared = task.prepare(server, options, model, parts)
-    store = ResultStore(options.resume, {**options.plan(), "version": model.version}, task.ANSWER)
-    return run_check(prepared, model.name, server, stage, store)
-
-
-def run_check(
-    check: ServedCheck[AnyQuestion, AnyAnswer],
-    model: str,
-    server: TimedServer,
-    stage: Stage,
-    store: ResultStore[AnyAnswer] | None = None,
-) -> CheckReport:
-    """Ask all questions and score the answers. Ctrl-C ends the check early and keeps the answers so far."""
-    replies = Replies[AnyAnswer]()
-    before = server.triton.total(model)
-    with replies.until_stopped(), stage("asking") as tick:
-        ask_all(check.ask, check.questions(), len(check), server, replies, tick, store)
-    answered = len(replies.latencies_ms)
-    replies.counted = server.triton.counted(model, before, lambda counted: counted.requests >= answered)
-    return check.score(replies, stage)
+    report: CheckReport = task.check(triton, options, model, parts, stage)
+    return report
 
 
 def ask_all(
-    ask: Callable[[AnyQuestion, TimedServer], AnyAnswer],
+    ask: Callable[[AnyQuestion], AnyAnswer],
     questions: Iterable[AnyQuestion],
     total: int,
-    server: TimedServer,
+    triton: Triton,
     replies: Replies[AnyAnswer],
     tick: Tick,
-    store: ResultStore[AnyAnswer] | None = None,
+    threads: int = _IN_FLIGHT,
 ) -> None:
-    """Fill `replies` with answers about `total` examples, from `store` or else from the server.
+    """Fill `replies` with answers about `total` examples.
 
     A request that fails is noted and the others go on, unless the server is gone.
     """
 
-    def reply_to(entry: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
-        number, question = entry
-        mine = copy.copy(server)
+    def reply_to(question: AnyQuestion) -> tuple[AnyQuestion, AnyAnswer | FailedRequest]:
         try:
-            kept = store.get(number) if store else None
-            return number, question, kept or ask(question, mine), mine.taken_ms
+            return question, ask(question)
         except GourmetError as exc:
-            if isinstance(exc, TritonUnreachable) and not server.triton.is_live():
+            if isinstance(exc, TritonUnreachable) and not triton.is_live():
                 raise
-            return number, question, FailedRequest(question.names, str(exc)), mine.taken_ms
+            return question, FailedRequest(question.names, str(exc))
 
     began = time.monotonic()
-    # More threads than requests in flight, so that encoding goes on meanwhile.
-    threads = server.in_flight + available_cpus()
     try:
-        for number, question, answer, taken_ms in in_threads(reply_to, enumerate(questions), threads):
+        for question, answer in in_threads(reply_to, questions, threads):
             replies.sent += len(question.names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)
             else:
                 replies.answers.append(answer)
-                if not taken_ms:
-                    replies.resumed += len(question.names)
-                else:
-                    replies.latencies_ms.append(taken_ms)
-                    if store is not None:
-                        store.put(answer, number)
             rate = replies.sent / max(1e-9, time.monotonic() - began)
             tick(replies.sent / total, f"{replies.sent}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:

@@ -35,7 +35,6 @@ class TrainOptions:
     seed: int = 0
     limit: int | None = None
     resume: bool = False
-    checkpoint_every: float = 60
     init: Path | None = None
     pretrained: bool = False
     mlflow: bool = False
@@ -101,10 +100,7 @@ def train(
             )
         write_run(out, facts)
         with stage("training") as tick:
-            every_s = options.checkpoint_every
-            log = fit(
-                task, recipe, out, resume=options.resume, tick=tick, checkpoint_every_s=every_s, **callbacks
-            )
+            log = fit(task, recipe, out, resume=options.resume, tick=tick, **callbacks)
     if isinstance(training, Rehearsing):
         rehearse(parts, out / LAST, data, stage)
     last = log[-1]

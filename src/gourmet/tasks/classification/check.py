@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -14,9 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Triton
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UnknownSystem, UsageError
-from gourmet.pictures.classifier import PictureClassifier, surely
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.table import columns
@@ -24,31 +26,19 @@ from gourmet.runtime import malloc
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.reading import read_table
 from gourmet.tasks.checking import (
+    REQUEST_TIMEOUT_S,
     CheckOptions,
     Replies,
-    TimedServer,
     as_words,
     ask_all,
     first_of,
-    percentiles,
 )
 from gourmet.tasks.classification import evaluation
-from gourmet.tasks.classification.accuracy import (
-    Accuracy,
-    Bin,
-    OfOrigin,
-    Operating,
-    Scores,
-    accuracy,
-    by_origin,
-    calibration_error,
-    of_origins,
-    operating_at,
-    origin_lines,
-    reliability,
-)
-from gourmet.tasks.classification.labelled_pictures import origin_of
-from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Labelled, Stage, SystemParts, evenly
+from gourmet.tasks.classification.accuracy import Scores, origin_lines
+from gourmet.tasks.classification.calibration import Calibration
+from gourmet.tasks.classification.evaluation import Answered, Declined, Measured
+from gourmet.tasks.classification.labelled_pictures import ALL
+from gourmet.tasks.system_parts import BadData, Data, Stage, SystemParts, evenly, spread
 from gourmet.training.task import Tick
 
 # Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
@@ -56,7 +46,8 @@ _SAME_WITHIN: Final = 0.02
 _WORST: Final = 10
 _NAMED: Final = 5
 _AGAIN: Final = 64
-_SAMPLE_TIMEOUT_S: Final = 30.0
+_BATCH: Final = 16
+_RUNS: Final = Path("runs")  # where the weights that a manifest names may lie
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,6 @@ class CheckedPictures:
     """Pictures in their order, not yet read."""
 
     source: Path
-    part: str  # empty where the data have no parts
     names: Sequence[str]
     classes: npt.NDArray[np.int64] | None  # None without labels
     read: Callable[[Sequence[int]], Iterator[bytes]]  # those of some rows
@@ -74,98 +64,51 @@ class CheckedPictures:
         return len(self.names)
 
 
-def find(
-    source: Data,
-    labels: Sequence[str],
-    data: Path,
-    part: str | None,
-    limit: int | None,
-    *,
-    missing_classes: bool,
-) -> CheckedPictures:
-    """Find the pictures of one part of `data`, which `source` reads: the test part by default.
-
-    A folder that holds nothing but pictures is not divided: all of it is asked about.
-    """
-    loose = _loose(data)
-    if loose is not None:
-        if not loose:
-            suffixes = ", ".join(sorted(SUFFIXES))
-            raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}")
+def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> CheckedPictures:
+    """Find the test part of `data`, which `source` reads, or all pictures of a folder with nothing else."""
+    if loose := _loose(data):
         try:
-            _listing(source, labels, data, "all")
+            listed = source.listing(data, ALL)
         except GourmetError as exc:
-            return _unlabelled(data, loose, limit, str(exc))
-    part = part or ("all" if loose else "test")
-    listed = _listing(source, labels, data, part)
+            chosen = spread(loose, limit)
+            return CheckedPictures(
+                data,
+                [path.name for path in chosen],
+                None,
+                lambda rows: (chosen[row].read_bytes() for row in rows),
+                f"these pictures carry no labels, so nothing is said of accuracy ({exc})",
+            )
+    else:
+        listed = source.listing(data, "test")
     pictures = evenly(listed, limit)
-    chosen = CheckedPictures(
-        source=data,
-        part=part,
-        names=[picture.name for picture in pictures],
-        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64),
-        read=lambda rows: source.read([pictures[row] for row in rows]),
-    )
-    if listed[0].class_id >= len(labels):
-        return replace(chosen, classes=None, note="these pictures show none of the labels")
-    if (words := _lacking(listed, labels, data, part)) and not missing_classes:
-        raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
-    words = _lacking(pictures, labels, data, part)
-    return replace(chosen, note=f"{words}; balanced numbers are over the others") if words else chosen
-
-
-def _lacking(pictures: Sequence[Labelled], labels: Sequence[str], data: Path, part: str) -> str:
     absent = [labels[class_id] for class_id in sorted({*range(len(labels))} - {p.class_id for p in pictures})]
-    of = f"{len(absent)} of the model's {len(labels)} labels"
-    return f"the part {part} of {data} has no pictures of {', '.join(absent)} ({of})" if absent else ""
+    return CheckedPictures(
+        data,
+        [picture.name for picture in pictures],
+        np.array([picture.class_id for picture in pictures], dtype=np.int64),
+        lambda rows: source.read([pictures[row] for row in rows]),
+        f"no pictures of {', '.join(absent)}; balanced numbers are over the others" if absent else "",
+    )
 
 
-def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequence[Labelled]:
-    if part != "all":
-        return source.listing(data, part)
-    parts = dict.fromkeys(("train", *source.parts(data)))
-    pictures: list[Labelled] = []
-    for name in parts:
-        with suppress(EmptyPart):  # few pictures may leave one empty
-            pictures += [picture for picture in source.listing(data, name) if picture.class_id < len(labels)]
-    if not pictures:
-        raise BadData(f"{data} has no pictures in {', '.join(parts)}")
+def _loose(data: Path) -> list[Path]:
+    """Return the pictures of a folder that has no subfolders or archives."""
+    visible = [entry for entry in sorted(data.iterdir()) if entry.name[0] != "."] if data.is_dir() else []
+    if not data.is_dir() or any(entry.is_dir() or entry.suffix.lower() == ".zip" for entry in visible):
+        return []
+    if not (pictures := [entry for entry in visible if entry.suffix.lower() in SUFFIXES]):
+        suffixes = ", ".join(sorted(SUFFIXES))
+        raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}")
     return pictures
 
 
-def _loose(data: Path) -> list[Path] | None:
-    """Return the pictures of a folder, or None if it has subfolders or archives."""
-    if not data.is_dir():
-        return None
-    visible = [entry for entry in sorted(data.iterdir()) if not entry.name.startswith(".")]
-    if any(entry.is_dir() or entry.suffix.lower() == ".zip" for entry in visible):
-        return None
-    return [entry for entry in visible if entry.suffix.lower() in SUFFIXES]
-
-
-def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> CheckedPictures:
-    rows = np.linspace(0, len(paths) - 1, min(limit or len(paths), len(paths))).round().astype(int)
-    chosen = [paths[row] for row in rows]
-    return CheckedPictures(
-        source=data,
-        part="",
-        names=[path.name for path in chosen],
-        classes=None,
-        read=lambda rows: (chosen[row].read_bytes() for row in rows),
-        note=f"these pictures carry no labels, so nothing is said of accuracy ({why})",
-    )
-
-
 @dataclass(frozen=True)
-class ServedClassifier:
-    """A classifier, and the contract of its system."""
+class PictureBatch:
+    """The pictures of one request, by their places among all."""
 
-    info: ModelInfo
-    contract: PictureClassifier
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.contract.labels_of(self.info)
+    first: int
+    names: Sequence[str]
+    blobs: Sequence[bytes]
 
 
 @dataclass(frozen=True)
@@ -173,9 +116,10 @@ class BatchAnswer:
     """The answers to the pictures of one request."""
 
     first: int  # of the pictures
-    probabilities: list[list[float]]
-    relevance: list[float] | None
+    probabilities: Scores
+    relevance: Scores | None
     version: str
+    total_ms: float  # of the request
 
 
 @dataclass(frozen=True)
@@ -183,32 +127,26 @@ class PictureAnswers:
     """The answers to all pictures. Rows without an answer are nan."""
 
     probabilities: Scores
-    relevance: Scores  # [pictures]; nan also where the model does not give it
+    relevance: Scores | None = None  # [pictures], of models that give it
     versions: frozenset[str] = frozenset()
 
     @classmethod
     def joined(cls, answers: Sequence[BatchAnswer], pictures: int, labels: int) -> PictureAnswers:
-        rows = np.full((pictures, labels + 1), np.nan, dtype=np.float32)
+        rows = np.full((pictures, labels), np.nan, dtype=np.float32)
+        relevance = np.full(pictures, np.nan, dtype=np.float32)
         for answer in answers:
-            mine = rows[answer.first : answer.first + len(answer.probabilities)]
-            mine[:, :labels] = answer.probabilities
+            mine = slice(answer.first, answer.first + len(answer.probabilities))
+            rows[mine] = answer.probabilities
             if answer.relevance is not None:
-                mine[:, labels] = answer.relevance
-        return cls(rows[:, :labels], rows[:, labels], frozenset(answer.version for answer in answers))
+                relevance[mine] = answer.relevance
+        gives_it = any(answer.relevance is not None for answer in answers)
+        return cls(rows, relevance if gives_it else None, frozenset(answer.version for answer in answers))
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
         """Mark the rows that have an answer."""
         answered: npt.NDArray[np.bool_] = ~np.isnan(self.probabilities[:, 0])
         return answered
-
-    def acted_on(self, subject_threshold: float) -> Scores:
-        """The answered pictures' probabilities as they are acted on: zero for what may not be relevant."""
-        answered = self.answered
-        return (
-            self.probabilities[answered]
-            * ~(self.relevance[answered] < surely(subject_threshold))[:, np.newaxis]
-        )
 
 
 @dataclass(frozen=True)
@@ -248,6 +186,17 @@ class Agreement:
     worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
     top1: float | None  # of the other, where there are labels
 
+    def __str__(self) -> str:
+        top1 = "" if self.top1 is None else f", whose top-1 is {self.top1:.4f}"
+        return (
+            f"{self.different} of {self.pictures} answered otherwise than by {self.other}{top1}; "
+            f"probabilities apart by at most {self.largest_difference:.1e}"
+        )
+
+    @property
+    def headings(self) -> tuple[str, str, str, str]:
+        return f"furthest from {self.other}", "served", "other", "apart"
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Picture, answers of both, and how far apart, for a table."""
         return [
@@ -260,22 +209,11 @@ class Agreement:
             for row in self.worst
         ]
 
-
-def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> Path | str:
-    """Return the weights that a served version was exported from, or a reason why they are not known."""
-    manifest = options.repository / model.name / version / MANIFEST
-    runs = options.runs / model.system
-    try:
-        digest = read_table(manifest)["training"]["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{manifest} does not name the weights that were exported: name them with --eager"
-    for path in sorted(runs.glob("*.safetensors")):
-        if sha256(path) == digest:
-            return path
-    return (
-        f"the weights {digest[:12]}… that version {version} was exported from are not in {runs}: "
-        "name them with --eager"
-    )
+    def as_dict(self, other: str, answers: str) -> dict[str, Any]:
+        """Return the facts, where `other` and its `answers` have these names."""
+        facts = asdict(self)
+        worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in self.worst]
+        return {other: facts.pop("other"), **facts, "worst": worst}
 
 
 def agreement(
@@ -309,31 +247,11 @@ def agreement(
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Accuracy of the answers that were given."""
-
-    accuracy: Accuracy
-    bins: list[Bin]
-    at_threshold: Operating | None  # none where the model has no threshold
-    origins: list[OfOrigin]  # by where the pictures are from, where their names tell that
-
-    def as_dict(self) -> dict[str, Any]:
-        at = self.at_threshold
-        return {
-            **self.accuracy.as_dict(),
-            "calibration_error": round(calibration_error(self.bins), 4),
-            "threshold": at and at.threshold,
-            "answered_surely": at and round(at.coverage, 4),
-            "right_of_answered": at and (None if math.isnan(at.accuracy) else round(at.accuracy, 4)),
-            **({"by_source": by_origin(self.origins)} if self.origins else {}),
-        }
-
-
-@dataclass(frozen=True)
 class PictureReport:
     """One check of one served model."""
 
-    served: ServedClassifier
+    model: ModelInfo
+    contract: PictureClassifier
     pictures: CheckedPictures
     options: CheckOptions
     replies: Replies[BatchAnswer]
@@ -351,40 +269,35 @@ class PictureReport:
         return int(self.answers.answered.sum())
 
     @cached_property
-    def quality(self) -> Quality | None:
-        """Return the accuracy, or None without labels or answers."""
-        answered = self.answers.answered
-        if self.pictures.classes is None or not answered.any():
-            return None
-        probabilities, classes = self.answers.probabilities[answered], self.pictures.classes[answered]
-        info = self.served.info
-        shown = self.answers.acted_on(info.subject_threshold)
-        return Quality(
-            accuracy=accuracy(probabilities, classes, self.served.labels),
-            bins=reliability(probabilities, classes),
-            at_threshold=operating_at(info.threshold, shown, classes) if info.threshold else None,
-            origins=of_origins(
-                probabilities.argmax(axis=1),
-                classes,
-                [origin_of(self.pictures.names[row]) for row in np.flatnonzero(answered)],
-            ),
+    def _part(self) -> Answered:
+        rows, relevance = np.flatnonzero(self.answers.answered), self.answers.relevance
+        classes = self.pictures.classes
+        return Answered(
+            np.log(np.maximum(self.answers.probabilities[rows], 1e-12)),
+            np.zeros(len(rows), np.int64) if classes is None else classes[rows],
+            [self.pictures.names[row] for row in rows],
+            lambda row: next(self.pictures.read([int(rows[row])])),
+            None if relevance is None else relevance[rows],
         )
 
-    @cached_property
-    def declined(self) -> dict[str, float]:
-        """Shares of the answered pictures; empty where the model does not say what is relevant."""
-        relevance = self.answers.relevance[self.answers.answered]
-        if not len(relevance) or np.isnan(relevance).any():
-            return {}
-        info = self.served.info
-        irrelevant = relevance < info.subject_threshold
-        unsure = ~irrelevant & (self.answers.acted_on(info.subject_threshold).max(axis=1) < info.threshold)
-        return {"irrelevant": float(irrelevant.mean()), "not sure": float(unsure.mean())}
-
     @property
-    def rows_per_s(self) -> float:
-        pictures = self.answered - self.replies.resumed
-        return pictures / self.replies.wall_s if self.replies.wall_s else 0.0
+    def _calibration(self) -> Calibration:
+        """The thresholds of the model; its probabilities are calibrated already."""
+        return Calibration(1.0, self.model.threshold, self.model.subject_threshold)
+
+    @cached_property
+    def quality(self) -> Measured | None:
+        """Return the accuracy, or None without labels or answers."""
+        if self.pictures.classes is None or not self.answered:
+            return None
+        return evaluation.measure(self._part, self.contract.labels_of(self.model), self._calibration)
+
+    @cached_property
+    def declined(self) -> Declined | None:
+        """Return the shares of declined answers; None where the model does not report what is relevant."""
+        if self.answers.relevance is None:
+            return None
+        return evaluation.declined(self._part, self._calibration)
 
     def problems(self) -> list[str]:
         """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
@@ -393,7 +306,7 @@ class PictureReport:
         if failures := replies.failures:
             lost = sum(len(failure.names) for failure in failures)
             problems.append(
-                f"{len(failures)} of {len(failures) + len(replies.latencies_ms)} requests failed, "
+                f"{len(failures)} of {len(failures) + len(replies.answers)} requests failed, "
                 f"which leaves {lost} of {replies.sent} pictures without an answer: {first_of(failures)}"
             )
         if again:
@@ -423,224 +336,158 @@ class PictureReport:
     def progress(self) -> str:
         return f"{self.answered} of {len(self.pictures)} pictures"
 
-    def page(self) -> str:
-        from gourmet.tasks.classification.pages import check_page
-
-        return check_page(self)
-
     def as_dict(self) -> dict[str, Any]:
-        problems, eager, replies = self.problems(), self.eager, self.replies
-        counted = replies.counted
+        problems, replies, quality, eager = self.problems(), self.replies, self.quality, self.eager
         return {
-            "model": self.served.info.name,
+            "model": self.model.name,
             "versions": sorted(self.answers.versions),
-            "system": self.served.info.system,
+            "system": self.model.system,
             "url": self.options.url,
             "data": str(self.pictures.source),
-            "part": self.pictures.part or None,
             "note": self.pictures.note or None,
             "complete": not self.stopped and not problems,
             "stopped": self.stopped,
             "problems": problems,
             "pictures": len(self.pictures),
             "sent": replies.sent,
-            "resumed": replies.resumed,
             "answered": self.answered,
             "failed_requests": [
                 {"pictures": list(failure.names), "reason": failure.reason} for failure in replies.failures
             ],
             "requests": {
-                "answered": len(replies.latencies_ms),
-                "rows": self.options.batch,
-                "in_flight": self.options.in_flight,
-                "mean_in_flight": round(replies.mean_in_flight, 2),
-                "latency_ms": percentiles(replies.latencies_ms),
-                "rows_per_s": round(self.rows_per_s, 1),
+                "answered": len(replies.answers),
+                "latency_ms": replies.latency_ms,
                 "seconds": round(replies.wall_s, 2),
             },
-            "triton": {
-                "rows": counted.rows,
-                "executions_by_rows": {str(k): v for k, v in counted.executions_by_batch.items()},
-                "mean_rows": round(counted.mean_batch, 2),
-                "cache_hits": counted.cache_hits,
-            },
-            "asked_again": asdict(self.again) if self.again else None,
+            "asked_again": self.again and asdict(self.again),
             "eager": {"compared": False, "why": eager}
             if isinstance(eager, str)
-            else {"compared": True, **_as_dict(eager, file="weights", answers="eager")},
-            "against": self.against and _as_dict(self.against, file="model", answers="other"),
-            "quality": self.quality and self.quality.as_dict(),
-            "declined": {name: round(share, 4) for name, share in self.declined.items()},
+            else {"compared": True, **eager.as_dict("weights", "eager")},
+            "against": self.against and self.against.as_dict("model", "other"),
+            "quality": quality
+            and {
+                "calibration_error": round(quality.error, 4),
+                "threshold": self.model.threshold or None,
+                "answered_surely": round(quality.at_threshold.coverage, 4),
+                **quality.as_dict(),
+            },
+            "declined": self.declined and self.declined.as_dict(),
         }
 
     def headline(self) -> str:
         """The model, the pictures, and whether all of them were answered."""
-        versions = ", ".join(sorted(self.answers.versions)) or self.served.info.version
-        part = f", part {self.pictures.part}" if self.pictures.part else ""
+        versions = ", ".join(sorted(self.answers.versions)) or self.model.version
         return (
-            f"{self.served.info.name} version {versions} at {self.options.url}: {self.answered} of "
-            f"{len(self.pictures)} pictures answered ({self.pictures.source}{part})"
+            f"{self.model.name} version {versions} at {self.options.url}: {self.answered} of "
+            f"{len(self.pictures)} pictures answered ({self.pictures.source})"
         )
+
+    @property
+    def _agreements(self) -> list[Agreement]:
+        """The comparisons in which any probability differs."""
+        compared = [both for both in (self.eager, self.against) if isinstance(both, Agreement)]
+        return [both for both in compared if both.largest_difference]
 
     def summary(self) -> str:
         stopped = "what follows is about the answers that had come by then" if self.stopped else ""
-        named = [("STOPPED", stopped), ("note", self.pictures.note), *self.facts()]
+        quality = self.quality
+        facts = [*(quality.facts() if quality else ()), *self.facts()]
+        named = [("STOPPED", stopped), ("note", self.pictures.note), *facts]
         lines = [self.headline(), *(f"{name:<12}{value}" for name, value in named if value)]
-        if self.quality:
+        if quality:
             heading = ("class", "pictures", "recall", "precision")
-            lines += ["", columns([heading, *self.quality.accuracy.rows()])]
-            lines += ["", *origin_lines(self.quality.origins)] if self.quality.origins else []
-        if isinstance(self.eager, Agreement) and self.eager.largest_difference:
-            heading = ("furthest from the network", "served", "network", "apart")
-            lines += ["", columns([heading, *self.eager.rows()[:_NAMED]])]
-        if self.against and self.against.largest_difference:
-            heading = (f"furthest from {self.against.other}", "served", "other", "apart")
-            lines += ["", columns([heading, *self.against.rows()[:_NAMED]])]
+            lines += ["", columns([heading, *quality.accuracy.rows()])]
+            lines += ["", *origin_lines(quality.origins)] if quality.origins else []
+        for both in self._agreements:
+            lines += ["", columns([both.headings, *both.rows()[:_NAMED]])]
         return "\n".join(lines)
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Name and value of everything measured, but for the classes."""
-        replies, options = self.replies, self.options
-        if self.quality:
-            measured, at = self.quality.accuracy, self.quality.at_threshold
-            yield "top-1", f"{measured.top1:.4f}, top-3 {measured.top3:.4f}, top-5 {measured.top5:.4f}"
-            yield "balanced", f"{measured.balanced:.4f} ± {measured.balanced_margin:.4f} (95 %)"
-            yield "calibration", f"error {calibration_error(self.quality.bins):.4f}, as served"
-            if at:
-                right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
-                yield "threshold", f"{at.coverage:.1%} reach {at.threshold:g}, {right} of them right"
+        """Yield name and value of each measurement but for the accuracy."""
+        replies, again = self.replies, self.again
         if self.declined:
-            subject, threshold = self.served.contract.subject, self.served.info.subject_threshold
-            yield (
-                subject,
-                f"{self.declined['irrelevant']:.1%} do not look like it (below {threshold:g}), "
-                f"{self.declined['not sure']:.1%} more are not sure",
-            )
-        yield "network", self._network()
+            yield self.contract.subject, str(self.declined)
+        yield "network", f"not compared: {self.eager}" if isinstance(self.eager, str) else str(self.eager)
         if self.against:
-            yield "against", _words(self.against)
-        if again := self.again:
+            yield "against", str(self.against)
+        if again:
             yield (
                 "order",
                 f"{again.pictures} asked again alone: {len(again.different)} answered otherwise, "
                 f"probabilities apart by at most {again.largest_difference:.1e}",
             )
-        if times := replies.latencies_ms:
-            requests = "1 request" if len(times) == 1 else f"{len(times)} requests"
-            yield "latency", f"{as_words(percentiles(times))}, {requests} of up to {options.batch} rows"
-        yield (
-            "throughput",
-            f"{self.rows_per_s:.0f} rows/s over {replies.wall_s:.1f} s, decoding here included; "
-            f"{replies.mean_in_flight:.1f} of {options.in_flight} requests in flight on average",
+        if replies.answers:
+            requests = "1 request" if len(replies.answers) == 1 else f"{len(replies.answers)} requests"
+            yield "latency", f"{as_words(replies.latency_ms)}, {requests}"
+            yield "throughput", f"{self.answered / replies.wall_s:.0f} pictures/s, decoding here included"
+
+    def page(self) -> str:
+        from gourmet.tasks.classification.pages import answers_page
+
+        warnings = [self.pictures.note, "Stopped before the end." if self.stopped else "", *self.problems()]
+        return answers_page(
+            f"gourmet check: {self.model.name}",
+            self.headline(),
+            {"answers": self.quality} if self.quality else {},
+            self.contract.labels_of(self.model),
+            problems=list(filter(None, warnings)),
+            facts=[*self.facts()],
+            tables={both.headings: both.rows() for both in self._agreements},
         )
-        yield "batches", self._batches()
-
-    def _network(self) -> str:
-        eager = self.eager
-        if isinstance(eager, str):
-            return f"not compared: {eager}"
-        return _words(eager)
-
-    def _batches(self) -> str:
-        counts = self.replies.counted
-        sizes = ", ".join(f"{times} of {size}" for size, times in counts.executions_by_batch.items())
-        mean = f"{counts.mean_batch:.1f} rows at once on average inside Triton"
-        words = f"{mean} ({sizes})" if sizes else "none ran"
-        return (
-            f"{words}; {counts.cache_hits} requests answered from the cache" if counts.cache_hits else words
-        )
-
-
-def _as_dict(agreement: Agreement, *, file: str, answers: str) -> dict[str, Any]:
-    facts = asdict(agreement)
-    worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in agreement.worst]
-    return {file: facts.pop("other"), **facts, "worst": worst}
-
-
-def _words(agreement: Agreement) -> str:
-    top1 = "" if agreement.top1 is None else f", whose top-1 is {agreement.top1:.4f}"
-    return (
-        f"{agreement.different} of {agreement.pictures} answered otherwise than by {agreement.other}{top1}; "
-        f"probabilities apart by at most {agreement.largest_difference:.1e}"
-    )
-
-
-@dataclass(frozen=True)
-class PictureBatch:
-    """The pictures of one request, by their places among all."""
-
-    first: int
-    names: Sequence[str]
-    blobs: Sequence[bytes]
 
 
 @dataclass(frozen=True)
 class PictureCheck:
-    """Fulfils `gourmet.tasks.checking.ServedCheck`."""
+    """A served model and the pictures to ask it about."""
 
-    server: TimedServer
-    served: ServedClassifier
-    pictures: CheckedPictures
-    options: CheckOptions
+    triton: Triton
+    model: ModelInfo
     parts: SystemParts
-    against: ServedClassifier | None = None
-
-    def __len__(self) -> int:
-        return len(self.pictures)
+    pictures: CheckedPictures
 
     def questions(self) -> Iterator[PictureBatch]:
-        """Batches, of which the last may be smaller."""
-        everything = self.pictures.read(range(len(self)))
-        for first in range(0, len(self), self.options.batch):
+        """Yield batches, of which the last may be smaller. None is larger than what the model takes."""
+        everything, batch = self.pictures.read(range(len(self.pictures))), max(1, self.model.max_batch_size)
+        batch = min(_BATCH, batch)
+        for first in range(0, len(self.pictures), batch):
             try:
-                blobs = list(islice(everything, self.options.batch))
+                blobs = list(islice(everything, batch))
             except OSError as exc:
                 raise BadData(f"{self.pictures.source} cannot be read: {exc}") from exc
             yield PictureBatch(first, self.pictures.names[first : first + len(blobs)], blobs)
 
-    def ask(self, question: PictureBatch, server: TimedServer) -> BatchAnswer:
+    def ask(self, question: PictureBatch) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
-        (spec,) = self.served.info.inputs
-        info, contract, pictures, encoded = self.served.info, self.served.contract, len(question.blobs), []
+        (spec,) = self.model.inputs
+        model, contract, pictures, encoded = self.model, self.parts.classifier, len(question.blobs), []
         for name, blob in zip(question.names, question.blobs, strict=True):
             try:
                 encoded.append(contract.encode(blob, spec.datatype))
             except PictureError as exc:
                 raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
-        answer = server.infer(info.target, {spec.name: np.concatenate(encoded)})
-        outputs = answer.outputs
+        began = time.monotonic()
+        inputs = {spec.name: np.concatenate(encoded)}
+        answer = self.triton.infer(model.target, inputs, Deadline(REQUEST_TIMEOUT_S))
+        total_ms, outputs = 1000.0 * (time.monotonic() - began), answer.outputs
         for name, output in outputs.items():
-            if info.max_batch_size and len(output) != pictures:
+            if model.max_batch_size and len(output) != pictures:
                 raise BadAnswer(f"{name} has {len(output)} rows in answer to {pictures}")
-        rows, expected = contract.probabilities(outputs, info), (pictures, len(self.served.labels))
+        rows, expected = contract.probabilities(outputs, model), (pictures, len(contract.labels_of(model)))
         if rows.shape != expected:
             raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
         if not contract.are_probabilities(rows):
             raise BadAnswer("the probabilities of a row do not sum to 1")
-        relevance = contract.relevance(outputs, info)
-        shown = None if relevance is None else relevance.tolist()
-        return BatchAnswer(question.first, rows.tolist(), shown, answer.model_version)
+        relevance = contract.relevance(outputs, model)
+        return BatchAnswer(question.first, rows, relevance, answer.model_version, total_ms)
 
-    def score(self, replies: Replies[BatchAnswer], stage: Stage) -> PictureReport:
-        """Ask about some pictures again, compare with the network, and measure."""
-        answers = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
-        again: AskedAgain | None = None
-        against: Agreement | None = None
-        eager: Agreement | str = "stopped before" if replies.stopped else "no picture was answered"
-        if answers.versions and not replies.stopped:
-            with replies.until_stopped():
-                with stage("asking some again") as tick:
-                    again = self._ask_again(answers, tick)
-                eager = self._compare(answers, stage)
-                if self.against:
-                    against = self._compare_with(self.against, answers, stage)
-        if replies.stopped:
-            eager = "stopped before"
-        return PictureReport(
-            self.served, self.pictures, self.options, replies, answers, again, eager, against
-        )
+    def ask_about_all(self, replies: Replies[BatchAnswer], tick: Tick) -> None:
+        ask_all(self.ask, self.questions(), len(self.pictures), self.triton, replies, tick)
 
-    def _ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
+    def joined(self, replies: Replies[BatchAnswer]) -> PictureAnswers:
+        labels = self.parts.classifier.labels_of(self.model)
+        return PictureAnswers.joined(replies.answers, len(self.pictures), len(labels))
+
+    def ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
         """Ask about some pictures alone: their answers in a batch must be the same.
 
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
@@ -648,77 +495,68 @@ class PictureCheck:
         """
         answered = np.flatnonzero(answers.answered)
         rows = np.sort(np.random.default_rng(0).choice(answered, min(_AGAIN, len(answered)), replace=False))
-        names, server = self.pictures.names, TimedServer(self.server.triton, 1, self.options.timeout_s)
+        names, replies = self.pictures.names, Replies[BatchAnswer]()
         read = zip(rows.tolist(), self.pictures.read(rows.tolist()), strict=True)
         alone = (PictureBatch(row, [names[row]], [blob]) for row, blob in read)
-        replies = Replies[BatchAnswer]()
-        ask_all(self.ask, alone, len(rows), server, replies, tick)
-        answers_alone = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
-        return AskedAgain.compared(answers, answers_alone, names, tuple(map(str, replies.failures)))
+        ask_all(self.ask, alone, len(rows), self.triton, replies, tick, threads=1)
+        refused = tuple(map(str, replies.failures))
+        return AskedAgain.compared(answers, self.joined(replies), names, refused)
 
-    def _compare(self, answers: PictureAnswers, stage: Stage) -> Agreement | str:
-        options = self.options
-        weights = options.weights or exported_weights(self.served.info, max(answers.versions), options)
+    def compare(self, answers: PictureAnswers, options: CheckOptions, stage: Stage) -> Agreement | str:
+        """Compare the answers with the network's, or return why its weights are not known."""
+        weights = options.weights or exported_weights(self.model, max(answers.versions), options.repository)
         if isinstance(weights, str):
             return weights
+        contract = self.parts.classifier
         with stage("asking the network") as tick:
             malloc.use(malloc.TRAINING)
             network, _ = self.parts.evaluation.load(weights, "")
             rows = np.flatnonzero(answers.answered).tolist()
-            pictures = self.pictures.read(rows)
-            logits = evaluation.ask(network, self.served.contract, pictures, len(rows), tick)
-        theirs = self.served.contract.scaled(logits, self.served.info.temperature)
-        return agreement(answers, theirs, self.pictures, self.served.labels, str(weights))
+            logits = evaluation.ask(network, contract, self.pictures.read(rows), len(rows), tick)
+        theirs = contract.scaled(logits, self.model.temperature)
+        return agreement(answers, theirs, self.pictures, contract.labels_of(self.model), str(weights))
 
-    def _compare_with(
-        self, other: ServedClassifier, answers: PictureAnswers, stage: Stage
-    ) -> Agreement | None:
+    def compare_with(self, other: ModelInfo, answers: PictureAnswers, stage: Stage) -> Agreement:
         """Compare the answers with those of another served model to the same pictures."""
         replies = Replies[BatchAnswer]()
-        options = replace(self.options, batch=min(self.options.batch, max(1, other.info.max_batch_size)))
-        check = replace(self, served=other, options=options)
-        with stage(f"asking {other.info.target}") as tick:
-            ask_all(check.ask, check.questions(), len(self), self.server, replies, tick)
-        theirs = PictureAnswers.joined(replies.answers, len(self), len(other.labels))
+        with stage(f"asking {other.target}") as tick:
+            replace(self, model=other).ask_about_all(replies, tick)
+        theirs = self.joined(replies)
         both = answers.answered & theirs.answered
         if not both.any():
-            raise GourmetError(f"{other.info.target} answered none: {first_of(replies.failures)}")
+            raise GourmetError(f"{other.target} answered none: {first_of(replies.failures)}")
         mine = replace(answers, probabilities=np.where(both[:, None], answers.probabilities, np.nan))
-        rows = theirs.probabilities[both]
-        return agreement(mine, rows, self.pictures, self.served.labels, other.info.target)
+        labels = self.parts.classifier.labels_of(self.model)
+        return agreement(mine, theirs.probabilities[both], self.pictures, labels, other.target)
 
 
-ANSWER: Final = BatchAnswer
-
-
-def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
-    """Find the pictures, and see that the model answers its system's sample."""
-    served = ServedClassifier(model, parts.classifier)
-    data = options.data or _bundled(model, parts)
-    # A model without batching takes one picture at a time, and none takes more than its maximum.
-    options = replace(options, batch=min(options.batch, max(1, model.max_batch_size)))
-    pictures = find(
-        parts.data,
-        served.contract.labels,
-        data,
-        options.part,
-        options.limit,
-        missing_classes=options.missing_classes,
-    )
-    against = None
-    if options.against:
-        against = ServedClassifier(server.triton.describe(options.against), served.contract)
-        if (against.info.system, against.labels) != (model.system, served.labels):
-            raise UsageError(
-                f"{options.against} has other labels than {model.name}: name one of {model.system}"
-            )
-    check = PictureCheck(server, served, pictures, options, parts, against)
-    sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
-    before = server.triton.total(model.name)
-    check.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
-    # Triton counts it a little after it answered: the rows of the check are counted from then on.
-    server.triton.counted(model.name, before, lambda counted: counted.requests > 0)
-    return check
+def check(
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
+) -> PictureReport:
+    """Ask about all pictures and about some again, compare with the network, and measure."""
+    contract = parts.classifier
+    pictures = find(parts.data, contract.labels, options.data or _bundled(model, parts), options.limit)
+    other = triton.describe(options.against) if options.against else None
+    if other and (other.system, contract.labels_of(other)) != (model.system, contract.labels_of(model)):
+        raise UsageError(f"{options.against} has other labels than {model.name}: name one of {model.system}")
+    picture_check, replies = PictureCheck(triton, model, parts, pictures), Replies[BatchAnswer]()
+    picture_check.ask(PictureBatch(0, ["the sample"], [contract.sample()]))
+    with replies.until_stopped(), stage("asking") as tick:
+        picture_check.ask_about_all(replies, tick)
+    answers = picture_check.joined(replies)
+    again: AskedAgain | None = None
+    against: Agreement | None = None
+    eager: Agreement | str = "no picture was answered"
+    with replies.until_stopped():
+        if answers.versions and not replies.stopped:
+            with stage("asking some again") as tick:
+                again = picture_check.ask_again(answers, tick)
+            eager = picture_check.compare(answers, options, stage)
+            if other:
+                against = picture_check.compare_with(other, answers, stage)
+    if replies.stopped:
+        eager = "stopped before"
+    return PictureReport(model, contract, pictures, options, replies, answers, again, eager, against)
 
 
 def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
@@ -729,4 +567,20 @@ def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
     raise UsageError(
         f"{model.name!r} is a classifier, and {model.system} brings no pictures along: "
         "name some to ask about with --data"
+    )
+
+
+def exported_weights(model: ModelInfo, version: str, repository: Path) -> Path | str:
+    """Return the weights that a served version was exported from, or a reason why they are not known."""
+    manifest, runs = repository / model.name / version / MANIFEST, _RUNS / model.system
+    try:
+        digest = read_table(manifest)["training"]["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{manifest} does not name the weights that were exported: name them with --eager"
+    for path in sorted(runs.glob("*.safetensors")):
+        if sha256(path) == digest:
+            return path
+    return (
+        f"the weights {digest[:12]}… that version {version} was exported from are not in {runs}: "
+        "name them with --eager"
     )

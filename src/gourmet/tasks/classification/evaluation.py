@@ -100,20 +100,39 @@ class Measured:
 
     answered: Answered
     accuracy: Accuracy
-    before: list[Bin]
-    after: list[Bin]
+    bins: list[Bin]  # after temperature scaling
+    error_before: float  # of calibration, before temperature scaling
     curve: list[Operating]
     at_threshold: Operating
     denied: float  # the share that is said to show something else
     origins: list[OfOrigin]  # by where the pictures are from, where their names tell that
 
+    @property
+    def error(self) -> float:
+        """The calibration error of the probabilities as they are served."""
+        return calibration_error(self.bins)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Yield name and value of each measurement but for the classes, for a terminal and a page."""
+        accuracy, at = self.accuracy, self.at_threshold
+        yield "top-1", f"{accuracy.top1:.4f}, top-3 {accuracy.top3:.4f}, top-5 {accuracy.top5:.4f}"
+        yield "balanced", f"{accuracy.balanced:.4f} ± {accuracy.balanced_margin:.4f} (95 %)"
+        before = (
+            "" if self.error_before == self.error else f", {self.error_before:.4f} before temperature scaling"
+        )
+        yield "calibration", f"error {self.error:.4f}{before}"
+        if at.threshold:
+            right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
+            yield "threshold", f"{at.coverage:.1%} reach {at.threshold:.4g}, {right} of them right"
+
     def as_dict(self) -> dict[str, Any]:
+        right = self.at_threshold.accuracy
         return {
             **self.accuracy.as_dict(),
-            "calibration_error_before": round(calibration_error(self.before), 4),
-            "calibration_error_after": round(calibration_error(self.after), 4),
+            "calibration_error_before": round(self.error_before, 4),
+            "calibration_error_after": round(self.error, 4),
             "answered": round(self.at_threshold.coverage, 4),
-            "right_of_answered": round(self.at_threshold.accuracy, 4),
+            "right_of_answered": None if math.isnan(right) else round(right, 4),
             "denied": round(self.denied, 4),
             **({"by_source": by_origin(self.origins)} if self.origins else {}),
         }
@@ -121,15 +140,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Declined:
-    """The answers to pictures that show none of the labels."""
+    """The shares of answers that decline to name a label."""
 
-    answered: Answered
+    pictures: int
     irrelevant: float  # the share that is said to show something else
     unsure: float  # the share of which no label is sure, beside those
 
+    def __str__(self) -> str:
+        return f"{self.irrelevant:.1%} said to be something else, {self.unsure:.1%} not sure"
+
     def as_dict(self) -> dict[str, Any]:
         shares = {"said to be something else": self.irrelevant, "not sure": self.unsure}
-        return {"photos": len(self.answered.names), **{name: round(s, 4) for name, s in shares.items()}}
+        return {"photos": self.pictures, **{name: round(s, 4) for name, s in shares.items()}}
 
 
 @dataclass(frozen=True)
@@ -156,11 +178,7 @@ class EvaluatedClassifier:
             + "".join(f"\n  {line}" for line in origin_lines(part.origins, self.learned_from))
             for name, part in self.parts.items()
         ]
-        parts += [
-            f"{name}: {len(part.answered.names)} pictures, {part.irrelevant:.1%} said to be something else, "
-            f"{part.unsure:.1%} not sure"
-            for name, part in self.others.items()
-        ]
+        parts += [f"{name}: {part.pictures} pictures, {part}" for name, part in self.others.items()]
         chosen = self.calibration
         return [
             *parts,
@@ -172,8 +190,22 @@ class EvaluatedClassifier:
         """Write the files for deployment and a report beside the weights; return the path of the report."""
         from gourmet.tasks.classification import pages
 
-        report = weights.with_suffix(".report.html")
-        write_whole(report, pages.evaluation_page(title, self))
+        report, chosen = weights.with_suffix(".report.html"), self.calibration
+        goals = " and ".join(
+            f"{100 * share:g}% of those given on {part} pictures"
+            for part, share in self.accuracy_goals.items()
+        )
+        page = pages.answers_page(
+            title,
+            f"Temperature {chosen.temperature:.3f}; answers below {chosen.threshold:.2f} are “not sure”, so "
+            f"that {goals} are right. Both were chosen on pictures that were not trained on.",
+            self.parts,
+            self.labels,
+            temperature=chosen.temperature,
+            facts=[(f"{name}, {part.pictures} pictures", str(part)) for name, part in self.others.items()],
+            learned_from=self.learned_from,
+        )
+        write_whole(report, page)
         write_whole(weights.with_suffix(".confusions.svg"), pages.confusions(title, self))
         evaluation_file.write(weights, calibration=vars(self.calibration), accuracy=self.as_dict())
         return report
@@ -357,8 +389,8 @@ def measure(part: Answered, labels: Sequence[str], calibration: Calibration) -> 
     return Measured(
         answered=part,
         accuracy=measured,
-        before=reliability(softmax(part.logits), part.classes),
-        after=reliability(softmax(part.logits, calibration.temperature), part.classes),
+        bins=reliability(softmax(part.logits, calibration.temperature), part.classes),
+        error_before=calibration_error(reliability(softmax(part.logits), part.classes)),
         curve=coverage_curve(shown, part.classes),
         at_threshold=operating_at(calibration.threshold, shown, part.classes),
         denied=0.0 if part.relevance is None else float(np.mean(~part.relevant(calibration))),
@@ -369,7 +401,7 @@ def measure(part: Answered, labels: Sequence[str], calibration: Calibration) -> 
 def declined(part: Answered, calibration: Calibration) -> Declined:
     sure = part.probabilities(calibration).max(axis=1) >= calibration.threshold
     relevant = np.ones(len(sure), bool) if part.relevance is None else part.relevant(calibration)
-    return Declined(part, float(np.mean(~relevant)), float(np.mean(relevant & ~sure)))
+    return Declined(len(sure), float(np.mean(~relevant)), float(np.mean(relevant & ~sure)))
 
 
 def shares(

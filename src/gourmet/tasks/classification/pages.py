@@ -1,38 +1,51 @@
-"""Write the HTML pages of an evaluation and of a check; each page contains its pictures."""
+"""Write the HTML page of an evaluation or of a check; the page contains its pictures."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Sequence
-from statistics import NormalDist
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gourmet.pictures.classifier import softmax
 from gourmet.reports import machine
-from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines, matrix, stacked
+from gourmet.reports.chart import COLOURS, FAINT, Drawing, Series, lines, matrix, stacked
 from gourmet.reports.page import render
-from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
-from gourmet.tasks.classification.check import PictureReport
-from gourmet.tasks.classification.evaluation import Answered, EvaluatedClassifier
+from gourmet.tasks.classification.accuracy import Accuracy, Bin, Operating, origin_lines
+from gourmet.tasks.classification.evaluation import EvaluatedClassifier, Measured
+
+_MISTAKES = 36
 
 
-def evaluation_page(title: str, evaluated: EvaluatedClassifier) -> str:
-    def worst(part: Answered) -> list[dict[str, Any]]:
-        probabilities = softmax(part.logits, evaluated.calibration.temperature)
-        return mistakes(probabilities, part.classes, part.names, part.picture, evaluated.labels)
-
+def answers_page(
+    title: str,
+    intro: str,
+    parts: Mapping[str, Measured],
+    labels: Sequence[str],
+    *,
+    temperature: float = 1.0,
+    problems: Sequence[str] = (),
+    facts: Sequence[tuple[str, str]] = (),
+    tables: Mapping[Sequence[str], Sequence[Sequence[str]]] | None = None,
+    learned_from: Sequence[str] = (),
+) -> str:
+    """Return the page of labelled answers by part; `tables` are more rows by their headings."""
     return render(
-        "tasks/classification/evaluation.html",
+        "tasks/classification/answers.html",
         title=title,
-        evaluated=evaluated,
-        error=calibration_error,
+        intro=intro,
+        problems=problems,
+        facts=facts,
+        parts=parts,
+        tables=tables or {},
         reliability=_reliability,
         coverage=_coverage,
-        confusions=_confusions,
-        worst=worst,
+        confusions=lambda part: _confusions(part.accuracy, labels),
+        sources=lambda part: origin_lines(part.origins, learned_from),
+        worst=lambda part: mistakes(part, labels, temperature),
+        machine=machine.about(),
     )
 
 
@@ -43,35 +56,6 @@ def confusions(title: str, evaluated: EvaluatedClassifier) -> Drawing:
         for name, part in evaluated.parts.items()
     ]
     return stacked(title, parts)
-
-
-def check_page(report: PictureReport) -> str:
-    pictures = report.pictures
-
-    def worst() -> list[dict[str, Any]]:
-        assert pictures.classes is not None
-        answered, read = np.flatnonzero(report.answers.answered), pictures.read
-        names, probabilities = (
-            [pictures.names[row] for row in answered],
-            report.answers.probabilities[answered],
-        )
-        labels = report.served.labels
-        return mistakes(
-            probabilities, pictures.classes[answered], names, lambda row: next(read([answered[row]])), labels
-        )
-
-    return render(
-        "tasks/classification/check.html",
-        title=f"gourmet check: {report.served.info.name}",
-        report=report,
-        recall=_recall,
-        reliability=_reliability,
-        latencies=_latencies,
-        batches=_batches,
-        confusions=_confusions,
-        worst=worst,
-        machine=machine.about(),
-    )
 
 
 def _reliability(bins: list[Bin]) -> Drawing:
@@ -112,55 +96,20 @@ def _confusions(measured: Accuracy, labels: Sequence[str]) -> Drawing:
     return matrix(rows, labels, "Who is taken for whom", ("true", "answered"))
 
 
-def mistakes(
-    probabilities: Scores,
-    classes: Classes,
-    names: Sequence[str],
-    picture: Callable[[int], bytes],
-    labels: Sequence[str],
-    count: int = 36,
-) -> list[dict[str, Any]]:
+def mistakes(part: Measured, labels: Sequence[str], temperature: float) -> list[dict[str, Any]]:
     """Return the pictures with the most confident wrong answers, the most confident first."""
+    answered = part.answered
+    probabilities = softmax(answered.logits, temperature)
     answers = probabilities.argmax(axis=1)
-    sure = np.where(answers == classes, -1.0, probabilities.max(axis=1))
+    sure = np.where(answers == answered.classes, -1.0, probabilities.max(axis=1))
     return [
         {
-            "picture": base64.b64encode(picture(row)).decode(),
-            "true": labels[classes[row]],
+            "picture": base64.b64encode(answered.picture(row)).decode(),
+            "true": labels[answered.classes[row]],
             "answer": labels[answers[row]],
             "sure": sure[row],
-            "name": names[row],
+            "name": answered.names[row],
         }
-        for row in np.argsort(-sure)[:count]
+        for row in np.argsort(-sure)[:_MISTAKES].tolist()
         if sure[row] >= 0.0
     ]
-
-
-def _recall(measured: Accuracy) -> Drawing:
-    """Draw the recall of each class as a bar from 0 to 1."""
-    shown = []
-    for row in measured.classes:
-        low, high = _wilson(row.recall, row.photos)
-        shown.append(Bar(row.label, row.recall, low, high, says=f"{row.recall:.3f}"))
-    return bars(shown, "recall by class", "recall", end=1.0)
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share."""
-    z = NormalDist().inv_cdf(0.975)
-    middle = share + z * z / (2 * count)
-    width = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return (middle - width) / (1 + z * z / count), (middle + width) / (1 + z * z / count)
-
-
-def _latencies(report: PictureReport) -> Drawing:
-    times = report.replies.latencies_ms
-    counts, edges = np.histogram(times, bins=24, range=(0.0, max(times)))
-    says, median = ("ms", "requests"), float(np.median(times))
-    return columns(counts.tolist(), "requests by latency", says, step=float(edges[1]), mark=median)
-
-
-def _batches(report: PictureReport) -> Drawing:
-    sizes = report.replies.counted.executions_by_batch
-    counts = [sizes.get(size, 0) for size in range(1, max(*sizes, report.options.batch) + 1)]
-    return columns(counts, "executions by rows", ("rows at once", "executions"), begins=0.5)

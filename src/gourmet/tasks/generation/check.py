@@ -9,13 +9,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable
+from gourmet.client.triton import Triton
 from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.page import render
 from gourmet.runtime.reading import in_short, read_text
-from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
+from gourmet.tasks.checking import (
+    REQUEST_TIMEOUT_S,
+    CheckOptions,
+    Replies,
+    as_words,
+    ask_all,
+    first_of,
+    percentiles,
+)
 from gourmet.tasks.generation.certainty import NEAR, judged
 from gourmet.tasks.generation.evaluation import TextEvaluation, TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
@@ -118,9 +128,8 @@ class TextReport:
             "compared_with": self.compared_with or None,
             "texts": self.texts,
             "answered": len(self.replies.answers),
-            "resumed": self.replies.resumed,
             "faults": self.faults(),
-            "total_ms": percentiles([answer.total_ms for answer in self.replies.answers]),
+            "total_ms": self.replies.latency_ms,
             "first_piece_ms": percentiles([answer.first_piece_ms for answer in self.replies.answers]),
             "pieces": sum(answer.pieces for answer in self.replies.answers),
             "scores": self.scores and asdict(self.scores),
@@ -167,29 +176,22 @@ class TextReport:
 
 @dataclass(frozen=True)
 class TextCheck:
-    """Fulfils `gourmet.tasks.checking.ServedCheck`."""
+    """A served model that generates text, and the models whose answers are compared with its own."""
 
+    triton: Triton
     model: ModelInfo
-    whole_model: ModelInfo | None  # answers in one piece what `model` streams
-    examples: Sequence[TextQuestion]
-    options: CheckOptions
     parts: SystemParts
+    whole_model: ModelInfo | None  # answers in one piece what `model` streams
     against: ModelInfo | None = None
 
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def questions(self) -> Iterator[TextQuestion]:
-        return iter(self.examples)
-
-    def ask(self, question: TextQuestion, server: TimedServer) -> TextAnswer:
+    def ask(self, question: TextQuestion) -> TextAnswer:
         began = time.monotonic()
-        pieces = self._pieces(self.model, question, server)
+        pieces = self._pieces(self.model, question)
         arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces]
         arrived = arrived or [(GeneratedText(""), 0.0)]
         joined = "".join(piece.text for piece, _ in arrived)
         whole, other = (
-            "".join(piece.text for piece in self._pieces(model, question, server)) if model else None
+            "".join(piece.text for piece in self._pieces(model, question)) if model else None
             for model in (self.whole_model, self.against)
         )
         answer, system = replace(arrived[-1][0], text=joined), self.parts.generator
@@ -199,64 +201,59 @@ class TextCheck:
         sure = self.model.is_sure(answer)
         return TextAnswer(question.reference, joined, len(arrived), whole, *times, sure, other)
 
-    def _pieces(
-        self, model: ModelInfo, question: TextQuestion, server: TimedServer
-    ) -> Iterator[GeneratedText]:
+    def _pieces(self, model: ModelInfo, question: TextQuestion) -> Iterator[GeneratedText]:
         """Yield the answer of a model: whole, or piece by piece."""
-        system = self.parts.generator
+        system, deadline = self.parts.generator, Deadline(REQUEST_TIMEOUT_S)
         try:
             inputs = system.request_inputs(question.example, model)
         except ValueError as exc:
             raise BadData(str(exc)) from exc
         if not model.decoupled:
-            yield system.generated(server.infer(model.target, inputs).outputs, model)
+            yield system.generated(self.triton.infer(model.target, inputs, deadline).outputs, model)
             return
-        for outputs in server.stream(model, inputs):
+        for outputs in filter(None, self.triton.stream(model, inputs, deadline)):
             yield system.generated(outputs, model)
 
-    def score(self, replies: Replies[TextAnswer], stage: Stage) -> TextReport:
-        answers, scores, agreement, near = replies.answers, None, None, None
-        if answers and answers[0].reference.answer:
-            scores = score([answer.reference for answer in answers], [answer.joined for answer in answers])
-            if sure := [answer for answer in answers if answer.sure]:
-                texts = [GeneratedText(answer.joined) for answer in sure]
-                judgements = judged([answer.reference for answer in sure], texts)
-                near = sum(answer.is_near for answer in judgements) / len(judgements)
-        with replies.until_stopped():
-            if answers and self.options.weights:
-                agreement = self._agreement(answers, self.options.weights, stage)
-        name = self.whole_model.name if self.whole_model else ""
-        of = "pictures" if self.parts.generator.example_kind == "picture" else "texts"
-        return TextReport(
-            self.model, name, len(self), replies, scores, agreement, near, of, self.options.against
-        )
 
-    def _agreement(self, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
-        """Return the share of answers that equal those of the network with these weights."""
-        eager = self.parts.evaluation
-        if not isinstance(eager, TextEvaluation):
-            raise UsageError(
-                f"{self.parts.system} has no evaluation of texts to compare with: leave out --eager"
-            )
-        with stage("the eager network") as tick:
-            own = eager.answer(weights, [answer.text for answer in answers], "cpu", tick)
-        return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
-
-
-ANSWER: Final = TextAnswer
-
-
-def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> TextCheck:
-    """Prepare the check; `options.data` may be a file of texts, one per line."""
+def check(
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
+) -> TextReport:
+    """Ask about all examples and score the answers; `options.data` may be a file of texts, one per line."""
     whole = None
     if model.decoupled:
         with suppress(ModelUnavailable):
-            usual = server.triton.describe(parts.generator.default_model)
+            usual = triton.describe(parts.generator.default_model)
             whole = None if usual.decoupled else usual
-    against = server.triton.describe(options.against) if options.against else None
+    against = triton.describe(options.against) if options.against else None
     if against and against.system != model.system:
         raise UsageError(f"{options.against} is not a model of {model.system}: name one that is")
-    return TextCheck(model, whole, _questions(options, parts), options, parts, against)
+    questions, replies = _questions(options, parts), Replies[TextAnswer]()
+    text_check = TextCheck(triton, model, parts, whole, against)
+    with replies.until_stopped(), stage("asking") as tick:
+        ask_all(text_check.ask, questions, len(questions), triton, replies, tick)
+    answers, scores, agreement, near = replies.answers, None, None, None
+    if answers and answers[0].reference.answer:
+        scores = score([answer.reference for answer in answers], [answer.joined for answer in answers])
+        if sure := [answer for answer in answers if answer.sure]:
+            texts = [GeneratedText(answer.joined) for answer in sure]
+            judgements = judged([answer.reference for answer in sure], texts)
+            near = sum(answer.is_near for answer in judgements) / len(judgements)
+    with replies.until_stopped():
+        if answers and options.weights:
+            agreement = _agreement(parts, answers, options.weights, stage)
+    name = whole.name if whole else ""
+    of = "pictures" if parts.generator.example_kind == "picture" else "texts"
+    return TextReport(model, name, len(questions), replies, scores, agreement, near, of, options.against)
+
+
+def _agreement(parts: SystemParts, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
+    """Return the share of answers that equal those of the network with these weights."""
+    eager = parts.evaluation
+    if not isinstance(eager, TextEvaluation):
+        raise UsageError(f"{parts.system} has no evaluation of texts to compare with: leave out --eager")
+    with stage("the eager network") as tick:
+        own = eager.answer(weights, [answer.text for answer in answers], "cpu", tick)
+    return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
 
 
 def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuestion]:
@@ -274,7 +271,7 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     except (OSError, ValueError) as exc:
         raise UsageError(f"--data {data} is not a file of texts: {in_short(exc)}") from exc
     if data.is_dir() or "\t" in text.partition("\n")[0]:
-        references = parts.text_data.references(data, options.part or "test", options.limit)
+        references = parts.text_data.references(data, "test", options.limit)
     else:
         lines = [line.strip() for line in text.splitlines()]
         references = [Reference("", line, "") for line in lines if line][: options.limit]
