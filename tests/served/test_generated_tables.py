@@ -98,7 +98,7 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     [
         (("translate", "Да.", "--out", "out.txt"), "must end in one of"),
         (("caption", ".", "--out", "out.csv"), "there is nothing to ask captioner about"),
-        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams and --engine"),
+        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --out, --beams and --engine"),
     ],
 )
 def test_invalid_options_of_a_table_are_refused(

@@ -279,7 +279,6 @@ def test_the_summary_has_counts_and_the_doubtful_rows(tmp_path: Path) -> None:
     text = summary.text()
     assert "2 of 4 photos have an answer, 1 of them sure" in text
     assert "1 without an answer: too_many_pixels" in text
-    assert "1 is a copy of another" in text
     page = summary.page(SYSTEM, "gourmet classify", "2026-11-25T08:00:00")
     assert "&lt;b&gt;c.jpg" in page
     assert page.count("<img") == 1

@@ -1,19 +1,16 @@
-"""Summarise a finished table: counts of each class, the least sure answers, copies and failures."""
+"""Summarise a finished table: counts of each class, the least sure answers, and failures."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import heapq
 import io
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from PIL import Image
 
 from gourmet.bulk.model_rows import in_short
@@ -24,7 +21,7 @@ from gourmet.reports.chart import Bar, bars
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 
-# How many of the least sure answers, of the failures and of the photos with copies are shown.
+# How many of the least sure answers and of the failures are shown.
 _SHOWN: Final = 24
 _THUMBNAIL: Final = 112
 
@@ -37,33 +34,20 @@ class Summary:
     failures: Counter[str] = field(default_factory=Counter)
     failed: list[Row] = field(default_factory=list)
     least_sure: list[Row] = field(default_factory=list)
-    copies: list[list[str]] = field(default_factory=list)
-    copied: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[Row], subject: str = "") -> Summary:
-        """Summarise `rows`, which is read twice; eight bytes of each row are in memory."""
-        summary, digests = cls(), array("Q")
+        """Summarise `rows`; few of them are in memory at a time."""
+        summary = cls()
         summary.least_sure = heapq.nsmallest(
-            _SHOWN,
-            summary._counted(rows, digests, subject),
-            key=lambda row: in_short(row, subject)[1],
+            _SHOWN, summary._counted(rows, subject), key=lambda row: in_short(row, subject)[1]
         )
-        values, counts = np.unique(np.frombuffer(digests, np.uint64), return_counts=True)
-        summary.copied = int((counts[counts > 1] - 1).sum())
-        shown = {int(value): list[str]() for value in values[counts > 1][:_SHOWN]}
-        for row in rows if shown else ():
-            if row["sha256"] and (names := shown.get(_number(row["sha256"]))) is not None:
-                names.append(str(row["path"]))
-        summary.copies = list(shown.values())
         return summary
 
-    def _counted(self, rows: Iterable[Row], digests: array[int], subject: str) -> Iterator[Row]:
+    def _counted(self, rows: Iterable[Row], subject: str) -> Iterator[Row]:
         """Count the rows, and yield those that have an answer."""
         for row in rows:
             self.total += 1
-            if row["sha256"]:
-                digests.append(_number(row["sha256"]))
             if row["error"] or None in (row["label"], row["probability"]):
                 self.failures[_reason(row["error"] or "no answer")] += 1
                 if len(self.failed) < _SHOWN:
@@ -83,12 +67,7 @@ class Summary:
             ]
             parts.append(columns([("class", "photos", "share"), *rows]))
         parts += [f"{count:,} without an answer: {reason}" for reason, count in self.failures.most_common(5)]
-        if self.copied:
-            parts.append(f"{self.copies_said()}, byte by byte")
         return "\n".join(parts)
-
-    def copies_said(self) -> str:
-        return "1 is a copy of another" if self.copied == 1 else f"{self.copied:,} are copies of others"
 
     def failed_rows(self) -> list[tuple[str, str]]:
         return [(str(row["path"]), str(row["error"])) for row in self.failed]
@@ -112,10 +91,6 @@ class Summary:
     def _drawn(self) -> str:
         shown = [Bar(label, float(count)) for label, count in self.counts.most_common()]
         return bars(shown, "Photos of each class", "photos") if shown else ""
-
-
-def _number(sha256: str) -> int:
-    return int.from_bytes(hashlib.blake2b(sha256.encode(), digest_size=8).digest(), "big")
 
 
 def _reason(error: str) -> str:

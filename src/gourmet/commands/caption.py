@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -30,20 +28,17 @@ from gourmet.pictures.header import SUFFIXES
 
 # Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
 _PHOTOS = 8
-_COLUMNS = ("photo", "caption", "sure", "score")
 
 
 @click.command()
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
 @click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
-@click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
 @click.option("--prompt", help="Beginning of every caption, such as 'a photograph of'.")
 @beams_option
 @bulk_options
 def caption(
     photos: tuple[str, ...],
     stream: bool,
-    as_csv: bool,
     out: Path | None,
     prompt: str | None,
     beams: int,
@@ -58,13 +53,10 @@ def caption(
 
     \b
     gourmet caption dog.jpg --stream
-    gourmet caption holiday/ --csv > captions.csv
-    gourmet caption holiday/ --out captions.parquet
+    gourmet caption holiday/ --out captions.csv
     """
-    if stream and (as_csv or out or beams > 1 or engine != "local"):
-        raise UsageError(
-            "--stream shows a caption while it is made: leave out --csv, --out, --beams and --engine"
-        )
+    if stream and (out or beams > 1 or engine != "local"):
+        raise UsageError("--stream shows a caption while it is made: leave out --out, --beams and --engine")
     check_out(out, engine)
     options: Options = {} if prompt is None else {"prompt": prompt}
     options = {**options, "beams": beams} if beams > 1 else options
@@ -77,7 +69,7 @@ def caption(
             plan = {"options": options, "inputs": inputs.sources}
             generated_table(inputs, by, out, engine, plan=plan, doing="describing")
         else:
-            _whole(by, _paths_of(inputs), as_csv=as_csv)
+            _whole(by, _paths_of(inputs))
 
 
 def _paths_of(inputs: Inputs) -> list[str]:
@@ -86,26 +78,15 @@ def _paths_of(inputs: Inputs) -> list[str]:
     return paths
 
 
-def _whole(by: Generating, paths: Sequence[str], *, as_csv: bool) -> None:
-    from gourmet.reports.table import spreadsheet_cell
-
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    if as_csv:
-        table.writerow(_COLUMNS)
+def _whole(by: Generating, paths: Sequence[str]) -> None:
     failed = 0
     rows = chain.from_iterable(answered(by.rows, paths, by.how))
     with bar("describing") as tick:
         for number, (path, row) in enumerate(zip(paths, rows, strict=True), 1):
             tick(number / len(paths), f"{number}/{len(paths)}")
-            if row["error"]:
-                click.echo(printable(f"{path}: {row['error']}"), err=True)
-                failed += 1
-            elif as_csv:
-                sure = {True: "true", False: "false", None: ""}[row.get("sure")]
-                names = spreadsheet_cell(printable(path)), spreadsheet_cell(row["caption"])
-                table.writerow((*names, sure, f"{row['score'] or 0:.3f}"))
-            else:
-                click.echo(printable(f"{path}: {row['caption']}{_doubt(row.get('sure'))}"))
+            failed += bool(row["error"])
+            words = row["error"] or f"{row['caption']}{_doubt(row.get('sure'))}"
+            click.echo(printable(f"{path}: {words}"), err=bool(row["error"]))
     if failed:
         raise GourmetError(f"{failed} of {len(paths)} photos have no caption")
 

@@ -30,7 +30,7 @@ def classify(photos: tuple[str, ...], out: Path | None, model: str | None, engin
     """Classify each PHOTO, all photos below a FOLDER, and those that a LIST or stdin (-) names, a line each.
 
     With --out there is a row for each in a table, and a page beside it that shows how many there are of each
-    class, the least sure ones, failures and copies. A photo that cannot be used has the reason in its row.
+    class, the least sure ones and failures. A photo that cannot be used has the reason in its row.
     A run that was stopped, or lost its server, continues where it was when you call it again.
 
     \b
