@@ -71,9 +71,9 @@ def test_learned_pictures_rise_and_no_class_falls_by_more_than_two_points(learne
     assert [row["label"] for row in result.own] == ["Meat", "Rice", "no food"], "in the order of the classes"
     assert [row["measured"] for row in result.own] == [5, 8, 8], "each by a layer that had not learned it"
     assert all(row["now"] > row["before"] for row in result.own)
-    kept = {measure.what: measure for measure in result.kept}
+    kept = {measure.what: measure for measure in result.kept.measures}
     assert set(SYSTEM.labels) <= set(kept), "every class is compared"
-    assert all(measure.candidate >= measure.served - 2.01 for measure in result.kept)
+    assert all(measure.candidate >= measure.served - 2.01 for measure in result.kept.measures)
     assert kept["no food: declined or not sure"].examples >= 200
     assert re.search(r"Meat .*3 more would make this safe", output)
     assert output.count("would make this safe") == 1
@@ -158,9 +158,10 @@ def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
     bias[SYSTEM.labels.index("Soup")] -= 4.0
     kept = [
         replace(measure, candidate=measure.served - 30) if measure.what == "Soup" else measure
-        for measure in result.kept
+        for measure in result.kept.measures
     ]
-    replace(result, layer=Layer(result.layer.weight, bias), kept=kept).write(tmp_path / "spoiled.npz")
+    forgot = replace(result.kept, measures=kept)
+    replace(result, layer=Layer(result.layer.weight, bias), kept=forgot).write(tmp_path / "spoiled.npz")
     shutil.copytree(DEFAULT / "food_classifier", tmp_path / "food_classifier")
     done = CliRunner().invoke(
         main, ["deploy", "food11", "--weights", str(tmp_path / "spoiled.npz"), "--to", str(tmp_path)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,6 @@ import click
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
-from gourmet.deploying.comparison import Comparison
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 from gourmet.training.task import Tick
@@ -61,10 +61,10 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         ]
         click.echo(columns([heading, *own]))
         click.echo("each was asked of a layer that had not learned it\n")
-        click.echo(Comparison(model.name, "served", learned.kept).text())
-    if learned.lost:
+        click.echo(replace(learned.kept, model=model.name, version="served").text())
+    if learned.kept.lost:
         raise GourmetError(
-            f"the network got worse ({learned.losses}), and would not be deployed: add more pictures"
+            f"the network got worse ({learned.kept.losses()}), and would not be deployed: add more pictures"
         )
     if not as_json:
         click.echo(f"next: gourmet deploy {system} --weights {file}")

@@ -36,7 +36,7 @@ from gourmet.tasks.classification.evaluation import (
     declined,
     measure,
 )
-from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, LabelledPhoto, decode
+from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPhoto, decode
 from gourmet.tasks.classification.last_layer import LastLayer, make, write
 from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.tasks.classification.picture_training import PictureTraining
@@ -71,10 +71,8 @@ class Food11Training(PictureTraining):
         started = time.monotonic()
         photos = evenly([*DATA.listing(data, ALL)], limit)
         check_classes(data, (photo.class_id for photo in photos), SYSTEM.labels)
-        others = [*DATA.listing(data, OTHER_TRAIN)]
-        if OTHER in DATA.parts(data):
-            others += DATA.listing(data, OTHER)
-        listed = [*photos, *sorted(others, key=lambda photo: photo.name)[:limit]]
+        others = sorted(DATA.others(data), key=lambda photo: photo.name)
+        listed = [*photos, *others[:limit]]
         network = Food11Network(pretrained=True).eval()
         activations = _activations(network, listed, seed, tick)
         none = len(SYSTEM.labels)

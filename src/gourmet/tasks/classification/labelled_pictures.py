@@ -80,11 +80,11 @@ class LabelledPictures:
         if part == ALL:
             return tuple(self.listing(data, "train") if _is_divided(data) else self._photos(data))
         if part == OTHER_TRAIN:
-            return tuple(photo for photo in self._others(data) if not _held_out(photo, "test"))
+            return tuple(photo for photo in self.others(data) if not _held_out(photo, "test"))
         check_part(part, PARTS)
         sources = _sources(data)
         if part == OTHER:
-            photos = [photo for photo in self._others(data) if _held_out(photo, "test")]
+            photos = [photo for photo in self.others(data) if _held_out(photo, "test")]
         elif part in sources:
             photos = self._photos(sources[part])
             if part == "train" and "validation" not in sources:
@@ -101,7 +101,7 @@ class LabelledPictures:
 
     def parts(self, data: Path) -> tuple[str, ...]:
         parts = ["validation", "test", *_sources(data)]
-        if self._others(data):
+        if self.others(data):
             parts.append(OTHER)
         return tuple(dict.fromkeys(part for part in parts if part != "train"))
 
@@ -119,7 +119,8 @@ class LabelledPictures:
                     raise BadData(f"{photo.source} is damaged at {photo.name}: {in_short(exc)}") from exc
                 yield content
 
-    def _others(self, data: Path) -> list[LabelledPhoto]:
+    def others(self, data: Path) -> list[LabelledPhoto]:
+        """Return all pictures of none of the classes, to learn from and held out."""
         source = _sources(data).get(OTHER)
         names = _members(source) if source else [] if data.is_dir() else _others_in(_members(data))
         return [LabelledPhoto(source or data, name, len(self.labels)) for name in names]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ from gourmet.deploying.comparison import Comparison, Measure, serving
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
-from gourmet.pictures.label_folders import OTHER
 from gourmet.repository import model_names
 from gourmet.runtime import manifest
 from gourmet.runtime.files import written_aside
@@ -32,8 +30,7 @@ from gourmet.runtime.reading import ZIP_ERRORS
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.comparison import MARGIN, measures
-from gourmet.tasks.classification.gate import Answers
-from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, LabelledPictures, decode
+from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode
 from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.tasks.classification.onnx_layer import OnnxLayer, in_torchscript
 from gourmet.tasks.classification.rehearsal import Rehearsal
@@ -68,22 +65,12 @@ class Learned:
 
     layer: Layer
     begun: Layer
-    kept: Sequence[Measure]  # on photos that the network was not trained on
-    own: Sequence[
-        dict[str, Any]
-    ]  # by class, the photos learned from: each right before, and by a layer without it
+    kept: Comparison  # on photos that the network was not trained on
+    # By class, the photos learned from: each right before, and by a layer without it.
+    own: Sequence[dict[str, Any]]
 
     def as_dict(self) -> dict[str, Any]:
-        kept = [{**vars(measure), "verdict": measure.verdict} for measure in self.kept]
-        return {"kept": kept, "own": list(self.own)}
-
-    @property
-    def lost(self) -> list[Measure]:
-        return [measure for measure in self.kept if measure.verdict == "worse"]
-
-    @property
-    def losses(self) -> str:
-        return Comparison("", "", self.kept).losses()
+        return {"kept": self.kept.as_dict()["rows"], "own": list(self.own)}
 
     def write(self, path: Path) -> None:
         with written_aside(path) as aside, aside.open("wb") as file:
@@ -108,7 +95,7 @@ def read(path: Path) -> Learned:
     except (OSError, LookupError, ValueError) as exc:
         raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
     kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
-    return Learned(layer, begun, kept, about["own"])
+    return Learned(layer, begun, Comparison("", "", kept), about["own"])
 
 
 def learn(
@@ -123,9 +110,7 @@ def learn(
             f"one with `gourmet train {system.name} --rehearse WEIGHTS --data PHOTOS`, from the model.pt "
             "that is served and photos like those that it was trained on"
         )
-    photos = list(data.listing(folder, ALL))
-    if system.subject and OTHER in data.parts(folder):
-        photos += [*data.listing(folder, OTHER_TRAIN), *data.listing(folder, OTHER)]
+    photos = [*data.listing(folder, ALL), *(data.others(folder) if system.subject else ())]
     if len(photos) < MIN_PHOTOS:
         raise BadData(f"{folder} has {len(photos)} pictures to learn from: at least {MIN_PHOTOS} are needed")
     (pixels,) = decode((photos,), system.input_size, lambda share: tick(share / 5, "reading"))
@@ -151,12 +136,11 @@ class _Lesson:
         folds = self._folds()
         solved = self._solve(np.ones(len(self.classes), bool))
         before = self.known.shares(self.begun, self.calibration, self.system)
-        kept: Sequence[Measure] = ()
         for share in _SHARES:
             layer = self.begun.towards(solved, share)
             now = self.known.shares(layer, self.calibration, self.system)
-            kept = [*measures("", before, now, self.system, MARGIN)]
-            if not any(measure.verdict == "worse" for measure in kept):
+            kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
+            if not kept.lost:
                 break
         right_before = self._right(self.begun(self.views[0]))
         right_now = np.zeros_like(right_before)
@@ -239,40 +223,33 @@ def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
     """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
     learned, targets = read(path), dict[str, Target]()
-    gated = _Gated(system, learned, repository)
-    if learned.lost:
-        raise GourmetError(f"{path} forgot too much to be deployed: {learned.losses}")
-    for name in model_names(repository):
+    if learned.kept.lost:
+        raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
+    default, facts = system.default_model, dict[str, Any]()
+    for name in dict.fromkeys((default, *model_names(repository))):
         version = serving(repository / name)
         about = manifest.facts(version) if version else {}
         is_of_system = about.get("network", {}).get("system") == system.name
-        if version and is_of_system and all(_holds(version / file, learned.begun) for file in _files(about)):
-            targets[name] = gated.target(version, about)
-    if system.default_model not in targets:
-        raise UsageError(
-            f"{path} was learned on top of another network than {repository / system.default_model} serves: "
-            "run `gourmet learn-more` again"
-        )
-    about = manifest.read(_version(repository / system.default_model))
+        forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}
+        if version and forms and all(_holds(version / file, learned.begun) for file in forms):
+            if name == default:
+                gated, facts = _Gated(system, learned, version), about
+            first, *also = [gated.target(version, file, form) for file, form in forms.items()]
+            targets[name] = replace(first, also=also)
+        elif name == default:
+            raise UsageError(
+                f"{path} was learned on top of another network than {repository / name} serves: "
+                "run `gourmet learn-more` again"
+            )
     return Deployment(
         targets,
         {
-            **{name: about[name] for name in ("network", "accuracy", "preprocessing") if name in about},
+            **{name: facts[name] for name in ("network", "accuracy", "preprocessing") if name in facts},
             "training": {"weights_sha256": manifest.sha256(path), "learned_more": list(learned.own)},
             "verified_on": "made-up pictures",
         },
-        about["calibration"],
+        facts["calibration"],
     )
-
-
-def _version(model: Path) -> Path:
-    version = serving(model)
-    assert version
-    return version
-
-
-def _files(about: dict[str, Any]) -> list[str]:
-    return [about["file"], *about.get("also", {})]
 
 
 def _holds(file: Path, layer: Layer) -> bool:
@@ -289,25 +266,14 @@ def _holds(file: Path, layer: Layer) -> bool:
 class _Gated:
     """Served files with the new layer, each compared with the layer's answers to the same photos."""
 
-    def __init__(self, system: PictureClassifier, learned: Learned, repository: Path) -> None:
+    def __init__(self, system: PictureClassifier, learned: Learned, version: Path) -> None:
         self._system, self._learned = system, learned
-        self._default = repository / system.default_model
+        self._photos = np.stack([system.pixels(photo) for photo in system.examples(_VERIFIED_ON, seed=0)])
+        activations = OnnxLayer.read(version / NETWORK).activations(system.normalise(self._photos))
+        self._expected = learned.layer(activations)
 
-    @cached_property
-    def _photos(self) -> npt.NDArray[np.uint8]:
-        return np.stack([self._system.pixels(photo) for photo in self._system.examples(_VERIFIED_ON, seed=0)])
-
-    @cached_property
-    def _expected(self) -> Floats:
-        network = OnnxLayer.read(_version(self._default) / NETWORK)
-        return self._learned.layer(network.activations(self._system.normalise(self._photos)))
-
-    def target(self, version: Path, about: dict[str, Any]) -> Target:
-        """Return the target of a version with the new layer in each of its files."""
-        also = [self._file(version, file, form) for file, form in about.get("also", {}).items()]
-        return replace(self._file(version, about["file"], about), also=also)
-
-    def _file(self, version: Path, file: str, form: dict[str, Any]) -> Target:
+    def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
+        """Return the target of a version's file, with the new layer in it."""
         learned = self._learned
 
         def build(path: Path) -> dict[str, Any]:
@@ -321,7 +287,7 @@ class _Gated:
             return {name: form[name] for name in _FORM if name in form}
 
         def compare(version: Path, _tick: Tick) -> Comparison:
-            return Comparison(version.parent.name, version.name, learned.kept)
+            return replace(learned.kept, model=version.parent.name, version=version.name)
 
         return Target(version.parent.name, file, build, self._verify, compare=compare)
 
@@ -330,28 +296,17 @@ class _Gated:
             return [Check("holds the new layer", "yes", "yes", _holds(path, self._learned.layer))]
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         tensor = session.get_inputs()[0]
-        takes_pixels = tensor.type == "tensor(uint8)"
 
         def served(pixels: npt.NDArray[Any]) -> Floats:
-            rows = pixels if takes_pixels else self._system.normalise(pixels)
+            rows = pixels if tensor.type == "tensor(uint8)" else self._system.normalise(pixels)
             return np.asarray(session.run(None, {tensor.name: rows})[0])
 
-        def network(pixels: npt.NDArray[Any]) -> Floats:
-            return self._expected[: len(pixels)]  # the gate asks for the first photos, or for all
-
-        if takes_pixels:
-            return [self._agreement(served)]
-        return gate.same_answers(network, served, self._photos)
-
-    def _agreement(self, served: Answers) -> Check:
-        """Return how often an eight-bit file gives the layer's class or one that is as likely."""
-        rows = np.concatenate([served(self._photos[:1]), served(self._photos[1:])])
-        chosen = np.take_along_axis(self._expected, rows.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
-        share = float(np.mean(chosen >= self._expected.max(axis=1) - _TIE))
-        what = f"top-1 agreement, {len(rows)} pictures"
-        return Check(
-            what,
-            f"{share:.4f}",
-            f"at least {gate.MIN_AGREEMENT_MADE_UP}",
-            share >= gate.MIN_AGREEMENT_MADE_UP,
-        )
+        if tensor.type != "tensor(uint8)":
+            expected = self._expected  # of the first photos, or of all
+            return gate.same_answers(lambda pixels: expected[: len(pixels)], served, self._photos)
+        # Eight bits: how often it gives the layer's class, or one that is as likely.
+        chosen = np.concatenate([served(self._photos[:1]), served(self._photos[1:])]).argmax(axis=1)
+        right = np.take_along_axis(self._expected, chosen[:, np.newaxis], axis=1)[:, 0]
+        share, goal = float(np.mean(right >= self._expected.max(axis=1) - _TIE)), gate.MIN_AGREEMENT_MADE_UP
+        what = f"top-1 agreement, {len(chosen)} pictures"
+        return [Check(what, f"{share:.4f}", f"at least {goal}", share >= goal)]
