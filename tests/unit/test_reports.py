@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gourmet.reports import page
-from gourmet.reports.chart import Bar, Drawing, Series, bars, columns, lines, matrix
+from gourmet.reports.chart import Bar, Drawing, Series, bars, lines, matrix
 
 SVG = "{http://www.w3.org/2000/svg}"
 BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]
@@ -28,10 +28,9 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
             "polyline",
             2,
         ),
-        (columns([1, 0, 5], "t", ("ms", "requests"), mark=1.5), "polyline", 1),
         (matrix({"a": [1.0, 0.0], "b": [0.5, 0.5]}, ["a", "b"], "t", ("true", "answered")), "rect", 4),
     ],
-    ids=["bars", "parts", "dots", "lines", "columns", "matrix"],
+    ids=["bars", "parts", "dots", "lines", "matrix"],
 )
 def test_a_chart_is_a_complete_svg_with_a_description(drawing: Drawing, tag: str, count: int) -> None:
     assert len(shapes(drawing, tag)) == count

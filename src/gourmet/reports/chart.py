@@ -147,24 +147,6 @@ def lines(
     return _drawn("lines.svg", width, height, title, shown=shown, **axes)
 
 
-def columns(
-    counts: Sequence[float],
-    title: str,
-    says: tuple[str, str],
-    *,
-    begins: float = 0.0,
-    step: float = 1.0,
-    mark: float | None = None,
-) -> Drawing:
-    """Draw a histogram's outline, with columns of width `step` from `begins`, and a dashed line at `mark`."""
-    steps = [
-        (begins + step * edge, count) for index, count in enumerate(counts) for edge in (index, index + 1)
-    ]
-    outline = [(begins, 0.0), *steps, (steps[-1][0], 0.0)]
-    marks = [] if mark is None else [(mark, "")]
-    return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=(360, 260), marks=marks)
-
-
 def matrix(
     rows: Mapping[str, Sequence[float]], columns: Sequence[str], title: str, says: tuple[str, str]
 ) -> Drawing:
