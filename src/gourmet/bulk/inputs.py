@@ -80,9 +80,7 @@ class Inputs:
 
 def _lines(source: str, file: BinaryIO) -> Iterator[str]:
     """Yield the names in a list, one per line; empty lines are skipped."""
-    number = 0
-    while line := file.readline(_MAX_NAME_BYTES + 1):
-        number += 1
+    for number, line in enumerate(file, 1):
         if len(line) > _MAX_NAME_BYTES or b"\0" in line:
             where = "stdin" if source == STDIN else source
             raise UsageError(

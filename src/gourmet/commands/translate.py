@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,8 +28,6 @@ from gourmet.contracts import Options
 from gourmet.errors import UsageError, printable
 
 _TEXTS = 16  # of a request
-_MAX_BYTES = 64_000
-_MAX_LINES = 1_000_000
 _MAX_NAMED = 20
 
 
@@ -72,7 +70,7 @@ def translate(
             plan = {"beams": beams, "texts": texts}
             generated_table(_Texts(texts), by, out, engine, plan=plan, doing="translating")
             return
-        _print(list(texts) or list(_read(sys.stdin.buffer, _MAX_LINES)), "text" if texts else "line", by)
+        _print(list(texts) or list(_read(sys.stdin.buffer)), "text" if texts else "line", by)
 
 
 def _texts_of(argument: str) -> Iterator[str]:
@@ -81,7 +79,7 @@ def _texts_of(argument: str) -> Iterator[str]:
     with suppress(OSError, ValueError):  # the argument is too long for a path
         if path.is_file():
             with path.open("rb") as file:
-                yield from _read(file, _MAX_LINES)
+                yield from _read(file)
             return
     if re.fullmatch(r"\S*/\S+|\S+\.(txt|md|csv|tsv|jsonl?)", argument):
         raise UsageError(f"{argument} does not exist: name a file of texts, a line each, or write a text")
@@ -136,20 +134,11 @@ class _Texts:
         return number
 
 
-def _read(file: BinaryIO, max_lines: int | None = None) -> Iterator[str]:
-    for number in count(1) if max_lines is None else range(1, max_lines + 1):
-        if not (line := file.readline(_MAX_BYTES + 1)):
-            return
-        if len(line) > _MAX_BYTES:
+def _read(file: BinaryIO) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode().strip()
+        except UnicodeDecodeError as exc:
             raise UsageError(
-                f"line {number} has more than {_MAX_BYTES:,} bytes: a text has 2,000 characters at most"
-            )
-        yield _decoded(number, line)
-    raise UsageError(f"there are more than {max_lines:,} lines: give fewer at a time, or --out a table")
-
-
-def _decoded(number: int, line: bytes) -> str:
-    try:
-        return line.decode().strip()
-    except UnicodeDecodeError as exc:
-        raise UsageError(f"line {number} is not UTF-8 from byte {exc.start} on: convert it first") from exc
+                f"line {number} is not UTF-8 from byte {exc.start} on: convert it first"
+            ) from exc
