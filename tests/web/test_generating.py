@@ -234,7 +234,6 @@ def test_a_text_system_is_ready_counted_and_documented(web: WebApp, case: Case) 
         ("translator", {"text": "Да.", "options": {"heat": 1}}, 400, "not an option"),
         ("translator", {"text": "Да.", "model": "digits"}, 404, "digits"),
         ("translator", {"text": "a" * 2_000_000}, 413, "too long"),
-        ("captioner", {"images": ENCODED[:1], "options": {"beams": 9}}, 400, "from 1 to 4"),
         ("captioner", {"images": ENCODED[:1], "options": {"beams": 4}, "stream": True}, 400, "not an option"),
         ("captions", {"picture": "bm9ib2R5"}, 400, "not a picture"),
         ("captions", {"picture": "§"}, 400, "not valid base64"),

@@ -6,11 +6,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.haproxy import ABSENT, HAPROXY, Haproxy
 from support.triton import run_triton, some_models
 
 from gourmet.serving.waiting import wait_until
@@ -76,20 +74,16 @@ def traced_triton(collector: Collector, tmp_path_factory: pytest.TempPathFactory
     yield from run_triton(models, traces_to=f"{collector.url}/v1/traces")
 
 
-def started(start: Callable[..., Any], url: str, collector: Collector) -> Any:
+@pytest.fixture(scope="module")
+def traced_web(start: Callable[..., Any], collector: Collector, traced_triton: Any) -> Any:
     return start(
-        url,
+        traced_triton.http_url,
         FOOD11_MODEL_NAME=MODEL,
         OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
         OTEL_BSP_SCHEDULE_DELAY="200",
         LOG_FORMAT="json",
         WEB_CONCURRENCY="1",
     )
-
-
-@pytest.fixture(scope="module")
-def traced_web(start: Callable[..., Any], collector: Collector, traced_triton: Any) -> Any:
-    return started(start, traced_triton.http_url, collector)
 
 
 def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
@@ -105,27 +99,6 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
     wait_until(
         lambda: collector.seen(b"gourmetgram-triton", TRACE), 60, "Triton did not go on with the trace"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAPROXY, reason=ABSENT)
-def test_a_trace_continues_through_haproxy(
-    start: Callable[..., Any], collector: Collector, traced_triton: Any, sample: bytes, tmp_path: Path
-) -> None:
-    haproxy, trace = Haproxy(tmp_path / "log"), TRACE[::-1]
-    web = started(start, traced_triton.http_url, collector)
-    haproxy.start(webs=[web])
-    try:
-        # Until its checks know who is there.
-        wait_until(lambda: sum(haproxy.are_up().values()) == 1, 60, "HAProxy sees others than are there")
-        reply = haproxy.predict(sample, traceparent=PARENT.replace(TRACE, trace))
-        assert reply.status == 200, reply.body
-        wait_until(lambda: collector.seen(b"POST /predict", trace), 60, "the web app sent no span")
-        wait_until(
-            lambda: collector.seen(b"gourmetgram-triton", trace), 60, "Triton did not go on with the trace"
-        )
-    finally:
-        haproxy.stop()
 
 
 def test_the_log_line_of_a_request_has_its_trace_id(traced_web: Any, sample: bytes) -> None:
