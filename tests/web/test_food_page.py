@@ -352,11 +352,11 @@ BOWL = Path(__file__).parents[1] / "drawings" / "soup.jpg"
 
 
 def phone_photo() -> bytes:
-    """Twelve megapixels with a bowl that is off the middle, so that a wrong turn shows another square."""
+    """Four megapixels with a bowl that is off the middle, so that a wrong turn shows another square."""
     random = np.random.default_rng(5)
-    scene = Image.open(BOWL).resize((4000, 3000), Image.Resampling.BICUBIC)
-    grain = random.normal(0, 6, (3000, 4000, 1)).astype(np.float32)
-    shade = np.linspace(0.55, 1.15, 4000, dtype=np.float32)[None, :, None]
+    scene = Image.open(BOWL).resize((2400, 1800), Image.Resampling.BICUBIC)
+    grain = random.normal(0, 6, (1800, 2400, 1)).astype(np.float32)
+    shade = np.linspace(0.55, 1.15, 2400, dtype=np.float32)[None, :, None]
     scene = Image.fromarray(np.clip(np.asarray(scene) * shade + grain, 0, 255).astype(np.uint8))
     exif = Image.Exif()
     exif[ORIENTATION] = TURNED
