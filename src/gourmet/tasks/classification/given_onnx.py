@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from google.protobuf.message import Message
+from onnx.external_data_helper import load_external_data_for_model
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
@@ -47,12 +48,11 @@ class GivenOnnx:
             content = path.read_bytes()
             model = onnx.load_model_from_string(content)
             self.found = signature(model, layout)
-            outside = _outside(model)
-            _take_in(outside, _places(outside, path.parent))
+            is_changed = _take_in(model, path.parent)
             if self.found["rows"] > 1:
                 _free_batch(model)
-            # The whole content, if it was changed.
-            self.made = model.SerializeToString() if outside or self.found["rows"] > 1 else None
+                is_changed = True
+            self.made = model.SerializeToString() if is_changed else None
             # Opened from bytes, so that no other file can be read.
             self._session = _session(self.made or content)
         except Exception as exc:  # protobuf and ONNX Runtime have their own
@@ -155,35 +155,19 @@ def _session(content: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
-    """Return the file of each of `tensors`; raise ValueError unless it is in `folder`, links followed."""
-    files, root = [], folder.resolve()
-    for tensor in tensors:
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        path = (root / location).resolve()
-        if Path(location).is_absolute() or not path.is_relative_to(root) or not path.is_file():
-            raise ValueError(
-                f"its weights lie in other files, and {shorten(repr(location), 80)} is not in its folder: "
-                "put all of them there, or save it as one, with onnx.save(onnx.load(path), …)",
-            )
-        files.append(path)
-    return files
-
-
-def _take_in(tensors: Sequence[onnx.TensorProto], paths: Sequence[Path]) -> None:
-    """Copy the weights in other files into the tensors."""
-    files = {path: memoryview(path.read_bytes()) for path in {*paths}}
-    for tensor, path in zip(tensors, paths, strict=True):
-        about = {entry.key: entry.value for entry in tensor.external_data}
-        first = int(about.get("offset", "0"))
-        last = first + int(about["length"]) if "length" in about else len(files[path])
-        if not 0 <= first <= last <= len(files[path]):
-            raise ValueError(
-                f"its weights in {shorten(repr(path.name), 80)} are cut short, or of another file"
-            )
-        tensor.raw_data = bytes(files[path][first:last])
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
+def _take_in(model: onnx.ModelProto, folder: Path) -> bool:
+    """Copy the weights that lie in other files of `folder` into the model; return whether there are any."""
+    if not _outside(model):
+        return False
+    advice = "put all of them into its folder, or save it as one, with onnx.save(onnx.load(path), …)"
+    try:  # which follows no link and no path out of the folder
+        load_external_data_for_model(model, str(folder.resolve()))
+    except Exception as exc:
+        reason = in_short(exc)
+        raise ValueError(f"its weights lie in other files, which are refused: {advice} ({reason})") from exc
+    if _outside(model):
+        raise ValueError(f"its weights lie in other files, of which some are not read: {advice}")
+    return True
 
 
 def _free_batch(model: onnx.ModelProto) -> None:
