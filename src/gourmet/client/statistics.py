@@ -27,7 +27,6 @@ class ModelStatistics:
     failures: int = 0
     rows: int = 0
     executions: int = 0
-    cache_hits: int = 0
     queue_ns: int = 0
     input_ns: int = 0
     infer_ns: int = 0
@@ -47,12 +46,6 @@ class ModelStatistics:
         numbers = [item.name for item in fields(self) if item.name not in ("name", "version")]
         sums = {name: sign(getattr(self, name), getattr(other, name)) for name in numbers}
         return ModelStatistics(self.name or other.name, **sums)
-
-    @property
-    def mean_batch(self) -> float:
-        """Rows that went through the network at once, on average over the executions."""
-        rows = sum(size * count for size, count in self.executions_by_batch.items())
-        return rows / max(1, sum(self.executions_by_batch.values()))
 
 
 def by_version(answer: Mapping[str, Any]) -> list[ModelStatistics]:
@@ -74,7 +67,6 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
         failures=counted("fail", "count"),
         rows=int(entry.get("inference_count", 0)),
         executions=int(entry.get("execution_count", 0)),
-        cache_hits=counted("cache_hit", "count"),
         queue_ns=counted("queue", "ns"),
         input_ns=counted("compute_input", "ns"),
         infer_ns=counted("compute_infer", "ns"),
