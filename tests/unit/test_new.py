@@ -7,10 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 from support.onnx_network import network
@@ -122,34 +120,6 @@ def test_without_weights_the_output_says_how_to_train(new: New, tmp_path: Path) 
     assert "gourmet train flowers --data" in done.output
     assert registry.classification("flowers").labels == ("rose", "tulip")
     assert not (tmp_path / "models").exists()
-
-
-class Softmax(nn.Module):
-    """Answers with probabilities of its own, for pictures of 32 pixels."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.mean(dim=(2, 3)).softmax(dim=1)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_onnx_file_is_served_as_it_is(new: New, tmp_path: Path) -> None:
-    path = tmp_path / "given.onnx"
-    torch.onnx.export(
-        Softmax(),
-        (torch.rand(2, 3, 32, 32),),
-        str(path),
-        dynamo=False,
-        input_names=["pixels"],
-        output_names=["scores"],
-        dynamic_axes={"pixels": {0: "n"}, "scores": {0: "n"}},
-    )
-    done = new("--weights", path, labels="red,green,blue")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "models/flowers_onnx/1/model.onnx").read_bytes() == path.read_bytes()
-    system = registry.classification("flowers")
-    answer = {"scores": np.array([[0.2, 0.3, 0.5]], np.float32)}
-    assert system.describe_answer(answer, ModelInfo("m", (), ())) == "the sample is blue, 50% sure"
-    assert system.encode(system.sample(), "FP32").shape == (1, 3, 32, 32)
 
 
 @pytest.mark.parametrize(
