@@ -10,7 +10,7 @@
     account.count(WRONG), account.count(SILENT), account.recovery_s(ended)
 
 Requests are sent when they are due, however many are still under way (an open loop), each on a
-connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
+connection of its own. With `asks_again` a request whose connection ended before
 its answer did, or for which the proxy asks to come again, is sent once more. `at_once` instead of `per_s`
 sends the next when one is answered (a closed loop), which finds out how much can be done.
 """
@@ -23,7 +23,7 @@ import math
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -31,7 +31,7 @@ from itertools import cycle
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from support.exchange import HttpAnswer, LosslessConnection, Unanswered, connect
+from support.exchange import HttpAnswer, Unanswered, connect
 
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import LoadSpec
@@ -45,7 +45,6 @@ SILENT: Final = "silent"
 
 # Batches of other sizes round differently; the photos' own answers lie further apart than this.
 _SAME: Final = 2e-3
-_NOBODY_LISTENED: Final = ("no connection", "the connection was closed before the request was sent")
 _CONNECTION_ENDED: Final = "the connection was"
 _PROXY: Final = "503 of the proxy"
 _MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -95,11 +94,6 @@ class Account:
         return self.reasons(WRONG) + self.reasons(SILENT)
 
     @property
-    def taken_in(self) -> Account:
-        """Without those that came when nobody listened any more."""
-        return Account(tuple(a for a in self.attempts if not a.reason.startswith(_NOBODY_LISTENED)))
-
-    @property
     def late_s(self) -> float:
         """By how much the latest of 95 % were sent after they were due: the client's own fault."""
         return quantile([attempt.sent - attempt.due for attempt in self.attempts], 0.95)
@@ -138,13 +132,11 @@ class PhotoLoad:
         per_s: float = 0.0,
         *,
         at_once: int = 0,
-        path: str = "/predict",
         silent_after_s: float = 30.0,
-        keeps_alive: bool = False,
         asks_again: bool = False,
     ) -> None:
         spec = LoadSpec("", at_once) if at_once else LoadSpec("", per_s, "constant")
-        client = _PhotosClient(url, path, silent_after_s, keeps_alive, asks_again)
+        client = _PhotosClient(url, silent_after_s, asks_again)
         requests = (
             Request((), photo, {"X-Request-ID": f"load-{n}"}) for n, photo in enumerate(cycle(photos))
         )
@@ -179,14 +171,6 @@ class PhotoLoad:
     def run_for(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> float:
-        """Go on until `condition` holds; how long that took."""
-        begin = time.monotonic()
-        while not condition():
-            assert time.monotonic() < begin + seconds, f"still not so after {seconds:g} s"
-            time.sleep(0.05)
-        return time.monotonic() - begin
-
     def account(self) -> Account:
         """Everything so far; after the end, every request that was sent."""
         if self._running.done():
@@ -200,21 +184,10 @@ class PhotoLoad:
 class _PhotosClient:
     """Asks the app for one photo, as a form."""
 
-    def __init__(
-        self,
-        url: str,
-        path: str = "/predict",
-        silent_after_s: float = 30.0,
-        keeps_alive: bool = False,
-        asks_again: bool = False,
-    ) -> None:
+    def __init__(self, url: str, silent_after_s: float = 30.0, asks_again: bool = False) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._path = path
-        self._silent_after_s = silent_after_s
-        self._keeps_alive = keeps_alive
-        self._asks_again = asks_again
-        self._idle: list[LosslessConnection] = []
+        self._silent_after_s, self._asks_again = silent_after_s, asks_again
 
     async def send(self, request: Request) -> RawReply:
         """The body of the reply is the outcome and its reason."""
@@ -231,31 +204,19 @@ class _PhotosClient:
             return SILENT, str(exc)
 
     async def ask(self, photo: bytes, name: str) -> HttpAnswer:
-        message = self._message(name, photo)
         connection = None
         try:
             async with asyncio.timeout(self._silent_after_s):
-                connection = self._kept() or await connect(self._host, self._port)
-                answer = await connection.exchange(message)
+                connection = await connect(self._host, self._port)
+                return await connection.exchange(self._message(name, photo))
         except TimeoutError:
             raise Unanswered(f"no answer within {self._silent_after_s:g} s") from None
         finally:
-            if connection and not (self._keeps_alive and connection.open):
+            if connection:
                 connection.close()
-        if connection.open and self._keeps_alive:
-            self._idle.append(connection)
-        return answer
 
     async def close(self) -> None:
-        for connection in self._idle:
-            connection.close()
-
-    def _kept(self) -> LosslessConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.open:
-                return connection
-        return None
+        """No connection outlives its request."""
 
     def _message(self, name: str, photo: bytes) -> bytes:
         body = (
@@ -263,10 +224,9 @@ class _PhotosClient:
             b"Content-Type: application/octet-stream\r\n\r\n" + photo + b"\r\n--b--\r\n"
         )
         head = (
-            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}\r\nAccept: application/json\r\n"
+            f"POST /predict HTTP/1.1\r\nHost: {self._host}\r\nAccept: application/json\r\n"
             f"X-Request-ID: {name}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-            f"Connection: {'keep-alive' if self._keeps_alive else 'close'}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 
