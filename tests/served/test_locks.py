@@ -122,6 +122,10 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
     argv = [GOURMET, "perf-analyzer", "-m", "digits", "-u", url, "-i", protocol, "--shared-memory", "system"]
-    quick = ["--measurement-interval", "400", "--stability-percentage", "999"]
+    quick = [
+        "--measurement-mode=count_windows",
+        "--measurement-request-count=9",
+        "--stability-percentage=999",
+    ]
     done = subprocess.run([*argv, *quick], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
