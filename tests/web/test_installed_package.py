@@ -83,6 +83,6 @@ def taught(gourmet: str, folder: Path, env: dict[str, str]) -> tuple[Any, Any]:
         return done.stdout
 
     run("learn-more", "food11", "photos")
-    learned = ("--weights", "runs/food11-more/learned.npz", "--format", "onnx")
+    learned = ("--weights", "runs/food11-more/learned.npz", "--format", "food_classifier_onnx")
     deployed = run("deploy", "food11", *learned, "--json")
     return json.loads(deployed), json.loads(run("rollback", "food_classifier_onnx", "--json"))
