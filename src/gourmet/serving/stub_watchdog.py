@@ -23,6 +23,8 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 _EVERY_S: Final = 1.0
 # Longer than any request may take: the old instances have finished by then.
 _LAST_ANSWERS_S: Final = 15.0
+# How long a process may stay stopped (SIGSTOP).
+_FROZEN_S: Final = 10.0
 _STUB: Final = "triton_python_backend_stub"
 # The parameter of a model's config that counts deaths.
 _DEATHS: Final = "stubs_died"
@@ -37,6 +39,7 @@ class StubWatchdog:
         self._triton: int | None = None
         self._models: dict[int, str] = {}
         self._zombies: set[int] = set()
+        self._stopped_since: dict[int, float] = {}
         self._deaths = 0
         self._replaced: list[tuple[float, list[int]]] = []  # when to end which processes
 
@@ -62,7 +65,9 @@ class StubWatchdog:
             stubs = psutil.Process(triton_pid).children()
         for process in stubs:
             with contextlib.suppress(psutil.Error):  # Triton ended it
-                if process.status() == psutil.STATUS_ZOMBIE:
+                status = process.status()
+                self._end_frozen(process, status == psutil.STATUS_STOPPED)
+                if status == psutil.STATUS_ZOMBIE:
                     zombies.add(process.pid)
                 elif not self._models.get(process.pid):
                     version = version_of_stub(process)
@@ -72,6 +77,14 @@ class StubWatchdog:
         self._zombies = zombies
         for model in sorted(dead):
             self._reload(model)
+
+    def _end_frozen(self, process: psutil.Process, is_stopped: bool) -> None:
+        """Kill a process that has been stopped for too long: Triton goes on sending requests to it."""
+        if not is_stopped:
+            self._stopped_since.pop(process.pid, None)
+        elif time.monotonic() - self._stopped_since.setdefault(process.pid, time.monotonic()) > _FROZEN_S:
+            self._say(f"a process of the model {self._models.get(process.pid)!r} is stopped; killing it")
+            process.kill()
 
     def _reload(self, model: str) -> None:
         before = [pid for pid, name in self._models.items() if name == model]
