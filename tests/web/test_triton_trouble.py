@@ -8,6 +8,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -51,6 +52,30 @@ def frozen(server: TritonServer) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+ABORTS_ONCE = """
+import os, pathlib, sys
+from triton_python_backend_utils import *
+class TritonPythonModel:
+    def initialize(self, args):
+        first = pathlib.Path(args["model_repository"], "first")
+        if not first.exists():
+            first.touch()
+            print("what():  boost::interprocess::lock_exception", file=sys.stderr, flush=True)
+            os.kill(os.getppid(), 6)
+"""
+
+
+@pytest.mark.slow
+def test_a_triton_that_aborts_by_its_lock_fault_while_it_loads_is_started_again(tmp_path: Path) -> None:
+    (tmp_path / "model" / "1").mkdir(parents=True)
+    (tmp_path / "model" / "1" / "model.py").write_text(ABORTS_ONCE)
+    (tmp_path / "model" / "config.pbtxt").write_text('backend: "python"')
+    with triton_server(tmp_path) as server:
+        first = server.pid
+        server.wait_until_live(120)
+        assert server.pid != first
 
 
 def test_without_triton_the_app_gives_503_with_retry_after_at_once(

@@ -33,6 +33,7 @@ from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
+from gourmet.serving.waiting import wait_until
 from gourmet.systems import FOLDERS_ENV, folders
 
 # Together with Triton's drain timeout, less than the ten seconds that Ctrl-C may take.
@@ -173,6 +174,7 @@ class Supervisor:
         """Start Triton and wait until its models answer."""
         process = SupervisedProcess("Triton", lambda: self._start_triton(server))
         self._wait_for_models(server)
+        process.child = server.child or process.child
         watchdog = StubWatchdog(server.options.http_url, self._say)
         watchdog.start(lambda: server.pid, self._stopping)
         return process
@@ -199,7 +201,7 @@ class Supervisor:
 
         def load() -> None:
             try:
-                server.wait_until_live()
+                wait_until(server.live, 120, "Triton did not answer")
             except TimeoutError:
                 # A Triton that hangs in a load never opens its ports: kill it, so that it is started again.
                 if pid and server.pid == pid:
@@ -220,7 +222,7 @@ class Supervisor:
 
     def _wait_for_models(self, server: TritonServer) -> None:
         """Wait for Triton, and ask each configured model its sample. A model that fails is only reported."""
-        self._until(server.live)
+        self._until(server.comes_up)
         if self._stopping.is_set():
             return
         try:

@@ -16,6 +16,8 @@ from gourmet.serving.wheel import find_wheel
 ModelControl = Literal["explicit", "poll", "none"]
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
+# Triton aborts with this now and then while models load: triton-inference-server/server issue 8882.
+_LOCK_FAULT: Final = "boost::interprocess::lock_exception"
 _PREFIX: Final = "gourmet-triton-"
 ALL: Final = ("*",)
 # Triton's drain timeout. Triton waits for idle connections too, such as the web app's: if Triton alone is
@@ -78,6 +80,8 @@ class TritonServer:
         # The prefix of the Python backend's shared memory: it tells which files a killed server left.
         self._memory = RunFolder(_PREFIX, _SHARED_MEMORY, token)
         self._child: Child | None = None
+        self._models: Sequence[str] = ALL
+        self._has_lock_fault = False
         self._hiding = api_keys.Hiding("")
         self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
 
@@ -89,6 +93,10 @@ class TritonServer:
         self.close()
 
     @property
+    def child(self) -> Child | None:
+        return self._child
+
+    @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
@@ -98,6 +106,7 @@ class TritonServer:
         With explicit model control, `models` are loaded at the start.
         """
         self._hiding = api_keys.Hiding(self.options.key)
+        self._models, self._has_lock_fault = models, False
         self._child = Child(
             self.command(models),
             env=self._wheel.environment(),
@@ -110,6 +119,7 @@ class TritonServer:
 
     def _line(self, line: str) -> None:
         self._hiding.see(line)
+        self._has_lock_fault |= _LOCK_FAULT in line
         self._on_line(line)
 
     def live(self) -> bool:
@@ -117,9 +127,16 @@ class TritonServer:
         url = f"http://{self.options.http_url}/v2/health/live"
         return self._child is not None and self._child.answers("Triton", url)
 
+    def comes_up(self) -> bool:
+        """Return `live()`; start Triton again if that fault ended it. For the main thread only."""
+        if self._has_lock_fault and self._child and self._child.exit_status() is not None:
+            self.stop()
+            self.start(self._models)
+        return self.live()
+
     def wait_until_live(self, timeout_s: float = 120) -> float:
         """Wait until Triton opens its ports: every model is loaded or has failed then."""
-        return wait_until(self.live, timeout_s, f"Triton at {self.options.http_url} did not answer")
+        return wait_until(self.comes_up, timeout_s, f"Triton at {self.options.http_url} did not answer")
 
     def stop(self) -> None:
         """End the process and its stubs, and remove the shared memory that killed ones leave."""
