@@ -44,7 +44,7 @@ Verdict = Literal["better", "no better", "undecided", "out of reach"]
 class TuneRequest:
     """The goal, most rows a second at any load, and what is tried; None leaves a value to machine and model.
 
-    At a given concurrency that is also the lowest latency, by Little's law.
+    At a given concurrency that is also the lowest mean latency, by Little's law.
     """
 
     model: str
