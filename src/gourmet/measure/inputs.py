@@ -124,8 +124,9 @@ def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], st
     count, seed = source.count, source.seed
     if source.folder is not None:
         return _files(source.folder, system, count)
-    kind = "drawn pictures" if isinstance(system, PictureClassifier) else "examples"
-    return system.examples(count, seed), f"{count} {kind} of {system.title.lower()}, seed {seed}"
+    pictures = isinstance(system, PictureClassifier)
+    what = f"drawn pictures of {system.title.lower()}" if pictures else f"examples of {system.title}"
+    return system.examples(count, seed), f"{count} {what}, seed {seed}"
 
 
 def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
