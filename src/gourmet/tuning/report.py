@@ -65,8 +65,11 @@ def pareto(tuning: Tuning) -> chart.Drawing:
     """Draw throughput to the right and p95 upwards: the bottom right is best."""
     points = [*(point for trial in tuning.trials for point in trial.points), *tuning.sides]
     best, limit = front(points), tuning.request.p95_ms or 0.0
-    # What waits far above the front would press it flat against the bottom of the picture.
-    highest = 2.5 * max(limit, *(point.latency_ms.p95 for point in best))
+    # What waits far above the front, but for the two configs in question, would press it flat.
+    kept = [point for point in points if point.arm in (tuning.best, PRESENT)]
+    highest = max(
+        2.5 * limit, *(2.5 * point.latency_ms.p95 for point in best), *(p.latency_ms.p95 for p in kept)
+    )
     shown = [point for point in points if point.latency_ms.p95 <= highest]
     drawn = [Series("", [_place(point) for point in best], chart.INK)]
     colours = {"tried": _OTHER, tuning.best: chart.COLOURS[2], PRESENT: chart.COLOURS[1]}
