@@ -1,4 +1,4 @@
-"""Half an hour of photos, pages, API calls and files that are no photos: nothing grows."""
+"""Half an hour of photos, pages, API calls and broken files: nothing grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATHS = (
     *("/", "/digits", "/compare", "/lab", "/lab/figures", "/api/docs", "/sample.jpg", "/test", "/healthz"),
     *("/readyz", "/metrics", "/api/v1/models", "/api/v1/health", "/api/v1/openapi.json"),
 )
-# What may lie between the middles of the first and the last third and is no growth.
+# How far the medians of the first and the last third may lie apart.
 ALLOWED = {"MiB": lambda early: early * 1.05 + 10, "descriptors": lambda early: early + 6}
 ALLOWED["threads"] = lambda early: early + 3
 
