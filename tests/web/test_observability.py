@@ -174,8 +174,8 @@ class Watched:
             return self.site.predict(photo).status == 200
         return False
 
-    def told(self, what: str) -> None:
-        """Have Triton load or unload the page's model."""
+    def have_triton(self, what: str) -> None:
+        """Have it load or unload the page's model."""
         path = f"/v2/repository/models/{ANSWERS}/{what}"
         assert Site(self.up.http).request("POST", path, "{}", **KEY).status == 200
 
@@ -206,35 +206,19 @@ def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator
         up.stop()
 
 
-def test_only_lasting_errors_fire_an_alert_and_it_ends_with_them(watched: Watched, sample: bytes) -> None:
+def test_errors_that_last_fire_an_alert_and_it_ends_with_them(watched: Watched, sample: bytes) -> None:
+    """The rule's own tests, in observability/rules.test.yml, show that a short burst fires nothing."""
+
     def fires() -> bool:
         watched.site.predict(sample)
         time.sleep(0.05)
         return bool(watched.firing("WebErrors"))
 
-    # A rate sees how a count grows, and not with what it begins.
-    watched.told("unload")
-    assert watched.site.predict(sample).status == 503
-    wait_until(lambda: bool(watched.query('web_requests_total{status="503",route="/predict"}')), 60, "none")
-    failed = [watched.site.predict(sample).status for _ in range(20)]
-    watched.told("load")
-    assert set(failed) == {503}
-    share = "web:errors:share1m > 0.0144 and web:errors:share1h > 0.0144"
-    wait_until(lambda: watched.has_answered(sample) and bool(watched.query(share)), 60, "it was not counted")
-    fired = []
-
-    def is_over() -> bool:
-        fired.append(fires())
-        return not watched.query(share)
-
-    wait_until(is_over, 60, "the burst is still counted")
-    assert not any(fired)
-
-    watched.told("unload")
+    watched.have_triton("unload")
     wait_until(fires, 60, "the alert does not fire")
     wait_until(lambda: bool(watched.firing("NotReady")), 60, "nobody is told that the model is not ready")
     assert [alert["system"] for alert in watched.firing("NotReady")] == ["food11"]
-    watched.told("load")
+    watched.have_triton("load")
     wait_until(lambda: not fires(), 60, "the alert does not end")
     wait_until(lambda: not watched.firing("NotReady"), 60, "it is ready again")
 
