@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "observability"
 # They have an answer only where something failed, or where there is a GPU.
-MAY_BE_EMPTY = {"Failures", "GPUs", "Refused for too much", "Errors by code"}
+MAY_BE_EMPTY = {"Failures", "GPUs", "Refused because of a limit", "Errors by code"}
 
 JPEG = {"Content-Type": "image/jpeg"}
 Ask = Callable[[str], list[dict[str, Any]]]
