@@ -24,9 +24,8 @@ from gourmet.measure.server_probe import tree
 from gourmet.measure.task import Addresses
 from gourmet.measure.transports import RequestFailed
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import Child
+from gourmet.serving.processes import Child, wait_until
 from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
-from gourmet.serving.waiting import wait_until
 from gourmet.training.task import Tick
 from harness.windows import BenchLoad, BenchWindow
 

@@ -25,7 +25,7 @@ from support.kubernetes import IMAGES, Manifest, of_kind, overlay, pod, rendered
 from support.web_app import Site
 
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import wait_until
 from gourmet.systems.food11 import contract
 
 ROOT = Path(__file__).parents[2]

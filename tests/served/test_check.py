@@ -25,7 +25,7 @@ from support.triton import MODELS, triton_server
 from gourmet.cli import main
 from gourmet.client.triton import Triton
 from gourmet.pictures.classifier import softmax
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import wait_until
 from gourmet.systems import registry
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM

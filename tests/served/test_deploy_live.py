@@ -29,7 +29,7 @@ from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.connect import ask_sample, connect
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import wait_until
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"

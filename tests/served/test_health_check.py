@@ -13,8 +13,8 @@ import pytest
 from support.triton import MODELS, ROOT
 
 from gourmet.serving.preflight import free_ports
+from gourmet.serving.processes import wait_until
 from gourmet.serving.triton_server import TritonOptions, TritonServer
-from gourmet.serving.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import wait_until
 
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
 

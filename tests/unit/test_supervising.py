@@ -7,9 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from gourmet.serving.processes import Child
-from gourmet.serving.supervisor import backoff_s
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import Child, wait_until
+from gourmet.serving.stack import backoff_s
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:

@@ -22,7 +22,7 @@ from support.up import Up
 from support.web_app import Site
 
 from gourmet.serving.connect import ask_sample
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import wait_until
 from gourmet.systems.food11 import contract
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from support.eventually import eventually
 from support.web_app import post_head
 
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.waiting import http_ok
+from gourmet.serving.processes import http_ok
 
 AWAY = "127.0.0.1:9"
 SECRET = "a-key-that-nobody-may-read"

@@ -23,7 +23,7 @@ from support.up import Up
 from support.web_app import Site
 
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.processes import http_ok, wait_until
 from gourmet.systems.digits import contract as digits
 
 pytestmark = pytest.mark.slow

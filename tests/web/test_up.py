@@ -18,7 +18,7 @@ from support.foreign_modules import sprung, trap
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
-from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.processes import http_ok, wait_until
 from gourmet.systems.food11 import contract
 
 ONNX = "food_classifier_onnx"

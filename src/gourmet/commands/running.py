@@ -13,7 +13,7 @@ from gourmet.commands.options import alone_in, asked_stack
 from gourmet.commands.progress import bar
 from gourmet.errors import UsageError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.processes import http_ok, wait_until
 
 _RELOADED_WITHIN_S: Final = 60.0
 

@@ -13,8 +13,7 @@ from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.readable_logs import LogPrinter, wants_json
-from gourmet.serving.stack import run_stack, traces_to
-from gourmet.serving.supervisor import WebOptions
+from gourmet.serving.stack import WebOptions, run_stack, traces_to
 from gourmet.serving.triton_server import ModelControl, TritonOptions
 from gourmet.systems import registry
 

@@ -19,8 +19,8 @@ from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import shipped
 from gourmet.serving import preflight, wheel
+from gourmet.serving.processes import http_ok
 from gourmet.serving.triton_server import reachable
-from gourmet.serving.waiting import http_ok
 
 # Only a checkout has this file.
 _PINS: Final = shipped("requirements/constraints.txt")

@@ -19,8 +19,8 @@ from gourmet.runtime import manifest
 from gourmet.runtime.instances import instance_count
 from gourmet.serving import preflight
 from gourmet.serving.connect import ask_sample, connect
+from gourmet.serving.processes import http_ok
 from gourmet.serving.triton_server import reachable
-from gourmet.serving.waiting import http_ok
 from gourmet.systems import registry
 
 # The app asks its model before it answers.

@@ -15,7 +15,7 @@ from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.lab.measuring import Figure, in_turns, times_as_long
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.processes import http_ok, wait_until
 
 _READY_WITHIN_S: Final = 60.0
 _BOUNDARY: Final = "a-photo-of-the-lab"

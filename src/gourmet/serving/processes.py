@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, with readable output and a deadline for their end."""
+"""Child processes that end with their parent, and waiting for a state of a process until a deadline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.serving.waiting import http_ok
 
 LineSink = Callable[[str], None]
 
@@ -94,3 +96,22 @@ class Child:
         with contextlib.suppress(ValueError):  # reap_group closes the output
             for line in self._process.stdout:
                 on_line(line.rstrip("\n"))
+
+
+def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, poll_s: float = 0.05) -> float:
+    """Return the seconds until `ready()` held; raise TimeoutError naming `what` if it never did."""
+    started = time.monotonic()
+    while not ready():
+        if time.monotonic() - started > timeout_s:
+            raise TimeoutError(f"{what} within {timeout_s:.0f} s")
+        time.sleep(poll_s)
+    return time.monotonic() - started
+
+
+def http_ok(url: str, timeout_s: float = 2.0) -> bool:
+    """Return whether a GET of `url` is answered with 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            return bool(answer.status == 200)
+    except (OSError, HTTPException):  # no server, or one that does not speak HTTP
+        return False

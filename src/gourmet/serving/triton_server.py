@@ -9,8 +9,7 @@ from typing import Final, Literal
 
 from gourmet.runtime.files import RunFolder, new_token
 from gourmet.serving import api_keys
-from gourmet.serving.processes import Child, LineSink
-from gourmet.serving.waiting import wait_until
+from gourmet.serving.processes import Child, LineSink, wait_until
 from gourmet.serving.wheel import find_wheel
 
 ModelControl = Literal["explicit", "poll", "none"]
@@ -129,9 +128,11 @@ class TritonServer:
 
     def comes_up(self) -> bool:
         """Return `live()`; start Triton again if that fault ended it. For the main thread only."""
-        if self._has_lock_fault and self._child and self._child.exit_status() is not None:
-            self.stop()
-            self.start(self._models)
+        if self._child and self._child.exit_status() is not None:
+            self._child.reap_group()  # which reads the rest of the log
+            if self._has_lock_fault:
+                self.stop()
+                self.start(self._models)
         return self.live()
 
     def wait_until_live(self, timeout_s: float = 120) -> float:
