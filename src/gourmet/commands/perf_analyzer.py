@@ -1,24 +1,38 @@
-"""`gourmet perf-analyzer`: run NVIDIA's program with the libraries that it needs."""
+"""`gourmet perf-analyzer`: NVIDIA's program, downloaded at its first use, with its libraries and keys."""
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import click
 
 from gourmet.client.address import SERVER_ENV, Address
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import for_perf_analyzer, rows_of
+from gourmet.runtime.files import written_aside
+from gourmet.serving import api_keys
 from gourmet.serving.connect import connect
-from gourmet.serving.perf_analyzer import binary, environment, keys
 from gourmet.serving.run_file import running_stack, stack_at
+from gourmet.serving.triton_server import find_wheel
 from gourmet.systems import registry
+
+# Two libraries that perf_analyzer needs, with their longer names in nvidia-pytriton.
+_LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+
+# The last release for older C libraries is in the wheel of NVIDIA's client; later ones have their own wheel.
+_OLDER: Final = "tritonclient==2.50.0"
+_NEWER: Final = "perf-analyzer==2.60.0"
+_GLIBC_OF_NEWER: Final = (2, 38)
 
 
 @click.command(
@@ -38,8 +52,8 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """
     passed = [*arguments, *_address_for(arguments)]
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
-        command = [str(binary()), *passed, *_sample_for(passed, Path(folder)), *_keys_for(passed)]
-        status = subprocess.run(command, env=environment(Path(folder)), check=False).returncode
+        command = [str(_binary()), *passed, *_sample_for(passed, Path(folder)), *_keys_for(passed)]
+        status = subprocess.run(command, env=_environment(Path(folder)), check=False).returncode
     # NVIDIA's ends with status 99 after its own help, which is not an error.
     ctx.exit(0 if "--help" in arguments else status)
 
@@ -47,6 +61,37 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 def program() -> None:
     """Run perf_analyzer as the command of that name."""
     perf_analyzer.main(["--", *sys.argv[1:]], prog_name="perf_analyzer")
+
+
+def _binary() -> Path:
+    """Return the path of the program in this environment; download it first if it is missing."""
+    program = Path(sysconfig.get_path("scripts"), "nvidia_perf_analyzer")
+    if program.is_file():
+        return program
+    glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
+    package = _NEWER if glibc >= _GLIBC_OF_NEWER else _OLDER
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
+        download = [sys.executable, "-P", "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package]
+        done = subprocess.run(download, capture_output=True, text=True, check=False)
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            raise GourmetError(
+                f"pip cannot download {package}, which has perf_analyzer "
+                f"({done.stderr.strip().rpartition(chr(10))[2]}): put the program at {program}"
+            )
+        with zipfile.ZipFile(wheels[0]) as wheel, written_aside(program) as aside:
+            (name,) = (name for name in wheel.namelist() if name.endswith("bin/perf_analyzer"))
+            aside.write_bytes(wheel.read(name))
+            aside.chmod(0o755)
+    return program
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return our environment, with links in `folder` to the libraries in the wheel."""
+    for name, pattern in _LIBRARIES.items():
+        for library in sorted(find_wheel().libraries.glob(pattern))[-1:]:
+            (folder / name).symlink_to(library)
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
@@ -83,7 +128,9 @@ def _keys_for(arguments: Sequence[str]) -> list[str]:
     """Return the keys for shared memory, if they are those of a Triton on this machine."""
     if not any(word.startswith("--shared-memory") for word in arguments):
         return []
-    return keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))
+    url = dict(pairwise(arguments)).get("-u", "localhost:8000")
+    headers = api_keys.headers_for(url, grpc=_protocol(arguments) == "grpc")
+    return [word for name, key in headers.items() for word in ("-H", f"{name}:{key}")]
 
 
 def _protocol(arguments: Sequence[str]) -> str:

@@ -18,9 +18,9 @@ import psutil
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import shipped
-from gourmet.serving import preflight, wheel
+from gourmet.serving import preflight
 from gourmet.serving.processes import http_ok
-from gourmet.serving.triton_server import reachable
+from gourmet.serving.triton_server import find_wheel, reachable
 
 # Only a checkout has this file.
 _PINS: Final = shipped("requirements/constraints.txt")
@@ -46,7 +46,7 @@ _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 
 def triton_wheel(_: Examined) -> Iterator[Finding]:
     """Check Triton's files and libraries, as `gourmet up` does at its start."""
-    wheel.find_wheel()
+    find_wheel()
     yield ok(
         f"nvidia-pytriton {version('nvidia-pytriton')} is complete, with Python {platform.python_version()}, "
         f"numpy {version('numpy')} and {' '.join(platform.libc_ver())}"
