@@ -65,6 +65,7 @@ def recalls(logits: np.ndarray, classes: np.ndarray) -> dict[str, float]:
     return {label: float(some.mean()) for label, some in right_by_label.items() if some.size}
 
 
+@pytest.mark.slow
 def test_learned_pictures_rise_and_no_class_falls_by_more_than_two_points(learned: tuple[Path, str]) -> None:
     file, output = learned
     result = read(file)
@@ -109,6 +110,7 @@ def test_a_set_whose_rows_do_not_fit_is_refused(spoil: Any, tmp_path: Path) -> N
         rehearsal.read(weights, served.before, served.layer)
 
 
+@pytest.mark.slow
 def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     learned: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     assert {path.parent.name for path in tmp_path.glob("*/[0-9]*") if path.name != "1"} == set()
 
 
+@pytest.mark.slow
 def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
     learned: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -197,6 +200,7 @@ def test_real_photos_of_two_classes_rise_and_no_other_class_falls_by_more_than_t
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
 
 
+@pytest.mark.slow
 def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str], tmp_path: Path) -> None:
     folder = learned[0].parents[1] / "few"
     few = tmp_path / "data"
