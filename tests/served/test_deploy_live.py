@@ -24,8 +24,7 @@ from support.triton import some_models, triton_server
 from gourmet.cli import main
 from gourmet.client.errors import TritonRefused
 from gourmet.deploying.deploy import load, rollback, staged
-from gourmet.doctor.findings import Examined
-from gourmet.doctor.stack import answers, served
+from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.connect import ask_sample, connect

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
 from gourmet.commands.doctor import CHECKS, examine
-from gourmet.doctor.findings import Examined
+from gourmet.doctor import Examined
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 

@@ -12,7 +12,7 @@ from flask import Flask
 from jinja2 import FileSystemBytecodeCache
 
 import gourmet.systems
-from gourmet.doctor.findings import Examined
+from gourmet.doctor import Examined
 from gourmet.repository import DEFAULT
 from gourmet.serving.preflight import free_ports
 from gourmet.systems import registry

@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gourmet import doctor
 from gourmet.cli import main
-from gourmet.commands import doctor
-from gourmet.commands.doctor import CHECKS, examine
-from gourmet.doctor import machine
-from gourmet.doctor.findings import Examined
+from gourmet.doctor import CHECKS, Examined, examine
 from gourmet.runtime import manifest
 
 
@@ -44,7 +42,7 @@ def test_packages_of_other_versions_are_reported(
 ) -> None:
     pins = tmp_path / "constraints.txt"
     pins.write_text(f"# tested\nonnxruntime==1.0.0\npillow=={version('pillow')}\nnot-installed==1\n")
-    monkeypatch.setattr(machine, "_PINS", pins)
+    monkeypatch.setattr(doctor, "_PINS", pins)
     assert f"other versions: onnxruntime {version('onnxruntime')} instead of 1.0.0: run" in said(
         "packages", subject, "warn"
     )
@@ -58,8 +56,8 @@ def test_too_little_shared_memory_is_reported(size: str, level: str) -> None:
     if not shutil.which("unshare") or subprocess.run([*unshare, mount], capture_output=True).returncode:
         pytest.skip("this machine allows no mount namespaces")
     ask = (
-        f"{mount} && {sys.executable} -c 'from gourmet.doctor import machine; "
-        "print(*map(repr, machine.shared_memory(None)))'"
+        f"{mount} && {sys.executable} -c 'from gourmet import doctor; "
+        "print(*map(repr, doctor.shared_memory(None)))'"
     )
     ran = subprocess.run([*unshare, ask], capture_output=True, text=True, check=True)
     assert f"level='{level}'" in ran.stdout
@@ -88,7 +86,7 @@ def test_a_port_of_another_program_is_reported(subject: Examined) -> None:
 def test_open_ports_of_triton_are_reported_with_its_known_vulnerabilities(
     address: str, option: str, level: str, words: str, subject: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "http_ok", lambda _url: True)
+    monkeypatch.setattr(doctor, "http_ok", lambda _url: True)
     mapped = ":" in address
     family = socket.AF_INET6 if mapped else socket.AF_INET
     with socket.create_server((address, 0), family=family, dualstack_ipv6=mapped) as listener:

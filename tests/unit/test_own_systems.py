@@ -18,8 +18,7 @@ from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
-from gourmet.doctor import stack
-from gourmet.doctor.findings import Examined
+from gourmet.doctor import Examined, systems
 from gourmet.repository import DEFAULT
 from gourmet.runtime.files import home
 from gourmet.serving import preflight
@@ -160,7 +159,7 @@ def test_a_broken_system_is_reported_by_doctor_and_the_others_work(
     assert reason in registry.broken()["flowers"]
     assert set(registry.load_all()) == {"captioner", "digits", "food11", "stones", "translator"}
 
-    (failure,) = [str(system) for system in stack.systems(subject) if system.level == "fail"]
+    (failure,) = [str(system) for system in systems(subject) if system.level == "fail"]
     assert "the system flowers is broken" in failure
     assert reason in failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gourmet.commands.doctor import CHECKS
-from gourmet.doctor.findings import Examined, Finding
+from gourmet.doctor import Examined, Finding
 from gourmet.serving.preflight import free_ports
 
 

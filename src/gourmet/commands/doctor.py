@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import click
 
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
-from gourmet.doctor import machine, stack
-from gourmet.doctor.findings import Examined, Finding, refused
-from gourmet.errors import GourmetError, printable
+from gourmet.doctor import CHECKS, OF_THIS_MACHINE, Examined, Finding, examine
+from gourmet.errors import printable
 from gourmet.serving.run_file import stack_at
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
-# A check may need that those before it passed.
-CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
-    "wheel": machine.triton_wheel,
-    "packages": machine.packages,
-    "memory": machine.shared_memory,
-    "ports": machine.ports,
-    "gpu": machine.gpus,
-    "systems": stack.systems,
-    "models": stack.configs,
-    "manifests": stack.manifests,
-    "server": stack.server,
-    "served": stack.served,
-    "answers": stack.answers,
-    "web": stack.web,
-}
-_OF_THIS_MACHINE: Final = ("wheel", "packages", "memory", "ports", "gpu", "systems", "web")
-
-
-def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple[str, Finding]]:
-    """Yield the findings, each with the name of its check; a check that raises has failed."""
-    for name, check in CHECKS.items():
-        if name in left_out:
-            continue
-        try:
-            for finding in check(subject):
-                yield name, finding
-        except GourmetError as exc:
-            yield name, refused(exc)
 
 
 @click.command()
@@ -67,7 +38,7 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
     gourmet doctor --url triton:8000
     """
     elsewhere = url is not None and not stack_at(url)
-    left_out = (_OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
+    left_out = (OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
         host=host,

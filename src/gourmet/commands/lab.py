@@ -18,8 +18,7 @@ import click
 
 from gourmet.client.address import Address
 from gourmet.commands.options import as_options, port_options, url_option
-from gourmet.doctor.findings import Examined, Finding
-from gourmet.doctor.stack import strayed
+from gourmet.doctor import Examined, Finding, strayed
 from gourmet.errors import GourmetError, UsageError
 from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import write_page

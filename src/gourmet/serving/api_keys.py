@@ -15,13 +15,14 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.client.address import ADMIN_ENV, ADMIN_HEADER, LOOPBACK, Address
 from gourmet.errors import GourmetError
 from gourmet.serving import run_file
+from gourmet.serving.processes import Child, LineSink
 
 _LOCKED: Final = "model-repository,logging,trace,shared-memory"
 # A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
@@ -66,17 +67,20 @@ def hide(pid: int, key: str) -> None:
             memory.write(line.replace(key.encode(), b"*" * len(key)))
 
 
-class Hiding:
-    """Hide the key of the Triton `pid` at the first line of its log, when it has read its arguments."""
+class LockedTriton(Child):
+    """A Triton with its key as an argument, which is hidden at its first log line."""
 
-    def __init__(self, key: str) -> None:
-        self.pid = 0
+    def __init__(self, command: Sequence[str], key: str, *, on_line: LineSink, **options: Any) -> None:
+        """Start the process with the options of a Child; without a key, nothing is locked."""
         self._key = key
+        self._on_line = on_line
+        super().__init__([*command, *(arguments(key) if key else ())], on_line=self._see, **options)
 
-    def see(self, line: str) -> None:
-        if self._key and self.pid and _LOG_LINE.match(line):
+    def _see(self, line: str) -> None:
+        if self._key and _LOG_LINE.match(line):
             hide(self.pid, self._key)
             self._key = ""
+        self._on_line(line)
 
 
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:

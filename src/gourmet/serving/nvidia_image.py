@@ -18,8 +18,8 @@ from typing import Final
 
 from gourmet.runtime.instances import CONFIG_NAME_ENV
 from gourmet.runtime.signals import set_on_stop
-from gourmet.serving import api_keys, run_file
-from gourmet.serving.processes import Child
+from gourmet.serving import run_file
+from gourmet.serving.api_keys import LockedTriton, make_key
 
 _REPOSITORY: Final = "--model-repository="
 # See gourmet.serving.preflight.held_back. A regular expression, since the image has no parser of configs.
@@ -34,8 +34,8 @@ def models(repositories: Sequence[Path], *, load_all: bool) -> Iterator[str]:
             yield config.parent.name
 
 
-def command(arguments: Sequence[str], key: str) -> list[str]:
-    """Return Triton's command line."""
+def command(arguments: Sequence[str]) -> list[str]:
+    """Return Triton's command line, without the key."""
     folders = [Path(word.removeprefix(_REPOSITORY)) for word in arguments if word.startswith(_REPOSITORY)]
     names = models(folders, load_all=os.environ.get("GOURMET_LOAD_ALL", "") == "1")
     profile = os.environ.get(CONFIG_NAME_ENV)
@@ -44,23 +44,19 @@ def command(arguments: Sequence[str], key: str) -> list[str]:
         *arguments,
         *(f"--load-model={name}" for name in names),
         *([f"--model-config-name={profile}"] if profile else []),
-        *api_keys.arguments(key),
     ]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run Triton until it ends or a signal comes, and return its exit status."""
-    key, stop = api_keys.make_key(os.environ), threading.Event()
-    hiding = api_keys.Hiding(key)
+    key, stop = make_key(os.environ), threading.Event()
 
     def show(line: str) -> None:
-        hiding.see(line)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     with run_file.kept((8000, 8001), {"admin": key}), set_on_stop(stop):
-        triton = Child(command(arguments, key), env=os.environ, cwd=Path.cwd(), on_line=show)
-        hiding.pid = triton.pid
+        triton = LockedTriton(command(arguments), key, env=os.environ, cwd=Path.cwd(), on_line=show)
         try:
             while (status := triton.exit_status()) is None and not stop.wait(0.2):
                 pass

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import HOME_ENV, RunFolder, home, new_token, shipped
-from gourmet.serving import api_keys
+from gourmet.serving.api_keys import LockedTriton
 from gourmet.serving.processes import Child, LineSink, wait_until
 from gourmet.systems import FOLDERS_ENV, folders
 
@@ -179,7 +179,6 @@ class TritonServer:
         self._child: Child | None = None
         self._models: Sequence[str] = ALL
         self._has_lock_fault = False
-        self._hiding = api_keys.Hiding("")
         self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
 
     def __enter__(self) -> TritonServer:
@@ -202,20 +201,18 @@ class TritonServer:
 
         With explicit model control, `models` are loaded at the start.
         """
-        self._hiding = api_keys.Hiding(self.options.key)
         self._models, self._has_lock_fault = models, False
-        self._child = Child(
+        self._child = LockedTriton(
             self.command(models),
+            self.options.key,
             env=self._wheel.environment(),
             cwd=self._folder.path,
             on_line=self._line,
             keeps=(self._folder.lock, self._memory.lock),
         )
-        self._hiding.pid = self._child.pid
         return self._child
 
     def _line(self, line: str) -> None:
-        self._hiding.see(line)
         self._has_lock_fault |= _LOCK_FAULT in line
         self._on_line(line)
 
@@ -251,7 +248,7 @@ class TritonServer:
         self._folder.close()
 
     def command(self, models: Sequence[str] = ALL) -> list[str]:
-        """Return the command line of the server."""
+        """Return the command line of the server, without the key."""
         options = self.options
         command = [
             str(self._wheel.server / "bin" / "tritonserver"),
@@ -290,6 +287,4 @@ class TritonServer:
                 f"--trace-config=opentelemetry,url={options.traces_to}",
                 "--trace-config=opentelemetry,resource=service.name=gourmetgram-triton",
             ]
-        if options.key:
-            command += api_keys.arguments(options.key)
         return [*command, *options.extra]

@@ -1,1 +1,0 @@
-"""Diagnose this machine and the running stack: a line for each finding, with the next step."""
