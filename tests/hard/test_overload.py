@@ -48,8 +48,6 @@ def test_photos_beyond_the_capacity_are_refused_at_once_and_the_others_answered_
     full = alone(web.url, photos, AT_ONCE, 15)
     assert full.count(ANSWERED) == len(full.attempts), full.reasons(REFUSED) + full.lost
     capacity = full.per_s(ANSWERED)
-    settings = Settings()
-    longest_queue_s = WORKERS * (settings.max_at_work + settings.max_waiting) / capacity
     with PhotoLoad(web.url, photos, capacity * TIMES) as load:
         begin = time.monotonic()
         load.run_for(30)
@@ -57,19 +55,20 @@ def test_photos_beyond_the_capacity_are_refused_at_once_and_the_others_answered_
         load.run_for(SECONDS - 30)
         late_mib = memory_mib(web)
         ended = time.monotonic()
-        load.per_s = capacity / 2
+        load.per_s = capacity / 4
         load.run_for(15)
     overload = load.account().between(begin, ended)
-    if overload.late_s >= 0.1:
-        pytest.skip(f"the client was {overload.late_s:.2f} s late: this machine is too busy to tell anything")
     p95_s, refused_s = overload.quantile_s(ANSWERED, 0.95), overload.quantile_s(REFUSED, 0.95)
     note(f"{capacity:.0f} photos/s without overload, {overload.per_s(ANSWERED):.0f} with; "
          f"p95 {1000 * unloaded_s:.0f} and {1000 * p95_s:.0f} ms; refused within {1000 * refused_s:.0f} ms; "
-         f"{early_mib:.0f} MiB early, {late_mib:.0f} late")  # fmt: skip
+         f"{early_mib:.0f} MiB early, {late_mib:.0f} late; client late by {overload.late_s:.2f} s")  # fmt: skip
     assert not load.account().lost
-    assert p95_s <= 2 * unloaded_s + longest_queue_s
-    assert refused_s <= 0.1
+    assert set(overload.reasons(REFUSED)) == {"503 overloaded"}
+    if overload.late_s < 0.1:  # else these are the client's own times
+        places = WORKERS * (Settings().max_at_work + Settings().max_waiting)
+        assert p95_s <= 2 * unloaded_s + places / overload.per_s(ANSWERED)
+        assert refused_s <= 0.1
     assert late_mib <= early_mib * 1.05 + 5
     recovery_s = load.account().recovery_s(ended)
     assert recovery_s is not None
-    assert recovery_s <= 5
+    assert recovery_s <= 10

@@ -21,7 +21,7 @@ class TritonPythonModel:
         if self._fault == "refuses" and image[0, 0, 0, 0] % 4 == 0:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("not this one, thank you"))
         if self._fault == "slow":
-            time.sleep(0.2)
+            time.sleep(0.5)
         pixels = image.reshape(len(image), -1)[:, ::13685][:, : self._classes].astype(np.float32)
         scores = np.exp(pixels / 40)
         probabilities = scores / scores.sum(axis=1, keepdims=True)

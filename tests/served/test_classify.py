@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +145,7 @@ def test_a_run_whose_server_goes_away_keeps_its_rows(photos: Path, tmp_path: Pat
         part = Path(f"{out}.part")
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
         server.close()
-        began = time.monotonic()
         errors = process.communicate()[1]
     assert process.returncode == 1
-    assert time.monotonic() - began < 60
     assert "no Triton answers" in errors
     assert "rows are kept; the same command resumes" in errors

@@ -193,7 +193,7 @@ def test_texts_are_streamed_over_tls_only_to_clients_with_a_certificate(
             assert "I like tea." in done.output, done.output
             with pytest.MonkeyPatch.context() as without:
                 without.delenv("TRITON_CLIENT_CERT")
-                with connect(url, 3) as stranger, pytest.raises(TritonUnreachable):
+                with connect(url) as stranger, pytest.raises(TritonUnreachable):
                     stranger.check_live()
 
 

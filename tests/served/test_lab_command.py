@@ -94,7 +94,7 @@ class RunningLab:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 @pytest.fixture

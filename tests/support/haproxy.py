@@ -77,4 +77,4 @@ class Haproxy(Site):
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)

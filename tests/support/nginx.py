@@ -32,7 +32,7 @@ def connect(port: int, source: str, *, receive_buffer: int = 0) -> socket.socket
     connection = socket.socket()
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    connection.settimeout(20)
+    connection.settimeout(60)
     connection.bind((source, 0))
     connection.connect(("127.0.0.1", port))
     return connection

@@ -1,4 +1,4 @@
-"""A way to Triton that can be cut and slowed: TCP, passed on as it comes."""
+"""A way to Triton that can be cut and held up: TCP, passed on as it comes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from typing import Final
 
 _PIECE: Final = 65_536
@@ -15,7 +14,7 @@ _RESETS: Final = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Listens on a port of loopback and passes on to `target`; `delay_s` is added to each piece."""
+    """Listens on a port of loopback and passes on to `target`, while `passes` is set."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -23,7 +22,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self.delay_s = 0.0
+        self.passes = threading.Event()
+        self.passes.set()
         self.refuses = False
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -34,6 +34,7 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake who accepts
         self._listener.close()
         self.cut()
+        self.passes.set()
 
     @property
     def address(self) -> str:
@@ -69,7 +70,7 @@ class Proxy:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while piece := source.recv(_PIECE):
-                time.sleep(self.delay_s)
+                self.passes.wait()
                 target.sendall(piece)
         except OSError:
             pass

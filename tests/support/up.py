@@ -79,7 +79,7 @@ class Up:
             pytest.fail(f"gourmet up ended while {text!r} was waited for:\n{self.output}")
         return text in self.output
 
-    def wait_for(self, text: str, timeout_s: float = 120) -> float:
+    def wait_for(self, text: str, timeout_s: float = 180) -> float:
         return wait_until(
             lambda: self.said(text), timeout_s, f"{text!r} was not said; said was:\n{self.output}"
         )
@@ -100,11 +100,11 @@ class Up:
             process.suspend()  # none ends in order while the others are killed
         for process in dying:
             process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.close()
 
     def close(self) -> None:
-        self._reader.join(5)
+        self._reader.join(60)
         assert self.process.stdout
         self.process.stdout.close()
 

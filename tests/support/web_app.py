@@ -100,7 +100,7 @@ class WebApp(Site):
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 StartWeb = Callable[..., WebApp]
@@ -116,12 +116,13 @@ def start_web(
         *(sys.executable, "-m", "gunicorn", "--config", config),
         *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
     ]
-    few = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4"}
-    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **few, **settings}
+    # On a busy machine an answer may take a while: only tests of a deadline have a short one.
+    usual = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4", "REQUEST_DEADLINE_S": "60"}
+    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **usual, **settings}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
     web = WebApp(port, process, log)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         with contextlib.suppress(OSError):
@@ -129,4 +130,4 @@ def start_web(
                 return web
         time.sleep(0.1)
     web.stop()
-    raise TimeoutError(f"gunicorn did not answer within 60 s: {log.read_text()}")
+    raise TimeoutError(f"gunicorn did not answer within 120 s: {log.read_text()}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,18 +42,12 @@ def test_requests_beyond_capacity_are_refused_and_the_others_answered(
     web: Any, known: list[KnownPhoto]
 ) -> None:
     before = web.measured("web_refusals_total")
-    with PhotoLoad(web.url, known, per_s=300) as load:
-        load.run_for(2)
-        load.per_s = 2
-        load.run_for(0.5)
-        ended = time.monotonic()
-        load.run_for(2)
+    with PhotoLoad(web.url, known, at_once=4 * (AT_WORK + WAITING)) as load:
+        eventually(lambda: all(load.account().count(outcome) > 20 for outcome in (ANSWERED, REFUSED)))
     account = load.account()
     assert not account.lost
     assert set(account.reasons(REFUSED)) == {"503 overloaded"}
-    assert account.count(REFUSED) > 20
-    assert account.count(ANSWERED) > 20
-    assert account.recovery_s(ended) == 0
+    assert web.predict(known[0].data).status == 200
     refusals = web.measured("web_refusals_total")
     assert sum(refusals.values()) - sum(before.values()) == account.count(REFUSED)
     assert refusals["line"] > before.get("line", 0)
@@ -62,7 +55,7 @@ def test_requests_beyond_capacity_are_refused_and_the_others_answered(
 
 
 def connected(web: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", web.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", web.port), timeout=60)
 
 
 def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
@@ -99,10 +92,10 @@ def test_a_stopped_web_app_answers_the_request_under_way(
 ) -> None:
     with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:
         web = start(proxy.address, WEB_CONCURRENCY="1")
-        proxy.delay_s = 1.0
+        proxy.passes.clear()
         pending = pool.submit(web.predict, sample)
         eventually(lambda: web.measured("web_photos_in_flight").get("work") == 1)
         web.process.send_signal(signal.SIGTERM)
-        proxy.delay_s = 0.0
+        proxy.passes.set()
         assert pending.result().status == 200
         assert web.stop() == 0

@@ -73,45 +73,45 @@ def test_a_decoder_that_never_returns_fails_only_its_own_request(
         body, content = form(data)
         return planted_web.request("POST", path, body, Accept="application/json", **content)
 
-    with ThreadPoolExecutor(12) as pool:
+    honest = []
+    with ThreadPoolExecutor(at_once) as pool:
         stuck = [pool.submit(ask, gif(fault)) for _ in range(at_once)]
-        time.sleep(0.2)
-        honest = [ask(sample) for _ in range(10)]
-        assert not all(future.done() for future in stuck)
+        while not all(future.done() for future in stuck):
+            honest.append(ask(sample))
         answers = [future.result() for future in stuck]
-    assert [reply.status for reply in honest] == [200] * 10
-    # None waits for the decoder; what that costs them is in tests/hard's row.
-    assert max(reply.seconds for reply in honest) < decoders.WALL_S / 4
+    assert {reply.status for reply in honest} == {200}
+    assert len(honest) > 2, "the others waited for the decoder"
     codes = {(answer.status, answer.json["error"]["code"]) for answer in answers}
     assert (504, "too_slow") in codes
     assert {code for _, code in codes} <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
-    assert max(answer.seconds for answer in answers) < decoders.WALL_S + 1.5
     assert ask(gif("honest")).status in (200, 400)  # a digit of one colour is blank
 
 
 def test_a_client_that_disconnects_ends_its_decoding(planted_web: WebApp) -> None:
+    began = time.monotonic()
     body, content = form(gif("sleeps"))
     connection = http.client.HTTPConnection("127.0.0.1", planted_web.port, timeout=60)
     connection.request("POST", "/digits", body, content)
-    time.sleep(1)
-    before = len(decoding(planted_web.process.pid))  # with those that are idle
+    time.sleep(1)  # until the decoder has it
+    before = set(decoding(planted_web.process.pid))  # with those that are idle
     connection.close()
-    eventually(lambda: len(decoding(planted_web.process.pid)) == before - 1, 3)
+    eventually(lambda: len(before - set(decoding(planted_web.process.pid))) == 1)
+    assert time.monotonic() - began < decoders.WALL_S, "it ended by its own limit"
 
 
 def test_a_request_cancelled_in_triton_ends_its_decoding(planted_triton: RunningTriton) -> None:
     tensor = triton_grpc.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
 
-    def there() -> int:
-        return len(decoding(*stubs(planted_triton.http_url)))
+    def there() -> set[psutil.Process]:
+        return set(decoding(*stubs(planted_triton.http_url)))
 
     began = time.monotonic()
     with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client, ThreadPoolExecutor() as pool:
-        pending = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=1.5)
-        time.sleep(1)
-        at_work = there()
+        pending = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=2)
+        time.sleep(1)  # until the decoder has it
+        before = there()
         with pytest.raises(InferenceServerException, match="Deadline"):
             pending.result()
-    eventually(lambda: there() == at_work - 1, 3)
-    assert time.monotonic() - began < decoders.WALL_S / 2
+    eventually(lambda: len(before - there()) == 1)
+    assert time.monotonic() - began < decoders.WALL_S, "it ended by its own limit"

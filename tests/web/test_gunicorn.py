@@ -52,7 +52,7 @@ def answer(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize("megabytes", [2, 20])
 def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, megabytes: int) -> None:
     body = PART + b"\xff" * (megabytes * 1_000_000)
-    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as connection:
         connection.sendall(post_head(None if chunked else len(body)))
         if chunked:
             connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
@@ -66,7 +66,7 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
 @pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
 def test_a_kept_connection_answers_requests_sent_without_a_pause(web: Any, pause_s: float) -> None:
     request, body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b'{"alive":true}\n'
-    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as connection:
         for at_once in (1, 1, 1, 3, 1):  # of three, two wait in gunicorn's buffer
             connection.sendall(request * at_once)
             replies = b""
@@ -85,7 +85,7 @@ def test_a_client_that_disconnects_leaves_one_log_line(web: Any, sent: bytes) ->
 
 
 def ask(port: int, head: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head + b"\r\nConnection: close\r\n\r\n")
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
@@ -171,7 +171,7 @@ def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts() -> No
         cwd=tempfile.gettempdir(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert shown.returncode != 0
     assert "MAX_UPLOAD_MB" in shown.stderr
@@ -187,4 +187,4 @@ def test_without_its_config_file_gunicorn_serves_the_app_too(tmp_path: Path) -> 
         eventually(lambda: http_ok(f"http://127.0.0.1:{port}/metrics"))
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)

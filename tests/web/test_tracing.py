@@ -103,6 +103,7 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
 
 def test_the_log_line_of_a_request_has_its_trace_id(traced_web: Any, sample: bytes) -> None:
     assert traced_web.predict(sample, traceparent=PARENT, X_Request_ID="traced-2").status == 200
+    wait_until(lambda: "traced-2" in traced_web.log.read_text(), 60, "it was not logged")
     lines = [json.loads(line) for line in traced_web.log.read_text().splitlines()]
     (line,) = (line for line in lines if line.get("request_id") == "traced-2")
     assert (line["trace_id"], line["model"], line["status"]) == (TRACE, "food_classifier_onnx", 200)

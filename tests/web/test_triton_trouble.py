@@ -20,7 +20,7 @@ from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
 MODEL, OTHER = "food_classifier_onnx", "digits"
-DEADLINE_S = 3.0
+DEADLINE_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_kept_connections_to_a_restarted_triton_cause_no_error(
     model = f"http://{own_triton.options.http_url}/v2/models/{MODEL}/ready"
 
     def ready() -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(model, timeout=5) as response:
+        with contextlib.suppress(OSError), urllib.request.urlopen(model, timeout=60) as response:
             return bool(response.status == 200)
         return False
 

@@ -62,7 +62,7 @@ def predict(port: int, path: str = "/predict") -> tuple[int, dict[str, str], dic
         {"Content-Type": f"multipart/form-data; boundary={boundary}", "Accept": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, dict(answer.headers), json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -83,7 +83,7 @@ def held_back_until_a_verb_asks(running: Up) -> None:
     assert not http_ok(ready)
     ask = [GOURMET, "check", "onnx-mnist-cpu", "--limit", "8", "--url", f"127.0.0.1:{running.http}"]
     env = {**os.environ, "TMPDIR": str(running.tmp)}
-    checked = subprocess.run(ask, env=env, capture_output=True, text=True, timeout=100)
+    checked = subprocess.run(ask, env=env, capture_output=True, text=True, timeout=200)
     assert "loading onnx-mnist-cpu" in checked.stderr
     assert http_ok(ready)
 
@@ -123,11 +123,18 @@ def test_a_dead_triton_is_restarted_and_the_app_reports_it_meanwhile(up, few) ->
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the page http://127.0.0.1:")
     os.kill(running.triton_pid(), signal.SIGKILL)
-    running.wait_for("starting it again")
-    status, headers, answer = predict(running.port)
+    replies = []
+
+    def is_away() -> bool:
+        replies.append(predict(running.port))
+        return replies[-1][0] != 200
+
+    wait_until(is_away, 60, "the app reports no failure")
+    status, headers, answer = replies[-1]
     assert status == 503
     assert int(headers["Retry-After"]) > 0
     assert answer["error"]["code"]
+    running.wait_for("starting it again")
     wait_until(lambda: predict(running.port)[0] == 200, 60, "the app did not recover")
     # Those that the app does not need are loaded after that.
     ready = f"http://127.0.0.1:{running.http}/v2/models/digits/ready"
@@ -189,7 +196,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_p
     running.wait_for("ready after")
     assert http_ok(f"http://127.0.0.1:{running.port}/healthz")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=30)
+        urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=60)
     with caught.value as reply:
         state = json.load(reply)["systems"]["food11"]
     assert (caught.value.code, state["error"]["code"]) == (503, "model_not_ready")
@@ -211,7 +218,7 @@ def test_the_newest_version_that_loads_serves(up, few) -> None:
         return answer["model"]["version"] if status == 200 else str(status)
 
     assert version() == "2"
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=30) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=60) as reply:
         model = json.load(reply)["systems"]["food11"]["model"]
     assert model == {"name": ONNX, "version": "2", "instead_of": "3"}
     os.kill(running.triton_pid(), signal.SIGKILL)
