@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -307,6 +308,7 @@ def waits(lab_triton: RunningTriton) -> Iterator[Path]:
         yield folder
         (folder / "go").touch()
         client.unload_model("waits")
+    shutil.rmtree(folder.parent)
 
 
 @pytest.mark.parametrize("too_much", ["too many", "too late"])

@@ -158,7 +158,7 @@ def test_an_interrupted_search_leaves_the_config_of_before(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:
     before = config()
-    save = ["--save", str(tmp_path / "no"), "--window", "60"]  # so that it is not over before it is stopped
+    save = ["--save", str(tmp_path / "no"), "--window", "3"]  # so that it is not over before it is stopped
     running = subprocess.Popen(
         [sys.executable, "-c", "from gourmet.cli import main; main()", *arguments, *save],
         stdout=subprocess.PIPE,
