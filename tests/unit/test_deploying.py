@@ -35,8 +35,7 @@ from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
-from gourmet.tasks.classification.export import Exported, Source
-from gourmet.tasks.classification.formats import open_onnx
+from gourmet.tasks.classification.export import Exported, Source, open_onnx
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.tasks.system_parts import BadData

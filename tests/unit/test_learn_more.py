@@ -20,7 +20,7 @@ from gourmet.runtime import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.tasks.classification import rehearsal
-from gourmet.tasks.classification.formats import open_torchscript
+from gourmet.tasks.classification.export import open_torchscript
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.learn_more import FILE, read
 from gourmet.tasks.classification.linear_layer import Layer

@@ -22,7 +22,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.systems import registry
-from gourmet.tasks.classification.formats import open_onnx
+from gourmet.tasks.classification.export import open_onnx
 from gourmet.tasks.classification.torchvision_network import build
 from gourmet.tasks.system_parts import SystemParts
 

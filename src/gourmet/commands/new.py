@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from gourmet import repository
+from gourmet.commands.load_and_ask import install, served_as_before
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.running import tell_web, unload
+from gourmet.commands.running import tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
-from gourmet.deploying.target import Deployment
-from gourmet.errors import GourmetError, UsageError
+from gourmet.deploying.data_systems import new_folder
+from gourmet.deploying.target import Deployment, table
+from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
-from gourmet.runtime.files import HOME_ENV, own_models
+from gourmet.runtime.files import own_models
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import check_weights, in_short, read_text
+from gourmet.runtime.reading import check_weights
 from gourmet.systems import described, folders, registry
 
-_EXAMPLES: Final = 32
 # The options of a checkpoint, and those that both kinds of systems have.
 _OF_CHECKPOINT: Final = ("languages", "fp32")
 _OF_BOTH: Final = ("title", "like", "data")
-_CARD: Final = """# {title}
-
-Translates `{source}` into `{target}`.
-
-- network: that of `{checkpoint}`, served like {like}
-- trained on: say on what, under which licence, and what it does not know
-- how right it is: `gourmet check {name} --data …` measures it; write down here what it says
-- meant for: say for what, and for what not
-"""
 
 
 @click.command()
@@ -95,83 +84,24 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
     if wrong := [f"--{option.replace('_', '-')}" for option in other if option not in _OF_BOTH]:
         what = "a classifier, and --checkpoint brings a translator" if checkpoint else "a --checkpoint"
         raise UsageError(f"{', '.join(wrong)}: for {what}")
-    made = _Made(name, models, url or serving_url(models), send)
+    where = _Where(models, url or serving_url(models), send)
     if checkpoint:
-        _translator(made, checkpoint, **options)
+        _translator(name, where, checkpoint, **options)
     else:
-        _classifier(made, **options)
+        _classifier(name, where, **options)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A system that is being made: its name, and where its models go."""
+class _Where(NamedTuple):
+    """The repository for the models of the new system, and the Triton that loads them, if any."""
 
-    name: str
     models: Path
     triton: str | None
     send: bool
 
-    @property
-    def web(self) -> str:
-        stack = asked_stack()
-        return (stack and stack.web_url) or ""
-
-    @contextlib.contextmanager
-    def folder(
-        self,
-        files: Mapping[str, str | bytes],
-        about: Mapping[str, Any],
-        provenance: Mapping[str, str],
-        *models: str,
-    ) -> Iterator[Path]:
-        """Write the system's folder; if the block fails, remove it and the models that the block deployed."""
-        folder, paths = folders()[1] / self.name, [self.models / model for model in models]
-        part = folder.with_name(f".{folder.name}.part")  # a name that no system has
-        with contextlib.ExitStack() as during:
-            during.callback(shutil.rmtree, part, ignore_errors=True)
-            try:
-                part.mkdir(parents=True, exist_ok=True)
-            except OSError as exc:
-                raise UsageError(
-                    f"{part.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
-                ) from exc
-            during.enter_context(alone_in(self.models))
-            for path in (*paths, *(repository.DEFAULT / model for model in models)):
-                if path.exists():  # Triton accepts each name once in all of its repositories
-                    raise UsageError(f"{path} is there already: choose another name than {self.name!r}")
-            undo = during.enter_context(contextlib.ExitStack())
-            for file, content in files.items():
-                (part / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-            described.write(part, about, provenance)
-            part.rename(folder)
-            undo.callback(shutil.rmtree, folder)
-            undo.callback(self._remove, paths)
-            yield folder
-            undo.pop_all()
-        if any(path.exists() for path in paths):
-            tell_web(self.name)
-
-    def deploy(self, deployment: Deployment, check: Callable[[Path], None] = lambda _version: None) -> None:
-        """Deploy all formats, and have Triton serve them."""
-        from gourmet.commands.load_and_ask import install
-        from gourmet.deploying.target import table
-
-        for form in deployment.targets:
-            with bar(f"exporting {form}"):
-                version, checks, answer = install(
-                    deployment, form, self.models, self.triton, send=self.send, check=check
-                )
-            click.echo("\n".join([str(version), table(checks), *filter(None, [answer])]))
-
-    def _remove(self, models: Sequence[Path]) -> None:
-        for model in filter(Path.exists, models):
-            with contextlib.suppress(GourmetError):
-                unload(model.name, self.triton)
-            shutil.rmtree(model)
-
 
 def _classifier(
-    made: _Made,
+    name: str,
+    where: _Where,
     *,
     labels: str = "",
     title: str = "",
@@ -186,17 +116,12 @@ def _classifier(
     """Make a classifier of pictures, and deploy its weights if there are any."""
     if not labels:
         raise UsageError("name its --labels, or a --checkpoint of a translator")
-    from gourmet.tasks.classification.described_parts import export
-    from gourmet.tasks.classification.export import filled_in
-    from gourmet.tasks.classification.new_system import PictureOptions, doubt, prepared
+    from gourmet.tasks.classification import described_parts as parts
 
     system = PictureClassifier(
-        name=made.name,
-        title=title or registry.usual_title(made.name),
-        model_variable=f"{made.name.upper()}_MODEL_NAME",
-        default_model=f"{made.name}_onnx",
+        **described.named(name, folders()[1] / name),
+        title=title or registry.usual_title(name),
         labels=labels_of(labels),
-        sample_file=folders()[1] / made.name / described.SAMPLE,
         datatypes=("FP32",),
         architecture=architecture,
         layout="NCHW",
@@ -205,34 +130,34 @@ def _classifier(
     known = [_pictures_of(like)] if like else []
     if weights:
         check_weights(weights)
-    system, network = prepared(system, weights, PictureOptions(**how), known, click.echo)
+    system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, click.echo)
 
     def trusted(version: Path) -> None:
-        if not yes and (reason := doubt(system, version / "model.onnx")):
+        if not yes and (reason := parts.doubt(system, version / "model.onnx")):
             raise UsageError(f"{weights} is not served: {reason}. If that is intended, give --yes")
 
-    card = filled_in(described.MODEL_CARD, system=system, weights=weights)
-    with made.folder(
-        {described.SAMPLE: made_up(), described.MODEL_CARD: card},
-        described.of_classifier(system),
-        {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {},
-        system.default_model,
-    ) as folder:
+    model = system.default_model
+    about = described.of_classifier(system)
+    origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
+    files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
+    files[described.SAMPLE] = made_up()
+    with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
         if weights:
             with bar("reading") as tick:
-                deployment = export(system).open(weights, data, tick, network=network)
-            made.deploy(deployment, trusted)
+                deployment = parts.export(system).open(weights, data, tick, network=network)
+            _deploy(deployment, where, trusted)
             if not deployment.calibration["threshold"]:
                 click.echo(
-                    f"not calibrated: no answer is called sure. `gourmet check {system.default_model} "
+                    f"not calibrated: no answer is called sure. `gourmet check {model} "
                     "--data FOLDER --calibrate` measures it, with a folder of pictures for each label"
                 )
     click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
-    click.echo("\n".join(f"  {line}" for line in _next(made, system, weights)))
+    click.echo("\n".join(f"  {line}" for line in _next(where, system, weights)))
 
 
 def _translator(
-    made: _Made,
+    name: str,
+    where: _Where,
     checkpoint: str,
     *,
     like: str = "",
@@ -251,19 +176,54 @@ def _translator(
         )
     from gourmet.commands.deploy import of_weights
 
-    name, title = made.name, title or registry.usual_title(made.name)
+    parts = registry.parts_like(like)
     origin = Path(checkpoint).name if Path(checkpoint).exists() else checkpoint
-    card = _CARD.format(title=title, source=source, target=target, checkpoint=origin, like=like, name=name)
-    about = {"like": like, "title": title, "languages": [source, target], "examples": _examples(data)}
-    with made.folder(
-        {described.MODEL_CARD: card}, about, {"checkpoint": origin}, name, f"{name}_stream"
-    ) as folder:
-        made.deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32))
+    about = {
+        "like": like,
+        "title": title or registry.usual_title(name),
+        "languages": [source, target],
+        "examples": parts.examples(data),
+    }
+    files = {described.MODEL_CARD: parts.card(name, about, origin)}
+    about["provenance"] = {"checkpoint": origin}
+    with _made(name, where, about, files, [name, f"{name}_stream"]) as folder:
+        _deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32), where)
     click.echo(f"{folder}: its description and its model card\n\nNext:")
-    if not made.triton:
+    if not where.triton:
         click.echo("  gourmet up")
-    page = f"{made.web or 'http://localhost:5000'}/translate/{name}"
+    page = f"{_web() or 'http://localhost:5000'}/translate/{name}"
     click.echo(f"  {page}     its page\n  gourmet translate --system {name} TEXT")
+
+
+@contextlib.contextmanager
+def _made(
+    name: str,
+    where: _Where,
+    about: Mapping[str, Any],
+    files: Mapping[str, str | bytes],
+    models: Sequence[str],
+) -> Iterator[Path]:
+    """Make the folder of the system, whose `models` the block deploys, or leave everything as it was."""
+    paths = [where.models / model for model in models]
+    with (
+        new_folder(name, about, files, paths, alone_in(where.models)) as folder,
+        served_as_before(where.triton, paths, send=where.send),
+    ):
+        yield folder
+    if any(path.exists() for path in paths):
+        tell_web(name)
+
+
+def _deploy(
+    deployment: Deployment, where: _Where, check: Callable[[Path], None] = lambda _version: None
+) -> None:
+    """Deploy all formats, and have Triton serve them."""
+    for form in deployment.targets:
+        with bar(f"exporting {form}"):
+            version, checks, answer = install(
+                deployment, form, where.models, where.triton, send=where.send, check=check
+            )
+        click.echo("\n".join([str(version), table(checks), *filter(None, [answer])]))
 
 
 def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:
@@ -276,35 +236,30 @@ def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:
     return f"like {like}", {"size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _examples(sentences: Path) -> list[str]:
-    """Choose sentences evenly from the whole file; of lines with tabs, the first column."""
-    try:
-        lines = read_text(sentences).splitlines()
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
-    texts = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
-    if not texts:
-        raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")
-    return texts[:: max(1, len(texts) // _EXAMPLES)][:_EXAMPLES]
+def _web() -> str:
+    """Return the address of the running web app; empty if none runs."""
+    stack = asked_stack()
+    return (stack and stack.web_url) or ""
 
 
-def _next(made: _Made, system: PictureClassifier, weights: Path | None) -> list[str]:
-    name, model = system.name, system.default_model
+def _next(where: _Where, system: PictureClassifier, weights: Path | None) -> list[str]:
+    """Return the verbs and addresses that the new system is used by."""
+    name, model, web, triton = system.name, system.default_model, _web(), where.triton
     to, repositories = "", ""
-    if made.models != own_models():
-        to, repositories = f" --to {made.models}", f" --model-repository {made.models}"
+    if where.models != own_models():
+        to, repositories = f" --to {where.models}", f" --model-repository {where.models}"
     if not weights:
         return [
             f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",
             f"gourmet evaluate {name}",
             f"gourmet deploy {name} --format onnx{to}",
         ]
-    start = f"gourmet up --web-only --url {made.triton}" if made.triton else f"gourmet up{repositories}"
-    there = f" --url {made.triton}" if made.triton else ""
-    web = made.web or "http://localhost:5000"
+    start = f"gourmet up --web-only --url {triton}" if triton else f"gourmet up{repositories}"
+    there = f" --url {triton}" if triton else ""
+    page = web or "http://localhost:5000"
     return [
-        *([] if made.web else [start]),
-        f"{web}/classify/{name}     its page",
-        f"curl -F file=@photo.jpg '{web}/api/v1/classify?model={model}'",
+        *([] if web else [start]),
+        f"{page}/classify/{name}     its page",
+        f"curl -F file=@photo.jpg '{page}/api/v1/classify?model={model}'",
         f"gourmet check {model}{there} --data FOLDER     with a folder of pictures for each label",
     ]

@@ -9,8 +9,8 @@ import click
 
 from gourmet.commands.options import repositories_option, serving_url, url_option
 from gourmet.commands.running import repositories_to_change, tell_web, unload
+from gourmet.deploying.data_systems import removal_of, take_away
 from gourmet.deploying.deploy import load, tidied
-from gourmet.deploying.removal import removal_of, take_away
 from gourmet.errors import UsageError
 
 

@@ -40,12 +40,9 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
     if len(mean) != len(std) or len(mean) not in (1, 3):
         raise ValueError("its mean and std have not three numbers each, or one each for grey pictures")
     return PictureClassifier(
-        name=name,
+        **named(name, folder),
         title=_text(described["title"]),
-        model_variable=f"{name.upper()}_MODEL_NAME",
-        default_model=f"{name}_onnx",
         labels=_texts(described["labels"]),
-        sample_file=folder / SAMPLE,
         datatypes=(_one_of(pictures.get("datatype", "FP32"), "FP32", "FP16", "UINT8"),),
         layout=_one_of(pictures.get("layout", "NCHW"), "NCHW", "NHWC"),
         input_size=int(pictures["size"]),
@@ -56,6 +53,16 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         multi_label=outputs.get("several_labels", False) is True,
         architecture=_text(described.get("architecture", "")),
     )
+
+
+def named(name: str, folder: Path) -> dict[str, Any]:
+    """Return what follows from a classifier's name and its folder."""
+    return {
+        "name": name,
+        "model_variable": f"{name.upper()}_MODEL_NAME",
+        "default_model": f"{name}_onnx",
+        "sample_file": folder / SAMPLE,
+    }
 
 
 def like(folder: Path) -> str:
@@ -100,10 +107,9 @@ def of_classifier(system: PictureClassifier) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, described: Mapping[str, Any], provenance: Mapping[str, str]) -> None:
-    text = f"{_HEADING}{_toml({**described, 'provenance': provenance})}"
+def write(folder: Path, described: Mapping[str, Any]) -> None:
     try:
-        (folder / FILE).write_text(text, encoding="utf-8")
+        (folder / FILE).write_text(f"{_HEADING}{_toml(described)}", encoding="utf-8")
     except UnicodeEncodeError as exc:
         raise GourmetError(f"the title, a label or the name of a file cannot be written: {exc}") from exc
 

@@ -57,22 +57,23 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
 
 def _described(folder: Path, module: str) -> Any:
     """Return a part of a system that is only data."""
-    parts, like = _OF_CLASSIFIERS, described.like(folder)
-    contract: Any = partial(described.classifier, folder=folder)
-    if like:
-        if like not in patterns():
-            raise GourmetError(
-                f"{folder / described.FILE} is like {like!r}, and may be like {', '.join(patterns())}"
-            )
-        parts = f"gourmet.systems.{like}.{_DESCRIBED}"
-        contract = importlib.import_module(parts).contract
-    system = described.read(folder, contract)
+    like = described.like(folder)
+    if like and like not in patterns():
+        raise GourmetError(
+            f"{folder / described.FILE} is like {like!r}, and may be like {', '.join(patterns())}"
+        )
     if module == "contract":
-        return system
-    make = getattr(importlib.import_module(parts), module, None)
+        of_classifier = partial(described.classifier, folder=folder)
+        return described.read(folder, parts_like(like).contract if like else of_classifier)
+    make = getattr(parts_like(like), module, None)
     if not make:
         raise UnknownSystem(f"the system {folder.name!r} is only data, so this does not apply to it")
-    return make(system)
+    return make(_described(folder, "contract"))
+
+
+def parts_like(like: str) -> Any:
+    """Import the parts of a system of data that is `like` one with code, or else a classifier."""
+    return importlib.import_module(f"gourmet.systems.{like}.{_DESCRIBED}" if like else _OF_CLASSIFIERS)
 
 
 def patterns() -> tuple[str, ...]:

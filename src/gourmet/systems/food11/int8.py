@@ -19,8 +19,7 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks import static_int8
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.export import Source
-from gourmet.tasks.classification.formats import OPSET, open_onnx, write_onnx
+from gourmet.tasks.classification.export import OPSET, Source, open_onnx, write_onnx
 
 
 class PixelNetwork(nn.Module):

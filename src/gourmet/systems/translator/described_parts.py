@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gourmet.errors import UsageError
+from gourmet.runtime.reading import in_short, read_text
 from gourmet.systems.translator.contract import Translator, check_sentences, problem
 
 if TYPE_CHECKING:
@@ -18,6 +21,34 @@ if TYPE_CHECKING:
 
 # As BCP 47 has it: a language, perhaps a script, perhaps a region.
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?")
+_EXAMPLES: Final = 32
+_CARD: Final = """# {title}
+
+Translates `{source}` into `{target}`.
+
+- network: that of `{checkpoint}`, served like {like}
+- trained on: say on what, under which licence, and what it does not know
+- how right it is: `gourmet check {name} --data …` measures it; write down here what it says
+- meant for: say for what, and for what not
+"""
+
+
+def card(name: str, described: Mapping[str, Any], checkpoint: str) -> str:
+    """Return the model card of a new system, which its owner completes."""
+    source, target = described["languages"]
+    return _CARD.format(name=name, source=source, target=target, checkpoint=checkpoint, **described)
+
+
+def examples(sentences: Path) -> list[str]:
+    """Choose sentences evenly from the whole file; of lines with tabs, the first column."""
+    try:
+        lines = read_text(sentences).splitlines()
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
+    texts = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
+    if not texts:
+        raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")
+    return texts[:: max(1, len(texts) // _EXAMPLES)][:_EXAMPLES]
 
 
 def contract(name: str, described: Mapping[str, Any]) -> Translator:

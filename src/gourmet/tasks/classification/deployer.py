@@ -23,7 +23,7 @@ from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import facts as facts_of
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.export import Exported, Source
+from gourmet.tasks.classification.export import ONNX, Exported, Source
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.training.task import Tick
 
@@ -33,6 +33,8 @@ _OUTPUT: Final = "output__0"
 _CLASSES: Final = 1000  # of ImageNet
 # Of the largest score, or of 1 if that is less; half precision has eleven bits.
 _TOLERANCE: Final = {False: 1e-3, True: 0.1}
+# Triton's names of the backend and the platform, without and with ONNX.
+_TRITONS: Final = {False: ("pytorch", "pytorch_libtorch"), True: ("onnxruntime", "onnxruntime_onnx")}
 _MADE_BY: Final = "deployer"
 
 
@@ -88,10 +90,10 @@ def deployment_of(options: DeployerOptions, repository: Path, tick: Tick) -> Dep
         half=options.half,
         max_difference=_TOLERANCE[options.half] * max(1.0, largest),
     )
-    _check_free(repository / options.model, options.version, exported.format.file)
+    _check_free(repository / options.model, options.version, exported.file)
     target = replace(
         exported(source),
-        config=_config(options, exported, system),
+        config=_config(options, system),
         labels=options.labels,
         replaces=True,
     )
@@ -107,12 +109,13 @@ def deployment_of(options: DeployerOptions, repository: Path, tick: Tick) -> Dep
     return Deployment({options.form: target}, facts)
 
 
-def _config(options: DeployerOptions, exported: Exported, system: PictureClassifier) -> Config:
+def _config(options: DeployerOptions, system: PictureClassifier) -> Config:
+    backend, platform = _TRITONS[options.form == ONNX]
     full, kind, side = options.max_batch_size, "FP16" if options.half else "FP32", system.input_size
     rows = [] if full else [-1]
     config = model_config(
         options.model,
-        exported.format.backend,
+        backend,
         full,
         tensor(_INPUT, kind, [*rows, 3, side, side], layout="NCHW" if full else ""),
         tensor(_OUTPUT, kind, [*rows, len(system.labels)], has_labels=bool(options.labels)),
@@ -120,7 +123,7 @@ def _config(options: DeployerOptions, exported: Exported, system: PictureClassif
         instances=options.engines,
         parameters={LABELS_PARAMETER: json.dumps(options.labels)} if options.labels else {},
     )
-    config["platform"] = exported.format.platform
+    config["platform"] = platform
     if options.delay_ms > 0:
         config["dynamic_batching"] = {
             "max_queue_delay_microseconds": round(1000 * options.delay_ms),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,23 +13,24 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnxruntime
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
 
 from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.config_file import model_config, tensor
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate, rehearsal
+from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.comparison import Candidate
 from gourmet.tasks.classification.evaluation import calibrated
-from gourmet.tasks.classification.formats import Format, eager, format_of
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.last_layer import LastLayer
@@ -39,13 +41,10 @@ from gourmet.training.task import Tick
 
 _CALIBRATED_ON: Final = 512
 _MADE_UP: Final = 64
-_FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown and text protobuf, not HTML
-    loader=FileSystemLoader(Path(__file__).with_name("files")),
-    trim_blocks=True,
-    keep_trailing_newline=True,
-    undefined=StrictUndefined,
-)
-_FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+OPSET: Final = 17
+ONNX: Final = "onnx"
+# Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
+_no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,54 +82,138 @@ class Exported:
     input: str = "input"
     output: str = "output"
     batched: bool = True
-    form: str = "onnx"
+    form: str = ONNX  # or ts-script, or ts-trace
     half: bool = False
     max_difference: float = gate.MAX_LOGIT_DIFFERENCE
 
     @property
-    def format(self) -> Format:
-        return format_of(self.form, self.input, self.output, batched=self.batched)
+    def file(self) -> str:
+        return "model.onnx" if self.form == ONNX else "model.pt"
 
     def __call__(self, source: Source) -> Target:
-        system, form = source.system, self.format
-        rows = 2 if self.batched else 1
+        system, rows = source.system, 2 if self.batched else 1
         blank = np.zeros((rows, *source.held_out.shape[1:]), np.uint8)
         example, network = torch.rand(system.normalise(blank).shape), source.network
         if self.half:
             example, network = example.half(), copy.deepcopy(network).half()
         row, config = example.shape[1:], None
-        if self.form == "onnx":
+        if self.form == ONNX:
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
         def build(path: Path) -> dict[str, Any]:
-            if (
-                self.form != "onnx" and source.candidate
-            ):  # beside which the next run of `gourmet learn-more` looks for it
+            # Beside TorchScript the next run of `gourmet learn-more` looks for the set.
+            if self.form != ONNX and source.candidate:
                 rehearsal.take_over(source.weights, path)
             shape = ", ".join(map(str, ("N" if self.batched else 1, *row)))
             kind = "float16" if self.half else "float32"
-            return {**form.write(network, example, path), "input": f"{kind} [{shape}]"}
+            return {**self._write(network, example, path), "input": f"{kind} [{shape}]"}
 
         def opened(path: Path) -> Answers:
-            return source.with_pixels(form.open(path), half=self.half)
+            return source.with_pixels(self._open(path), half=self.half)
 
         compare = partial(
             gate.same_answers, source.eager, photos=source.held_out, allowed=self.max_difference
         )
         return Target(
             self.model,
-            form.file,
+            self.file,
             build,
             gate.verify(opened, compare),
             config,
             system.labels if config else (),
-            compare=source.candidate.beside(form.file, opened) if source.candidate else None,
+            compare=source.candidate.beside(self.file, opened) if source.candidate else None,
         )
 
+    def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
+        if self.form == ONNX:
+            return write_onnx(network, example, path, self.input, self.output, batched=self.batched)
+        return _write_torchscript(network, example if self.form == "ts-trace" else None, path)
 
-def filled_in(name: str, **values: Any) -> str:
-    """Return the file `name` of a new system, filled in."""
-    return _FILES.get_template(f"{name}.jinja").render(values)
+    def _open(self, path: Path) -> Answers:
+        if self.form == ONNX:
+            return open_onnx(path, self.input, self.output, batched=self.batched)
+        return open_torchscript(path)
+
+
+def write_onnx(
+    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
+) -> dict[str, Any]:
+    """Write and check an ONNX file with one input `name` and one `output`; return its form for a manifest.
+
+    It is for any batch, or for the example's alone. A batch of any size needs an example of two rows: with
+    one, the exporter takes it for a constant.
+    """
+    # The exporter refuses a name such as a number, which the file can have.
+    exported = output if not output.isdigit() else "output"
+    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
+    with _no_advice():
+        torch.onnx.export(
+            network,
+            (example,),
+            str(path),
+            dynamo=False,
+            input_names=[name],
+            output_names=[exported],
+            dynamic_axes={name: {0: "batch"}, exported: {0: "batch"}} if batched else None,
+            opset_version=OPSET,
+        )
+    model = onnx.load(path)
+    if exported != output:
+        for node in model.graph.node:
+            node.output[:] = [output if tensor == exported else tensor for tensor in node.output]
+        model.graph.output[0].name = output
+        onnx.save(model, path)
+    onnx.checker.check_model(model, full_check=True)
+    return {"form": "ONNX", "opset": OPSET}
+
+
+def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> Answers:
+    """Open `path` with ONNX Runtime; if it is not `batched`, run one row at a time."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def answers(rows: npt.NDArray[Any]) -> Scores:
+        batches = [rows] if batched else np.split(rows, len(rows))
+        return np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
+
+    return answers
+
+
+def _write_torchscript(network: nn.Module, example: torch.Tensor | None, path: Path) -> dict[str, Any]:
+    """Trace the network with an example, or compile its code without one, and save it.
+
+    The server freezes and fuses it, since that form cannot be saved.
+    """
+    try:
+        with torch.no_grad(), _no_advice():
+            module: Any = torch.jit.script(network) if example is None else torch.jit.trace(network, example)  # type: ignore[no-untyped-call]
+    except Exception as exc:  # the compiler's own, and whatever a network's code raises under it
+        if example is not None:
+            raise
+        reason = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+        raise GourmetError(
+            f"torch.jit.script cannot compile this network ({reason}): use --ts-trace"
+        ) from exc
+    # Through a file of Python's: where the disk is full, torch's own writer ends with nothing but a position.
+    with _no_advice(), path.open("wb") as file:
+        torch.jit.save(module, file)
+    return {"form": f"TorchScript, {'scripted' if example is None else 'traced'}"}
+
+
+def open_torchscript(path: Path) -> Answers:
+    """Open `path` as it is served: frozen, and fused for this machine."""
+    with _no_advice():
+        network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
+        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)))
+
+
+def eager(network: nn.Module) -> Answers:
+    """Return a function that asks a network of torch."""
+
+    def answers(rows: npt.NDArray[Any]) -> Scores:
+        with torch.inference_mode():
+            return network(torch.from_numpy(rows)).numpy()  # type: ignore[no-any-return]
+
+    return answers
 
 
 def onnx_config(

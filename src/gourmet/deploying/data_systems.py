@@ -1,19 +1,62 @@
-"""Remove a system, a model or a version that gourmet made."""
+"""Make a system that is only data, and remove a system, a model or a version that gourmet made."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
 from gourmet.repository.config_file import LABELS_FILE
+from gourmet.runtime.files import HOME_ENV
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.serving.overview import owner_of
 from gourmet.systems import described, folders, registry
+
+
+@contextlib.contextmanager
+def new_folder(
+    name: str,
+    about: Mapping[str, Any],
+    files: Mapping[str, str | bytes],
+    models: Sequence[Path],
+    alone: AbstractContextManager[None],
+) -> Iterator[Path]:
+    """Write the folder of the system `name`: its description `about`, and other `files`.
+
+    The block deploys the system's `models`, with the lock `alone` of their repository. If it fails, it leaves
+    neither the folder nor a model.
+    """
+    folder = folders()[1] / name
+    part = folder.with_name(f".{name}.part")  # a name that no system has
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"{part.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
+        ) from exc
+    try:
+        with alone:
+            for path in (*models, *(DEFAULT / model.name for model in models)):
+                if path.exists():  # Triton accepts each name once in all of its repositories
+                    raise UsageError(f"{path} is there already: choose another name than {name!r}")
+            for file, content in files.items():
+                (part / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+            described.write(part, about)
+            part.rename(folder)
+            try:
+                yield folder
+            except BaseException:
+                for path in (folder, *models):
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 @dataclass(frozen=True)

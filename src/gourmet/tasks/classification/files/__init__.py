@@ -1,1 +1,0 @@
-"""The files of a new system and of its model, as templates."""
