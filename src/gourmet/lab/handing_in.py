@@ -20,9 +20,8 @@ _EMPTY: Final = "write your answer"
 
 @dataclass(frozen=True)
 class Part:
-    """A heading, a cell of code with the answers that it gave, or the student's words on an open question."""
+    """A cell of code with the answers that it gave, or the student's words on an open question."""
 
-    heading: str = ""
     code: str = ""
     answers: tuple[dict[str, Any], ...] = ()
     question: str = ""
@@ -30,7 +29,7 @@ class Part:
 
 
 @dataclass
-class Exercise:
+class Section:
     """An exercise of a notebook, with the parts that the page shows."""
 
     heading: str
@@ -50,20 +49,15 @@ def write_page() -> Path:
     answered = {key: answer for key, answer in answers.items() if "verdict" in answer}
     if not answered:
         raise UsageError(f"{folder()} has no answer yet: work on an exercise first (`gourmet lab`)")
-    exercises = [
-        exercise
+    sections = [
+        section
         for path in sorted(folder().glob("*.ipynb"), reverse=True)  # triton.ipynb, then loops.ipynb
-        for exercise in _exercises(path, answered)
+        for section in _sections(path, answered)
     ]
-    parts = [
-        part
-        for exercise in exercises
-        if exercise.is_begun
-        for part in (Part(exercise.heading), *exercise.parts)
-    ]
-    shown = {answer["key"] for part in parts for answer in part.answers}
-    more = tuple(answer for key, answer in answered.items() if key not in shown)
-    parts += [Part("Answered elsewhere", answers=more)] if more else []
+    begun = [section for section in sections if section.is_begun]
+    shown = {answer["key"] for section in begun for part in section.parts for answer in part.answers}
+    if more := tuple(answer for key, answer in answered.items() if key not in shown):
+        begun.append(Section("Answered elsewhere", [Part(answers=more)]))
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     machine = json.loads((folder() / MACHINE_FILE).read_text())
     right = sum(answer["verdict"] == "as you predicted" for answer in answered.values())
@@ -71,31 +65,31 @@ def write_page() -> Path:
         "lab/hand_in.html",
         title="The lab, handed in",
         when=when,
-        parts=parts,
+        sections=begun,
         machine=machine,
         right=right,
         count=len(answered),
-        not_begun=[exercise.heading for exercise in exercises if not exercise.is_begun],
+        not_begun=[section.heading for section in sections if not section.is_begun],
     )
     path = folder() / FILE
     path.write_text(page)
     return path
 
 
-def _exercises(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Exercise]:
+def _sections(notebook: Path, answers: dict[str, dict[str, Any]]) -> list[Section]:
     """Return the exercises of a notebook in their order, with the parts that the page shows."""
-    exercises: list[Exercise] = []
+    sections: list[Section] = []
     for cell in json.loads(notebook.read_text())["cells"]:
         text = "".join(cell["source"])
         if text.startswith("## ") and cell["cell_type"] == "markdown":
-            exercises.append(Exercise(text.partition("\n")[0].lstrip("# ")))
-        elif not exercises:
+            sections.append(Section(text.partition("\n")[0].lstrip("# ")))
+        elif not sections:
             continue  # the introduction and the imports
         elif cell["cell_type"] == "code":
             keys = [key for key in _ANSWERED.findall(text) if key in answers]
-            exercises[-1].parts.append(Part(code=text, answers=tuple(answers[key] for key in keys)))
+            sections[-1].parts.append(Part(code=text, answers=tuple(answers[key] for key in keys)))
         elif "box" in cell["metadata"].get("tags", ()):
             question, _, words = text.partition("\n\n")
             words = "" if _EMPTY in words else words
-            exercises[-1].parts.append(Part(question=question.strip("*"), words=words))
-    return [exercise for exercise in exercises if any(part.question for part in exercise.parts)]
+            sections[-1].parts.append(Part(question=question.strip("*"), words=words))
+    return [section for section in sections if any(part.question for part in section.parts)]

@@ -1,4 +1,4 @@
-"""A second web app for the running Triton, with another model, and the times on its cards."""
+"""Requests of a notebook: to models that generate text, and to a second web app with another model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,76 @@ import json
 import os
 import subprocess
 import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
+from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.lab.measuring import Figure, in_turns, times_as_long
+from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import http_ok, wait_until
+from gourmet.systems import registry
 
-_READY_WITHIN_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _BOUNDARY: Final = "a-photo-of-the-lab"
+
+# A text, or a picture as a file.
+Example = str | bytes
+
+
+def ask(model: str, example: Example) -> GeneratedText:
+    """Return the whole answer of a served model."""
+    with connect(exercises.current().url, _TIMEOUT_S) as triton:
+        info = triton.describe(model)
+        system = registry.generation(info.system)
+        return system.generated(
+            triton.infer(model, system.request_inputs(_sent(example), info)).outputs, info
+        )
+
+
+def pieces(model: str, example: Example) -> list[tuple[float, str]]:
+    """Return each piece of a streamed answer, with its milliseconds after the request."""
+    with connect(exercises.current().url, _TIMEOUT_S) as triton:
+        info = triton.describe(model)
+        system = registry.generation(info.system)
+        began = time.perf_counter()
+        return [
+            (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
+            for outputs in triton.stream(info, system.request_inputs(_sent(example), info))
+            if outputs
+        ]
+
+
+@contextmanager
+def keeping_busy(model: str, example: Example, clients: int) -> Iterator[None]:
+    """Let `clients` clients ask about `example` until the block ends."""
+    enough = threading.Event()
+
+    def ask_again() -> None:
+        while not enough.is_set():
+            ask(model, example)
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask_again) for _ in range(clients)]
+        try:
+            yield
+        finally:
+            enough.set()
+        for client in asking:
+            client.result()
+
+
+def _sent(example: Example) -> bytes:
+    return example.encode() if isinstance(example, str) else example
 
 
 class Page:
@@ -33,7 +90,7 @@ class Page:
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         exercises.current().at_the_end(self._process.pid)
-        wait_until(self._is_ready, _READY_WITHIN_S, f"the page of {model} did not answer")
+        wait_until(self._is_ready, _TIMEOUT_S, f"the page of {model} did not answer")
 
     def _is_ready(self) -> bool:
         if self._process.poll() is not None:
