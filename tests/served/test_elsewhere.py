@@ -101,7 +101,7 @@ def gourmet(*words: object) -> Result:
 def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, ours: Path, elsewhere: RunningTriton
 ) -> None:
-    url = f"{scheme}://{(https if scheme == 'https' else grpcs).place}"
+    url = f"{scheme}://{(https if scheme == 'https' else grpcs).address}"
     server = ("--url", url, "--repository", ours)
     refused = gourmet("rollback", MODEL, *server)
     assert refused.exit_code == 1
@@ -117,46 +117,20 @@ def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     assert not everything(elsewhere.repository)
 
 
-def test_a_config_is_changed_and_reset_from_the_server_s_own_repository(
-    grpcs: TlsDoor, elsewhere: RunningTriton
-) -> None:
-    server = ("--url", f"grpcs://{grpcs.place}")
-    shutil.copytree(MODELS / MODEL, elsewhere.repository / "own")
-    config = elsewhere.repository / "own" / "config.pbtxt"
-    config.write_text(config.read_text().replace(MODEL, "own").replace("count: 2", "count: 3"))
-    try:
-        with connect(elsewhere.http_url) as triton:
-            triton.load("own")
-        changed = gourmet("config", "own", "--instances", 1, *server)
-        assert "now: 1 instance on the CPU" in changed.output, changed.output
-        assert "name that with --repository" in gourmet("config", "own", "--reset", *server).output
-        back = gourmet("config", "own", "--reset", *server, "--repository", elsewhere.repository)
-        assert "now: 3 instances on the CPU" in back.output, back.output
-        looked = gourmet("doctor", *server, "--repository", elsewhere.repository)
-        assert "ready: own" in looked.output, looked.output
-        assert {"server", "served", "models", "manifests"} <= {
-            line.split()[1] for line in looked.output.splitlines()
-        }
-    finally:
-        with connect(elsewhere.http_url) as triton:
-            triton.unload("own")
-        shutil.rmtree(elsewhere.repository / "own")
-
-
 def test_a_model_in_python_is_sent_with_its_labels_and_its_code(
     https: TlsDoor, ours: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(ours / "digits" / "1", ours / "digits" / "2")
-    url = f"https://{https.place}"
+    url = f"https://{https.address}"
     done = gourmet("rollback", "digits", "--url", url, "--repository", ours, "--send")
     assert (done.exit_code, "the sample is 3" in done.output) == (0, True), done.output
 
 
 def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
-    done = gourmet("rollback", MODEL, "--url", f"https://{https.place}", "--repository", ours, "--send")
+    done = gourmet("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
     assert done.exit_code == 0, done.output
     https.asked = b""
-    for url in (f"https://{https.place}", f"grpcs://{grpcs.place}"):
+    for url in (f"https://{https.address}", f"grpcs://{grpcs.address}"):
         settings = Settings(triton_url=url, models={"food11": MODEL})
         photo = {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
         answered = create_app(settings).test_client().post("/api/v1/classify", data=photo)
@@ -166,11 +140,11 @@ def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsD
 
 
 def test_bench_sends_requests_over_tls(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
-    done = gourmet("rollback", MODEL, "--url", f"https://{https.place}", "--repository", ours, "--send")
+    done = gourmet("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
     assert done.exit_code == 0, done.output
-    with connect(f"https://{https.place}") as triton:
+    with connect(f"https://{https.address}") as triton:
         rows = rows_for(triton.describe(MODEL), DataSource(count=2))
-    target = Addresses(f"https://{https.place}", f"grpcs://{grpcs.place}")
+    target = Addresses(f"https://{https.address}", f"grpcs://{grpcs.address}")
     https.asked = b""
     by_http, by_grpc = (
         ask_alone(wire_for(target, LoadSpec(MODEL, protocol=protocol), rows), rows)
@@ -188,7 +162,7 @@ def test_texts_are_streamed_over_tls_only_to_clients_with_a_certificate(
         door_to(triton.http_url, certificates) as https,
         door_to(triton.grpc_url, certificates) as grpcs,
     ):
-        for url in (f"https://{https.place}", f"grpcs://{grpcs.place}"):
+        for url in (f"https://{https.address}", f"grpcs://{grpcs.address}"):
             done = gourmet("translate", "--url", url, "Я люблю чай.")
             assert "I like tea." in done.output, done.output
             with pytest.MonkeyPatch.context() as without:

@@ -53,7 +53,7 @@ class TlsDoor:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ending, self._hanging_up = threading.Event(), threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
-        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked = b""
 
     def __enter__(self) -> TlsDoor:

@@ -99,7 +99,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
 def test_https_needs_a_certificate_of_a_known_ca_and_the_right_name(
     certificates: Certificates, door: TlsDoor, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"https://{door.place}"
+    url = f"https://{door.address}"
     with (
         Triton(url) as triton,
         pytest.raises(TritonUnreachable, match=r"certificate is refused.*TRITON_CA_FILE"),
@@ -112,7 +112,7 @@ def test_https_needs_a_certificate_of_a_known_ca_and_the_right_name(
         door.hang_up()  # a kept connection that ended is opened again
         assert triton.version() == "triton 9"
     another = certificates.context("another", "DNS:another.example")
-    with TlsDoor(listen(LIVE).url, another) as wrong, Triton(f"https://{wrong.place}") as triton:
+    with TlsDoor(listen(LIVE).url, another) as wrong, Triton(f"https://{wrong.address}") as triton:
         with pytest.raises(TritonUnreachable, match=r"certificate is refused.*127\.0\.0\.1"):
             triton.check_live()
         assert b"HTTP" not in wrong.asked
@@ -126,7 +126,7 @@ def test_grpcs_sends_nothing_to_a_server_with_a_wrong_name_or_ca(
     for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
         monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
         with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
-            with Triton(f"grpcs://{door.place}", 5.0, 1.0) as triton, pytest.raises(TritonUnreachable):
+            with Triton(f"grpcs://{door.address}", 5.0, 1.0) as triton, pytest.raises(TritonUnreachable):
                 triton.check_live()  # what is behind the door knows no gRPC
             spoke_http2.append(b"HTTP/2" in door.asked)
     assert spoke_http2 == [True, False, False]
@@ -140,12 +140,12 @@ def test_the_named_client_certificate_is_sent_to_a_server_that_requires_one(
     context.load_verify_locations(certificates.ca)
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
     with TlsDoor(listen(LIVE).url, context) as door:
-        with Triton(f"https://{door.place}") as triton, pytest.raises(TritonUnreachable):
+        with Triton(f"https://{door.address}") as triton, pytest.raises(TritonUnreachable):
             triton.check_live()
         certificate, key = certificates.sign("client", "DNS:client")
         monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
         monkeypatch.setenv("TRITON_CLIENT_KEY", str(key))
-        with Triton(f"https://{door.place}") as triton:
+        with Triton(f"https://{door.address}") as triton:
             triton.check_live()
 
 
@@ -188,7 +188,7 @@ def test_the_token_goes_with_each_question_and_into_no_message(
 ) -> None:
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
-    with Triton(f"https://{door.place}") as triton, caplog.at_level(logging.DEBUG):
+    with Triton(f"https://{door.address}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
         lines = [str(vars(triton._twin)), caplog.text]

@@ -63,15 +63,13 @@ def code_of(comment: str) -> str:
 
 @pytest.mark.slow
 def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
-    began = time.monotonic()
     with ThreadPoolExecutor() as pool:
         stuck = pool.submit(code_of, "never returns")
-        eventually(lambda: len(processes()) == 1, 2)
+        eventually(lambda: len(processes()) == 1)
         for _ in range(5):
             assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
         assert not stuck.done()
         assert stuck.result() == "too_slow"
-    assert time.monotonic() - began < decoders.WALL_S + 1
     assert len(processes()) == 1
 
 
@@ -105,7 +103,7 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     (pid,) = processes()
     psutil.Process(pid).kill()
-    eventually(lambda: has_ended(pid), 2)
+    eventually(lambda: has_ended(pid))
     assert decode.identify(gif("honest")).format == "GIF"
     assert processes() != [pid]
 
@@ -174,15 +172,16 @@ square_pixels(gif(sys.argv[2]), 32)
 
 
 def test_a_killed_process_leaves_no_decoder_behind() -> None:
+    """A sleeping decoder reaches no limit but that of the clock."""
     tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", DECODES_AND_IS_KILLED, tests, "never returns"]
+    command = [sys.executable, "-c", DECODES_AND_IS_KILLED, tests, "sleeps"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as program:
         assert program.stdout
         assert program.stdout.readline() == b"ready\n"
         (pid,) = decoding(psutil.Process(program.pid))
-        time.sleep(0.3)
+        time.sleep(0.2)
         program.kill()
-    eventually(lambda: has_ended(pid), 1)
+    eventually(lambda: has_ended(pid), decoders.WALL_S - 2)
 
 
 def test_a_forked_process_has_decoders_of_its_own() -> None:

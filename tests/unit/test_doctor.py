@@ -22,8 +22,8 @@ from gourmet.doctor import CHECKS, Examined, examine
 from gourmet.runtime import manifest
 
 
-def said(check: str, subject: Examined, level: str) -> str:
-    """The only line of that level of one check, as a run through all of them would say it."""
+def finding_of(check: str, subject: Examined, level: str) -> str:
+    """Return the only finding of that level in one check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor, "CHECKS", {check: CHECKS[check]})
         (only,) = [finding for _, finding in examine(subject) if finding.level == level]
@@ -43,7 +43,7 @@ def test_packages_of_other_versions_are_reported(
     pins = tmp_path / "constraints.txt"
     pins.write_text(f"# tested\nonnxruntime==1.0.0\npillow=={version('pillow')}\nnot-installed==1\n")
     monkeypatch.setattr(doctor, "_PINS", pins)
-    assert f"other versions: onnxruntime {version('onnxruntime')} instead of 1.0.0: run" in said(
+    assert f"other versions: onnxruntime {version('onnxruntime')} instead of 1.0.0: run" in finding_of(
         "packages", subject, "warn"
     )
 
@@ -70,7 +70,7 @@ def test_a_port_of_another_program_is_reported(subject: Examined) -> None:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         taken = replace(subject, ports={**subject.ports, "--port": port})
-        assert f"port {port} of 127.0.0.1 is in use" in said("ports", taken, "fail")
+        assert f"port {port} of 127.0.0.1 is in use" in finding_of("ports", taken, "fail")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,9 @@ def test_open_ports_of_triton_are_reported_with_its_known_vulnerabilities(
     family = socket.AF_INET6 if mapped else socket.AF_INET
     with socket.create_server((address, 0), family=family, dualstack_ipv6=mapped) as listener:
         port = listener.getsockname()[1]
-        assert words in said("ports", replace(subject, ports={option: port, "--http-port": port}), level)
+        assert words in finding_of(
+            "ports", replace(subject, ports={option: port, "--http-port": port}), level
+        )
 
 
 def arguments(subject: Examined, *more: str) -> list[str]:
@@ -116,7 +118,7 @@ def test_a_gpu_without_kernels_in_the_image_is_reported(
     subject: Examined, program: Callable[[str, str], None]
 ) -> None:
     program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
-    line = said("gpu", subject, "fail")
+    line = finding_of("gpu", subject, "fail")
     assert "compute capability 6.0: NVIDIA's image 26.11-py3 has kernels for 7.5 to 12.1" in line
     assert "CUDA failure 209: no kernel image is available for execution on the device" in line
     assert "gourmet config MODEL --cpu" in line
@@ -125,13 +127,13 @@ def test_a_gpu_without_kernels_in_the_image_is_reported(
 
 def test_a_supported_gpu_passes(subject: Examined, program: Callable[[str, str], None]) -> None:
     program("nvidia-smi", "echo '0, NVIDIA X, 580.95.05, 12.9'")  # of a major version the later ones do too
-    assert said("gpu", subject, "ok") == "GPU 0 (NVIDIA X), compute capability 12.9, driver 580.95.05"
+    assert finding_of("gpu", subject, "ok") == "GPU 0 (NVIDIA X), compute capability 12.9, driver 580.95.05"
 
 
 def test_an_unloaded_driver_is_reported(subject: Examined, program: Callable[[str, str], None]) -> None:
     words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     program("nvidia-smi", f'echo "{words}"; exit 9')
-    line = said("gpu", subject, "fail")
+    line = finding_of("gpu", subject, "fail")
     assert words in line
     assert "load or install the driver" in line
 
@@ -165,11 +167,11 @@ BROKEN_MODELS = {
 def test_broken_models_are_reported(subject: Examined, models_copy: Path, fault: str) -> None:
     bring_about, check, says = BROKEN_MODELS[fault]
     bring_about(models_copy)
-    line = said(check, replace(subject, repositories=(models_copy,)), "fail")
+    line = finding_of(check, replace(subject, repositories=(models_copy,)), "fail")
     assert re.search(says, line), line
 
 
 def test_a_queue_policy_with_one_instance_is_reported(subject: Examined, models_copy: Path) -> None:
     config_of(models_copy, "translator_bls", "count: 2", "count: 1")
-    line = said("models", replace(subject, repositories=(models_copy,)), "warn")
+    line = finding_of("models", replace(subject, repositories=(models_copy,)), "warn")
     assert "translator_bls has a queue policy and one instance" in line

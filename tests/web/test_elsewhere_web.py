@@ -23,8 +23,8 @@ def test_photos_and_texts_are_answered_over_tls_and_no_log_has_the_token(
     context = certificates.context()
     with TlsDoor(triton.http_url, context) as https, TlsDoor(triton.grpc_url, context) as grpcs:
         web = start(
-            f"https://{https.place}",
-            TRITON_GRPC_URL=f"grpcs://{grpcs.place}",
+            f"https://{https.address}",
+            TRITON_GRPC_URL=f"grpcs://{grpcs.address}",
             TRITON_CA_FILE=str(certificates.ca),
             TRITON_TOKEN=TOKEN,
             WEB_CONCURRENCY="1",

@@ -44,10 +44,10 @@ class Address(NamedTuple):
         return cls(scheme or "http", host, number)
 
     def __str__(self) -> str:
-        return self.place if self.scheme == "http" else f"{self.scheme}://{self.place}"
+        return self.netloc if self.scheme == "http" else f"{self.scheme}://{self.netloc}"
 
     @property
-    def place(self) -> str:
+    def netloc(self) -> str:
         return f"{self.host}:{self.port}"
 
     @property

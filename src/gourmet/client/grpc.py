@@ -198,7 +198,7 @@ def _client(kind: Any, at: Address, connect_timeout_s: float = 20.0) -> Any:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     )
-    return kind(at.place, channel_args=options, **security)
+    return kind(at.netloc, channel_args=options, **security)
 
 
 def request_of(

@@ -175,7 +175,7 @@ class Http:
 
     def _message(self, operation: str, target: str, parts: list[bytes], headers: Headers) -> bytes:
         lines = "".join(f"{name}: {value}\r\n" for name, value in {**self._token, **headers}.items())
-        first = f"{path_of(operation, target)} HTTP/1.1\r\nHost: {self._at.place}\r\n"
+        first = f"{path_of(operation, target)} HTTP/1.1\r\nHost: {self._at.netloc}\r\n"
         return b"".join([f"{first}{lines}Content-Length: {sum(map(len, parts))}\r\n\r\n".encode(), *parts])
 
     def _connect(self, deadline: Deadline) -> _Connection:

@@ -102,7 +102,7 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
     url = os.environ.get(SERVER_ENV, "")
     if stack := stack_at(url) if url else running_stack():
         return ["-u", stack.grpc_url if grpc else stack.http_url]
-    return ["-u", Address.of(url).grpc.place if grpc else url] if url else []
+    return ["-u", Address.of(url).grpc.netloc if grpc else url] if url else []
 
 
 def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:

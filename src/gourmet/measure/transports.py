@@ -113,7 +113,7 @@ class Http:
         scheme, pieces = "https" if self._address.is_tls else "http", list[float]()
         sent = self._session.request(
             self._method,
-            f"{scheme}://{self._address.place}{self._path}",
+            f"{scheme}://{self._address.netloc}{self._path}",
             data=request.body,
             headers=request.headers,
         )
