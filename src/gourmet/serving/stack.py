@@ -84,8 +84,7 @@ def run_stack(
         preflight.check_ports(triton.host, triton.ports)
     if web:
         preflight.check_ports(web.host, {"--port": web.port})
-    stopping = threading.Event()
-    with set_on_stop(stopping), contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as kept:
         served = preflight.check_repositories(triton.repositories) if triton else {}
         if systems:
             served = preflight.of_systems(served, systems)
@@ -102,7 +101,8 @@ def run_stack(
                 models=preflight.models_of_web({name: served[name] for name in loaded}),
                 corrections=_corrections(os.environ, web.host),
             )
-        server = None
+        server, stopping = None, threading.Event()
+        kept.enter_context(set_on_stop(stopping))  # until now Ctrl-C ends this process at once
         if triton:
             kept.enter_context(_run_file(triton, web.url if web else ""))
             server = kept.enter_context(contextlib.closing(TritonServer(triton, log.sink("triton"))))
