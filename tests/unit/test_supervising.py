@@ -55,6 +55,13 @@ def test_grandchildren_end_with_their_parent(tmp_path: Path) -> None:
     wait_until(lambda: not is_running(int(lines[0])), 60, "the grandchild is still there")
 
 
+def test_the_last_lines_of_a_child_that_ended_are_read(tmp_path: Path) -> None:
+    child, lines = start("for number in range(5000): print(number)", tmp_path)
+    wait_until(lambda: child.exit_status() is not None, 60, "the child did not end")
+    child.reap_group()
+    assert lines[-1] == "4999"
+
+
 def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [

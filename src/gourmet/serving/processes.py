@@ -84,12 +84,14 @@ class Child:
         self.reap_group()
 
     def reap_group(self) -> None:
-        """End the processes that are left in its session, and close its output."""
+        """End the processes that are left in its session, and read the rest of its output."""
+        output = self._process.stdout
+        if output is None or output.closed:
+            return  # the number may be another session's by now
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._pump.join(timeout=2)
-        if self._process.stdout:
-            self._process.stdout.close()
+        output.close()
 
     def _read(self, on_line: LineSink) -> None:
         assert self._process.stdout is not None

@@ -235,6 +235,7 @@ class SupervisedProcess:
             self._waited_s = backoff_s(now - self._started, self._waited_s)
             when = f" in {self._waited_s:.1f} s" if self._waited_s else ""
             say(f"{self._name} ended with status {status}; starting it again{when}")
+            self.child.reap_group()
             self._start_again = now + self._waited_s
         if self._start_again is not None and now >= self._start_again:
             self.child = self._start()
@@ -262,17 +263,17 @@ class Supervisor:
         self._loaded = loaded
         self._server = server
         self._web_options = web
-        self._web: Child | None = None
 
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` when all of it answers, and return when it is to stop."""
-        processes = []
+        processes, web = [], None
         try:
             if self._server:
                 processes.append(self._started(self._server))
             if (options := self._web_options) and not self._stopping.is_set():
                 web = SupervisedProcess("the web app", lambda: self._start_web(options))
-                self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
+                child = web.child
+                self._until(lambda: child.answers("the web app", f"{options.url}/healthz"))
                 processes.append(web)
             if not self._stopping.is_set():
                 on_ready()
@@ -280,8 +281,8 @@ class Supervisor:
                 for process in processes:
                     process.check(self._say)
         finally:
-            if self._web:
-                self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
+            if web:
+                web.child.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
 
     def _started(self, server: TritonServer) -> SupervisedProcess:
         """Start Triton and wait until its models answer."""
@@ -367,8 +368,6 @@ class Supervisor:
             load_older_versions(triton, server.options.repositories, lambda text: self._say(text, "red"))
 
     def _start_web(self, options: WebOptions) -> Child:
-        if self._web:
-            self._web.reap_group()
         command = [
             *(sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"),
             *("--bind", f"{options.host}:{options.port}"),
@@ -393,8 +392,7 @@ class Supervisor:
         env.pop(ADMIN_ENV, None)  # a public server must not be able to change Triton
         # gunicorn imports modules from its working directory first. So it is neither the checkout, whose
         # triton/ passes for torch's package, nor a folder in which others may write.
-        self._web = Child(command, env=env, cwd=Path("/"), on_line=self._log.sink("web"))
-        return self._web
+        return Child(command, env=env, cwd=Path("/"), on_line=self._log.sink("web"))
 
     def _say(self, text: str, colour: str | None = None) -> None:
         self._log.say("gourmet", text, colour)
