@@ -56,7 +56,7 @@ def asked(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "address"),
     [
         ("there:9000", "there:9000"),
         (" http://there:9000/", "there:9000"),
@@ -65,8 +65,8 @@ def asked(*arguments: str) -> Result:
         ("grpcs://[::1]:1", "grpcs://[::1]:1"),
     ],
 )
-def test_an_address_names_the_protocol_and_tls(text: str, said: str) -> None:
-    assert str(Address.of(text)) == said
+def test_an_address_names_the_protocol_and_tls(text: str, address: str) -> None:
+    assert str(Address.of(text)) == address
     assert Settings.from_env({"TRITON_SERVER_URL": text}).triton_url == text.strip()
 
 
@@ -105,7 +105,7 @@ def test_https_needs_a_certificate_of_a_known_ca_and_the_right_name(
         pytest.raises(TritonUnreachable, match=r"certificate is refused.*TRITON_CA_FILE"),
     ):
         triton.check_live()
-    assert b"HTTP" not in door.asked, "nothing is said to a server that is not known"
+    assert b"HTTP" not in door.asked, "a server without a known certificate is sent nothing"
     monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
     with Triton(url) as triton:
         assert triton.version() == "triton 9"

@@ -1,4 +1,4 @@
-"""Every path, port and variable that the compose files and Dockerfiles name is really there."""
+"""The paths, ports and variables in the compose files and Dockerfiles exist and agree with the code."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def instructions(path: Path, name: str) -> list[str]:
 
 
 class Compose(yaml.SafeLoader):
-    """YAML with compose's own tag for taking a setting of an earlier file away."""
+    """Read YAML with the tag by which compose takes a setting of an earlier file away."""
 
 
 class Reset:
-    """What `!reset` leaves."""
+    """The value of a setting that `!reset` takes away."""
 
 
 Compose.add_constructor("!reset", lambda loader, node: Reset())
@@ -50,7 +50,7 @@ def compose(name: str) -> dict[str, Any]:
 
 
 BASE = compose("docker-compose.yaml")
-# Those that are built here, what is in front of them, and those that only look at them.
+# The services that are built here, the proxy in front of them, and the observers.
 SERVICES = {name: service for name, service in BASE["services"].items() if "build" in service}
 PROXY = BASE["services"]["proxy"]
 TRITON_PORTS = BASE["services"]["triton-ports"]
@@ -60,13 +60,13 @@ OBSERVERS = {
     if service.get("profiles") == ["observability"]
 }
 OWN = {
-    each: f"${{GOURMET_HOME:-~/.local/share/gourmet}}/{each}:/gourmet/{each}:ro,z"
-    for each in ("systems", "models")
+    name: f"${{GOURMET_HOME:-~/.local/share/gourmet}}/{name}:/gourmet/{name}:ro,z"
+    for name in ("systems", "models")
 }
 NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
-# Where this project is installed, what an image lacks would be found all the same.
+# Hides the installed project, in which Python would find the modules that an image lacks.
 NOT_INSTALLED = "import sys; sys.meta_path = [x for x in sys.meta_path if 'editable' not in x.__module__]"
 
 
@@ -119,7 +119,7 @@ def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> Non
 
 
 def only(directive: str) -> str:
-    """What nginx is told by a directive that stands in its config once."""
+    """Return the value of a directive that occurs once in nginx's config."""
     (value,) = re.findall(rf"^\s*{directive}\s*(.*);$", NGINX, re.MULTILINE)
     return str(value)
 
@@ -165,7 +165,7 @@ def test_prometheus_and_grafana_ask_by_the_names_and_ports_of_the_services() -> 
 
 
 def default_of(text: str) -> str:
-    """What `${NAME:-default}` comes to when nobody sets NAME."""
+    """Return the default in `${NAME:-default}`."""
     result = re.fullmatch(r"\$\{\w+:-(.*)\}", text)
     assert result, text
     return result[1]
@@ -225,7 +225,7 @@ def test_every_service_is_restrained_and_has_limits() -> None:
         assert re.fullmatch(r"\d{3,}|\$\{TRITON_PIDS:-\d{4,}\}", str(service["pids_limit"])), name
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
     for name in ("triton", "flask"):
-        assert default_of(SERVICES[name]["cpus"]) == "0", "as many as there are, unless somebody says so"
+        assert default_of(SERVICES[name]["cpus"]) == "0", "all CPUs, unless a variable limits them"
 
 
 def test_the_web_image_installs_the_pinned_packages_by_hash() -> None:

@@ -1,4 +1,4 @@
-"""Verbs that are given a Triton elsewhere act on that server and its repository, and on no other."""
+"""Verbs with the address of a remote Triton act on that server and its repository only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def runs() -> Iterator[Runs]:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Where something was loaded, instead of loading it."""
+    """The addresses and operations of the requests, which no server answers."""
     seen: list[tuple[str, str]] = []
 
     def ask(self: Any, operation: str, *_: object) -> None:
@@ -55,7 +55,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def two_versions(folder: Path) -> Path:
-    """A repository whose model m has two of them."""
+    """Make a repository whose model m has two versions."""
     for number in ("1", "2"):
         (folder / "m" / number).mkdir(parents=True)
     (folder / "m" / "config.pbtxt").write_text('name: "m"\nbackend: "onnxruntime"\n')
@@ -174,7 +174,7 @@ def test_contradictory_options_for_a_remote_triton_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "text"),
     [
         ("SENTENCES", "[[1e999, 1, 1]]"),
         ("SENTENCES", f"[[0, 1, {10**400}]]"),
@@ -185,11 +185,11 @@ def test_contradictory_options_for_a_remote_triton_are_refused(tmp_path: Path) -
     ],
 )
 def test_invalid_numbers_from_a_remote_triton_end_a_verb_with_an_error(
-    name: str, said: str, listen: Listen, tmp_path: Path
+    name: str, text: str, listen: Listen, tmp_path: Path
 ) -> None:
-    answer = {"TRANSLATION": "yes", "TOKENS": "1", "SCORE": "-1", "SENTENCES": "[[0, 3, -1]]", name: said}
+    answer = {"TRANSLATION": "yes", "TOKENS": "1", "SCORE": "-1", "SENTENCES": "[[0, 3, -1]]", name: text}
     texts = {"datatype": "BYTES", "shape": [1, 1]}
-    outputs = [{"name": output, **texts, "data": [text]} for output, text in answer.items()]
+    outputs = [{"name": output, **texts, "data": [content]} for output, content in answer.items()]
     about = [{"name": output, **texts} for output in answer]
     remote = listen(
         {
