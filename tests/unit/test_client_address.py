@@ -56,7 +56,7 @@ def asked(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("text", "shown"),
     [
         ("there:9000", "there:9000"),
         (" http://there:9000/", "there:9000"),
@@ -65,8 +65,8 @@ def asked(*arguments: str) -> Result:
         ("grpcs://[::1]:1", "grpcs://[::1]:1"),
     ],
 )
-def test_an_address_names_the_protocol_and_tls(text: str, address: str) -> None:
-    assert str(Address.of(text)) == address
+def test_an_address_names_the_protocol_and_tls(text: str, shown: str) -> None:
+    assert str(Address.of(text)) == shown
     assert Settings.from_env({"TRITON_SERVER_URL": text}).triton_url == text.strip()
 
 
