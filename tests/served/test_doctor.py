@@ -1,4 +1,4 @@
-"""`gourmet doctor` in front of a real Triton: one that is well, and one with models that are not."""
+"""`gourmet doctor` with a real Triton whose models are well, and with one whose models are broken."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.commands.doctor import CHECKS, examine
-from gourmet.doctor import Examined
+from gourmet.doctor import CHECKS, Examined, examine
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 
@@ -50,7 +49,7 @@ def test_a_missing_server_at_the_given_address_is_a_failure(triton: Any) -> None
 
 @pytest.fixture(scope="module")
 def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
-    """The lab with a model that cannot be loaded, one that nobody loaded, one with a newer version."""
+    """The lab with models that cannot be loaded, were never loaded, or have a newer version on disk."""
     source = repository.DEFAULT / "food_classifier_int8"
     for name in ("doctor_broken", "doctor_newer"):
         model = Path(shutil.copytree(source, onnx_lab.repository / name))
@@ -83,7 +82,7 @@ def test_models_that_are_not_served_are_named_with_the_reason(broken_lab: Any) -
     )
 
 
-def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
+def test_a_configured_model_that_does_not_answer_is_a_failure(broken_lab: Any) -> None:
     subject = subject_of(broken_lab, **{contract.SYSTEM.model_variable: "doctor_broken"})
     (line,) = [line for line in lines("answers", subject) if "doctor_broken" in line]
     assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE, Internal: ")
@@ -92,7 +91,7 @@ def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
 
 
 def test_a_program_that_is_not_triton_on_the_port_is_a_failure(triton: Any, tmp_path: Path) -> None:
-    """Somebody else's server on Triton's port answers, and answers nothing that can be understood."""
+    """Another HTTP server on Triton's port answers with pages."""
     handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()

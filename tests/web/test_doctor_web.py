@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gourmet.commands.doctor import CHECKS
-from gourmet.doctor import Examined, Finding
+from gourmet.doctor import CHECKS, Examined, Finding
 from gourmet.serving.preflight import free_ports
 
 
