@@ -113,12 +113,6 @@ def up(
         key="" if unlocked else api_keys.make_key(os.environ),
         **ports,  # type: ignore[arg-type]
     )
-    if web_only:
-        web = WebOptions(host, port, workers, threads, url or run_file.found_url())
-    else:
-        metrics_url = options.metrics_url
-        web = WebOptions(
-            host, port, workers, threads, options.http_url, options.grpc_url, triton_metrics_url=metrics_url
-        )
+    web = WebOptions(host, port, workers, threads, (url or run_file.found_url()) if web_only else "")
     log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
     run_stack(log, None if web_only else options, None if triton_only else web, systems, load_all=load_all)

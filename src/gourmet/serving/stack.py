@@ -51,16 +51,14 @@ _OPEN: Final = (
 
 @dataclass(frozen=True)
 class WebOptions:
-    """The web app's address, workers and threads, and the Triton that it asks."""
+    """The web app's address, workers and threads, and what it asks and keeps."""
 
     host: str
     port: int
     workers: int
     threads: int
-    triton_url: str
-    triton_grpc_url: str = ""
+    triton_url: str = ""  # the Triton that it asks, if none is started here
     models: Sequence[str] = ()  # the models that visitors may choose
-    triton_metrics_url: str = ""
     corrections: Path | None = None  # where the app keeps the photos that visitors correct
     teach_socket: Path | None = None  # where the page's "Teach" is answered
 
@@ -376,11 +374,11 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
-        if options.triton_grpc_url:
-            env["TRITON_GRPC_URL"] = options.triton_grpc_url
+        if self._server:
+            triton = self._server.options
+            env |= {"TRITON_SERVER_URL": triton.http_url, "TRITON_GRPC_URL": triton.grpc_url}
+            env["TRITON_METRICS_URL"] = triton.metrics_url
             env.pop(TOKEN_ENV, None)  # the token is for a Triton elsewhere
-        if options.triton_metrics_url:
-            env["TRITON_METRICS_URL"] = options.triton_metrics_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env[_CORRECTIONS] = str(options.corrections or "")
