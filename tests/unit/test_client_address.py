@@ -191,7 +191,7 @@ def test_the_token_goes_with_each_question_and_into_no_message(
     with Triton(f"https://{door.address}") as triton, caplog.at_level(logging.DEBUG):
         triton.version()
         triton.version()
-        lines = [str(vars(triton._twin)), caplog.text]
+        lines = [str(vars(triton._wire)), caplog.text]
     assert door.asked.count(b"authorization: Bearer %b\r\n" % TOKEN.encode()) == 2
     monkeypatch.setenv("TRITON_TOKEN", f"{TOKEN}\r\nEvil: 1")
     with pytest.raises(UsageError, match="TRITON_TOKEN has characters") as caught:

@@ -57,11 +57,11 @@ class Triton:
         headers: Callable[[], Headers] = dict,
         grpc_address: str = "",
     ) -> None:
-        self._twin = self._whole = _twin(address, connect_timeout_s, headers)
+        self._wire = self._infer_wire = _wire_to(address, connect_timeout_s, headers)
         if grpc_address:
-            self._whole = _twin(grpc_address, connect_timeout_s, headers)
-        self.address = self._twin.address
-        self.protocol: Literal["http", "grpc"] = "http" if isinstance(self._twin, Http) else "grpc"
+            self._infer_wire = _wire_to(grpc_address, connect_timeout_s, headers)
+        self.address = self._wire.address
+        self.protocol: Literal["http", "grpc"] = "http" if isinstance(self._wire, Http) else "grpc"
         self._timeout_s = timeout_s
         self._keys = keys or {}
 
@@ -72,8 +72,8 @@ class Triton:
         self.close()
 
     def close(self) -> None:
-        self._twin.close()
-        self._whole.close()
+        self._wire.close()
+        self._infer_wire.close()
 
     def check_live(self) -> None:
         """Raise TritonError unless the server answers."""
@@ -167,7 +167,7 @@ class Triton:
         """Ask `model` for an answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            version, outputs = self._whole.infer(model, inputs, deadline, request_id)
+            version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id)
         except TritonRefused as exc:
             raise self._explained(model, exc, deadline) from exc
         return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
@@ -180,7 +180,7 @@ class Triton:
         Closing the generator makes Triton cancel the request, so that the model is free at once.
         """
         deadline = deadline or Deadline(self._timeout_s)
-        pieces = self._twin.stream(model, inputs, deadline, request_id)
+        pieces = self._wire.stream(model, inputs, deadline, request_id)
         try:
             with contextlib.closing(pieces):
                 yield from pieces
@@ -214,7 +214,7 @@ class Triton:
 
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
-        return self._twin.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
+        return self._wire.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
     def _ask_locked(
         self, operation: str, target: str, fields: Fields | None = None, deadline: Deadline | None = None
@@ -222,7 +222,7 @@ class Triton:
         """Ask with the keys, as a locked operation needs; return False if Triton polls its repository."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            return self._twin.ask(operation, target, deadline, self._keys, fields or {})
+            return self._wire.ask(operation, target, deadline, self._keys, fields or {})
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
@@ -258,7 +258,7 @@ class Triton:
             raise NotTriton.at(self.address, repr(exc)) from exc
 
 
-def _twin(address: str, connect_timeout_s: float, headers: Callable[[], Headers]) -> Any:
+def _wire_to(address: str, connect_timeout_s: float, headers: Callable[[], Headers]) -> Any:
     at = Address.of(address)
     if not at.is_grpc:
         return Http(at, connect_timeout_s, headers)
