@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
@@ -61,7 +61,6 @@ class Triton:
         if grpc_address:
             self._infer_wire = _wire_to(grpc_address, connect_timeout_s, headers)
         self.address = self._wire.address
-        self.protocol: Literal["http", "grpc"] = "http" if isinstance(self._wire, Http) else "grpc"
         self._timeout_s = timeout_s
         self._keys = keys or {}
 

@@ -27,6 +27,7 @@ from gourmet.systems import registry
 
 _TIMEOUT_S: Final = 60.0
 _BOUNDARY: Final = "a-photo-of-the-lab"
+_UPLOADS: Final = 20
 
 # A text, or a picture as a file.
 Example = str | bytes
@@ -114,7 +115,7 @@ class Page:
         return f"{self.url} asks {self.model}"
 
 
-def cards(ours: Page, theirs: Page, photo: bytes, name: str, count: int = 20) -> Figure:
+def cards(ours: Page, theirs: Page, photo: bytes, name: str) -> Figure:
     """Return our page's time on the card divided by theirs, with uploads in turns."""
     pages = (partial(lambda page: page.card(photo)["timings_ms"][name], page) for page in (ours, theirs))
-    return times_as_long(*in_turns(count, *pages))
+    return times_as_long(*in_turns(_UPLOADS, *pages))
