@@ -24,11 +24,16 @@ DRAWING = Path(__file__).parents[1] / "drawings" / "bread.jpg"
 AN_API_KEY = "k" * 20
 
 
+@pytest.fixture(scope="module")
+def photos() -> list[bytes]:
+    return views(DRAWING.read_bytes(), 8, size=(300, 300), seed=1)
+
+
 @pytest.fixture
-def socket(home: Path) -> Iterator[Path]:
+def socket(home: Path, photos: list[bytes]) -> Iterator[Path]:
     corrections = home / "corrections" / "food11" / "Rice"
     corrections.mkdir(parents=True)
-    for number, view in enumerate(views(DRAWING.read_bytes(), 8, size=(300, 300), seed=1)):
+    for number, view in enumerate(photos):
         (corrections / f"{number}.jpg").write_bytes(view)
     teaching = Teaching("food11", MODEL, corrections.parent, "127.0.0.1:9", lambda _text: None)
     with listening(teaching, "teach.sock") as path:
