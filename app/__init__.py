@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
     """Create the app; without arguments, from the environment and with a real Triton."""
-    from app.admission import auth, queue, rate_limit, uploads
-    from app.api import openapi
+    from app.admission import auth, queue, rate_limit
+    from app.api import openapi, uploads
     from app.api.services import Services, add_navigation
     from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
     from app.core.settings import Settings

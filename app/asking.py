@@ -1,7 +1,4 @@
-"""The app's client of Triton, and the assignment of served models to systems.
-
-The client turns Triton's errors into errors of the app, traces its calls and counts them.
-"""
+"""The app's client of Triton, which traces and counts its calls, and the models that Triton serves."""
 
 from __future__ import annotations
 
@@ -12,63 +9,19 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from app.core.errors import (
-    InferenceFailed,
-    ModelNotReady,
-    RefusedByModel,
-    ServingError,
-    TritonBusy,
-    TritonTooSlow,
-    TritonUnavailable,
-    UnknownModel,
-    VisitorLeft,
-)
+from app.admission.queue import Decoding
+from app.core.errors import UnknownModel, as_serving_error
 from app.core.tracing import span, traceparent
 from gourmet.client.deadline import Deadline
-from gourmet.client.errors import (
-    InvalidRequest,
-    ModelBusy,
-    ModelUnavailable,
-    NoAnswerInTime,
-    NobodyWaits,
-    TritonError,
-    TritonUnreachable,
-)
+from gourmet.client.errors import InvalidRequest, ModelUnavailable, TritonError
 from gourmet.client.tensors import Inputs
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import ModelInfo, System, Tensors
+from gourmet.contracts import BadModel, ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
 # How long the app may miss a change, such as of the threshold, in a model that keeps its version.
 DESCRIPTION_AGE_S: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[1-9][0-9]{0,17})?")
-
-
-@contextlib.contextmanager
-def as_serving_errors() -> Iterator[None]:
-    """Turn errors of a call to Triton into errors of the app."""
-    try:
-        yield
-    except TritonError as exc:
-        raise _for_person(exc) from exc.__cause__ or exc
-
-
-def _for_person(exc: TritonError) -> ServingError:
-    match exc:
-        case TritonUnreachable():
-            return TritonUnavailable(f"no Triton answers at {exc.address}")
-        case NoAnswerInTime():
-            return TritonTooSlow(str(exc))
-        case NobodyWaits():
-            return VisitorLeft(str(exc))
-        case ModelUnavailable():
-            return ModelNotReady(exc.model, exc.ready, loading=exc.state == "LOADING")
-        case ModelBusy():
-            return TritonBusy(str(exc))
-        case InvalidRequest():
-            return RefusedByModel(str(exc))
-        case _:
-            return InferenceFailed(str(exc))
 
 
 class AppTriton(Triton):
@@ -92,9 +45,6 @@ class AppTriton(Triton):
             address, connect_timeout_s=connect_timeout_s, grpc_address=grpc_address, headers=traceparent
         )
 
-    describe = as_serving_errors()(Triton.describe)
-    statistics = as_serving_errors()(Triton.statistics)
-
     def infer(
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
     ) -> Answer:
@@ -109,13 +59,13 @@ class AppTriton(Triton):
 
     @contextlib.contextmanager
     def _counted(self, model: str) -> Iterator[None]:
+        name = model.partition("/")[0]
         try:
-            with as_serving_errors():
-                yield
-        except ServingError as exc:
-            self._count(model.partition("/")[0], "refused" if isinstance(exc, RefusedByModel) else exc.code)
+            yield
+        except TritonError as exc:
+            self._count(name, "refused" if isinstance(exc, InvalidRequest) else as_serving_error(exc).code)
             raise
-        self._count(model.partition("/")[0], "answered")
+        self._count(name, "answered")
 
 
 @dataclass(frozen=True)
@@ -127,10 +77,9 @@ class Served(Generic[S]):
 
 
 class ServedModels(Generic[S]):
-    """Assign models to `systems`, by their configs or else by the settings.
+    """The models that Triton serves for `systems`, which all have the same task.
 
-    The systems all have the same task. `configured` has the model that each system's setting names;
-    `expected` names other models that Triton serves once they are loaded.
+    A model belongs to the system that its config names, or else to the system whose setting names the model.
     """
 
     def __init__(
@@ -138,61 +87,66 @@ class ServedModels(Generic[S]):
         triton: Triton,
         systems: Mapping[str, S],
         configured: Mapping[str, str],
-        fits: Callable[[S, ModelInfo], bool],
+        max_sandboxed: int = 1,
         expected: Collection[str] = (),
     ) -> None:
+        """Let other processes decode at most `max_sandboxed` pictures at a time.
+
+        `configured` has the model that each system's setting names; `expected` names other models that Triton
+        serves once they are loaded.
+        """
         self.systems = systems
         self.configured = {name: configured[name] for name in systems}
         self._triton = triton
-        self._fits = fits
+        self._decoding = Decoding(max_sandboxed)
         self._expected = expected
         self._described: dict[str, tuple[float, ModelInfo]] = {}
+
+    def takes(self, system: S, info: ModelInfo) -> bool:
+        """Return True if `system` can ask a model with these inputs."""
+        return True
 
     def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
         """Find `model`, as NAME or NAME/VERSION; if `system` is given, the model has to belong to it.
 
         A system's configured model needs no entry about itself. Any other model has to name its system in
-        its config, and may exclude itself from the web there. Raise UnknownModel; ModelNotReady for a
-        configured or expected model; InferenceFailed for a configured model that does not fit.
+        its config, and may exclude itself from the web there. Raise UnknownModel; ModelUnavailable for a
+        configured or expected model; BadModel for a configured model that does not fit.
         """
         # A name like `a/b/c` would change the path of the request to Triton.
         base = model.partition("/")[0] if _NAME.fullmatch(model) else model
         owners = [name for name, chosen in self.configured.items() if chosen == base]
-        if owner := next((name for name in owners if not system or name == system), ""):
-            try:
-                info = self._describe(model, deadline, afresh=afresh)
-            except ModelNotReady:
-                if base == model:
-                    raise
-                raise UnknownModel(model, self._names(deadline, system)) from None
+        owner = next((name for name in owners if not system or name == system), "")
+        try:
+            info = self._describe(model, deadline, afresh=afresh) if owner or _NAME.fullmatch(model) else None
+        except ModelUnavailable as exc:
+            may_come = base == model if owner else exc.state == "LOADING" or model in self._expected
+            if may_come:
+                raise
+            info = None
+        if info and owner:
             owned_by = self.systems.get(info.system, self.systems[owner])
-            if not self._fits(owned_by, info):
+            if not self.takes(owned_by, info):
                 takes = ", ".join(
                     f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in info.inputs
                 )
-                raise InferenceFailed(
+                raise BadModel(
                     f"{model!r} takes {takes}, which is not what models of {owned_by.name} take: set "
                     f"{self.systems[owner].model_variable} to one that Triton serves"
                 )
             return Served(owned_by, info)
-        try:
-            candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
-        except ModelNotReady as exc:
-            if exc.loading or model in self._expected:
-                raise
-            candidate = None
-        mine = candidate and self._owner(candidate, system)
-        if not candidate or not mine:
-            raise UnknownModel(model, self._names(deadline, system))
-        return Served(mine, candidate)
+        if info and (mine := self._owner(info, system)):
+            return Served(mine, info)
+        raise UnknownModel(model, [served.info.target for served in self.ready(deadline, system)])
 
-    def _names(self, deadline: Deadline, system: str) -> list[str]:
-        return [served.info.target for served in self.ready(deadline, system)]
+    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
+        """Return the configured model of `system` as Triton has it now; raise ModelUnavailable."""
+        return self.find(self.configured[system], deadline, system, afresh=True).info
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
         """Yield the ready versions of models, of `system` or of all systems."""
         for name in self._triton.ready_versions(deadline):
-            with contextlib.suppress(ModelNotReady):  # unloaded after it was listed
+            with contextlib.suppress(ModelUnavailable):  # unloaded after it was listed
                 info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
                     yield Served(mine, info)
@@ -208,4 +162,4 @@ class ServedModels(Generic[S]):
     def _owner(self, info: ModelInfo, system: str) -> S | None:
         is_open = info.is_open_to_web or info.name in self.configured.values()
         owner = self.systems.get(info.system) if is_open else None
-        return owner if owner and system in ("", owner.name) and self._fits(owner, info) else None
+        return owner if owner and system in ("", owner.name) and self.takes(owner, info) else None

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
 from app.core import tracing
-from app.core.errors import (
-    BadPicture,
-    InferenceFailed,
-    ModelNotReady,
-    RefusedByModel,
-    ServingError,
-    UnknownModel,
-    refused_picture,
-)
+from app.core.errors import UnknownModel, refused_picture
 from gourmet.client.deadline import Deadline
+from gourmet.client.errors import InvalidRequest, ModelUnavailable, TritonError
 from gourmet.client.statistics import ModelStatistics
-from gourmet.client.triton import Answer, Triton
+from gourmet.client.triton import Answer
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo
+from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels, whole_pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -60,10 +53,7 @@ class ServedModel(Served[PictureClassifier]):
     @classmethod
     def of(cls, served: Served[PictureClassifier]) -> ServedModel:
         system, info = served.system, served.info
-        try:
-            return cls(system, info, system.labels_of(info), info.threshold, info.subject_threshold)
-        except BadModel as exc:
-            raise InferenceFailed(str(exc)) from exc
+        return cls(system, info, system.labels_of(info), info.threshold, info.subject_threshold)
 
     @property
     def bytes_kind(self) -> BytesKind:
@@ -109,31 +99,15 @@ class Prediction(Ranked):
 AskRows = Callable[[Pixels], Floats]
 
 
-class Classifier:
+class Classifier(ServedModels[PictureClassifier]):
     """Ask served models, and send the input that each takes: the photo or a tensor.
 
     `model` is NAME or NAME/VERSION of a ready model; with a system, it has to belong to that system. Without
     a name it is the configured model of `system`, or of the first system; /VERSION is a version of that.
     """
 
-    def __init__(
-        self,
-        triton: Triton,
-        systems: Mapping[str, PictureClassifier],
-        configured: Mapping[str, str],
-        max_sandboxed: int = 1,
-        expected: Collection[str] = (),
-    ) -> None:
-        """Use the first of `systems` by default; let other processes decode `max_sandboxed` pictures at most.
-
-        The other parameters are those of `ServedModels`.
-        """
-        self._triton = triton
-        self._decoding = Decoding(max_sandboxed)
-        self._first = next(iter(systems))
-        self._models = ServedModels(
-            triton, systems, configured, lambda system, info: system.takes(info), expected
-        )
+    def takes(self, system: PictureClassifier, info: ModelInfo) -> bool:
+        return system.takes(info)
 
     def classify(
         self,
@@ -145,30 +119,30 @@ class Classifier:
         system: str = "",
         with_server_timing: bool = False,
     ) -> Prediction:
-        """Classify a photo; raise PictureError for an unusable photo, ServingError for all else."""
+        """Classify a photo; raise PictureError, DecodersBusy or GourmetError."""
         served: ServedModel | None = None
         try:
             served = self._find(model, deadline, system)
             try:
                 return self._ask(served, photo, deadline, request_id, with_server_timing)
-            except RefusedByModel:
+            except InvalidRequest:
                 # Another version with other inputs may have replaced the model.
-                before, served = served, self._looked_at_afresh(served, deadline)
+                before, served = served, self._find_afresh(served, deadline)
                 if served.info.inputs == before.info.inputs:
                     raise
                 return self._ask(served, photo, deadline, request_id, with_server_timing)
-        except ServingError as error:
-            decoded_there = isinstance(error, RefusedByModel) and served and served.bytes_kind == "photo"
-            if isinstance(error, RefusedByModel) and decoded_there and (refusal := refused_picture(error)):
+        except GourmetError as error:
+            by_decoder = isinstance(error, InvalidRequest) and served and served.bytes_kind == "photo"
+            if by_decoder and (refusal := refused_picture(error)):
                 raise refusal from error
             # A file that is not a photo is refused as such, whatever the error was. If Triton decodes it,
             # this is the first check here: a photo that is answered is not checked twice.
             self._refuse_if_bad(
-                served.system if served else self._models.systems[system or self._first], photo, deadline
+                served.system if served else self.systems[system or self.first], photo, deadline
             )
-            if decoded_there:
+            if by_decoder:
                 _log.warning("a photo was refused: %s", error)
-                raise BadPicture(
+                raise PictureError(
                     "broken_picture",
                     "the model could not decode this photo: save it again as JPEG or PNG, and send that",
                 ) from error
@@ -186,7 +160,7 @@ class Classifier:
             tensor = np.concatenate([system.arrange(image, info.inputs[0].datatype) for image in images])
             answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline, request_id)
             if answer.model_version != info.version:
-                raise InferenceFailed(f"{info.name} was replaced while it was asked: ask again")
+                raise BadAnswer(f"{info.name} was replaced while it was asked: ask again")
             rows = _probabilities(answer, served, len(images))
             relevance = system.relevance(answer.outputs, info)
             return rows if relevance is None else np.column_stack([rows, 1.0 - relevance])
@@ -217,23 +191,22 @@ class Classifier:
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Return the ready models, of `system` or of all systems."""
         models = []
-        for served in self._models.ready(deadline, system):
+        for served in self.ready(deadline, system):
             try:
                 models.append(ServedModel.of(served))
-            except InferenceFailed as exc:
+            except BadModel as exc:
                 _log.warning("not listed: %s", exc)
         return models
 
-    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
-        """Return the configured model of `system` as Triton has it now; raise ServingError if not ready."""
-        return self._find("", deadline, system, afresh=True).info
+    @property
+    def first(self) -> str:
+        return next(iter(self.systems))
 
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
-        configured = self._models.configured[system or self._first]
-        name = configured + model if model[:1] in ("", "/") else model
-        return ServedModel.of(self._models.find(name, deadline, system, afresh=afresh))
+        name = self.configured[system or self.first] + model if model[:1] in ("", "/") else model
+        return ServedModel.of(self.find(name, deadline, system, afresh=afresh))
 
-    def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
+    def _find_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
         return self._find(served.info.target, deadline, served.system.name, afresh=True)
 
     def _ask(
@@ -264,19 +237,19 @@ class Classifier:
             try:
                 replacement = f"{served.info.name}/{answer.model_version}"
                 served = self._find(replacement, deadline, system.name)
-            except (ModelNotReady, UnknownModel):  # replaced again
-                served = self._looked_at_afresh(served, deadline)
+            except (ModelUnavailable, UnknownModel):  # replaced again
+                served = self._find_afresh(served, deadline)
                 return self._ask(served, photo, deadline, request_id, with_server_timing)
         return _prediction(served, answer, phases, inside)
 
     def _counted(self, model: str, deadline: Deadline) -> ModelStatistics | None:
-        with suppress(ServingError):
+        with suppress(TritonError):
             return self._triton.total(model, deadline)
         return None
 
     def _inside(self, model: str, before: ModelStatistics, deadline: Deadline) -> ServerTiming | None:
         """Return Triton's times of `model` since `before`; None if it was loaded again or reports none."""
-        with suppress(ServingError):
+        with suppress(TritonError):
             grew = self._triton.counted(model, before, lambda counted: counted.requests != 0, deadline)
             compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
             # Behind a load balancer the two counts may come from two servers, and differ by neither's.
@@ -312,10 +285,7 @@ def _prediction(
 
 
 def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats:
-    try:
-        rows = served.system.probabilities(answer.outputs, served.info)
-    except (BadAnswer, BadModel) as exc:
-        raise InferenceFailed(str(exc)) from exc
+    rows = served.system.probabilities(answer.outputs, served.info)
     if rows.shape != (pictures, len(served.labels)) or not np.isfinite(rows).all():
-        raise InferenceFailed(f"{served.info.name!r} answered {pictures} pictures with {rows.tolist()}")
+        raise BadAnswer(f"{served.info.name!r} answered {pictures} pictures with {rows.tolist()}")
     return rows

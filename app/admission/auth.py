@@ -14,7 +14,7 @@ from typing import Final
 from flask import Flask, Request, Response, g, request
 from itsdangerous import BadData, TimestampSigner
 
-from app.core.errors import RefusedRequest
+from app.core.errors import ServingError
 from app.core.http import API, marks
 from app.core.settings import Settings
 
@@ -37,7 +37,7 @@ def init_app(app: Flask, settings: Settings) -> None:
         if has_key(settings):
             g.client = _digest(key or "").hex()
         elif key is not None or not _passes(signer, request):
-            raise RefusedRequest(
+            raise ServingError(
                 "key_needed",
                 "this API key is not known here"
                 if key

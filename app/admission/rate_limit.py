@@ -12,12 +12,12 @@ import math
 import time
 from typing import Any, Final
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, current_app, g, request
 from flask_limiter import Limiter, RateLimitExceeded
 from limits.errors import ConfigurationError, StorageError
 
 from app.admission.queue import client_of_request
-from app.core.errors import TooManyRequests
+from app.core.errors import ServingError
 from app.core.http import API, marks
 from app.core.settings import Rate, Settings, SettingsError
 from gourmet.runtime.optional import how_to_install
@@ -43,7 +43,7 @@ def init_app(app: Flask, settings: Settings) -> None:
         except RateLimitExceeded:
             message = f"too much for now: a client is allowed {_words(rate)}"
             _, reset_s = _left(limiter) or (0, 1)
-            raise TooManyRequests(message, retry_after_s=max(1, reset_s)) from None
+            raise ServingError("too_many_requests", message, retry_after_s=max(1, reset_s)) from None
 
     app.extensions["rate_limit"] = rate, take
 
@@ -64,15 +64,19 @@ def init_app(app: Flask, settings: Settings) -> None:
         return response
 
 
-def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
+def count_photos(photos: int, called: str = "photos", *, capped: bool = False) -> None:
     """Count a call's photos, or its texts, except the first: `count_request` counted that one.
 
-    Call it only if the settings have a rate limit.
+    If `capped`, a call that costs more than a client may ever send costs all of it.
     """
-    rate, take = app.extensions["rate_limit"]
+    if "rate_limit" not in current_app.extensions:
+        return
+    rate, take = current_app.extensions["rate_limit"]
+    if capped:
+        photos = min(photos, rate.requests)
     if photos > rate.requests:
         message = f"{photos} {called} in one call are never allowed here: at most {_words(rate)}"
-        raise TooManyRequests(message)
+        raise ServingError("too_many_requests", message)
     if photos > 1:
         take(photos - 1)
 

@@ -1,4 +1,4 @@
-"""Calls with photos: read them from a form, raw bytes or JSON, and answer with a result for each photo.
+"""Calls with photos: answer a form with a card, and an API call with a result for each photo.
 
 Each photo is its own request to Triton. One request with a row for each photo would be a little cheaper. But
 a model that decodes fails the whole request for one broken row, without saying which row. Triton's dynamic
@@ -8,7 +8,7 @@ batcher makes a batch of requests that arrive together, and meanwhile decoding h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, wait
 from typing import Any, TypeVar
 
@@ -17,32 +17,21 @@ from pydantic import SerializeAsAny
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import FIELD, OTHER_FIELD, photo_too_large, receiving
 from app.api import schemas
-from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
+from app.api.uploads import UploadedPhoto, chosen_model, form_photo, one_of, photos_and_model
 from app.classifier import Prediction
-from app.core.errors import (
-    BadRequest,
-    RefusedRequest,
-    ServingError,
-    TritonTooSlow,
-    UnknownModel,
-    as_dict,
-    for_visitor,
-)
+from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor
 from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
-from app.core.settings import Settings
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
 P = TypeVar("P", bound=schemas.Predicted)
-Found = TypeVar("Found")
-# The answer or the error of each photo, and the times of its phases.
-Outcomes = Sequence[tuple[Found | Exception, TimingsMs]]
+# Makes the result of a photo from its bytes, its file name, and how long it waited for a thread.
+Work = Callable[[bytes, str | None, float | None], schemas.Schema]
 
 
 class _CheckedResults(schemas.Schema):
@@ -51,123 +40,66 @@ class _CheckedResults(schemas.Schema):
     results: list[SerializeAsAny[schemas.Schema]]
 
 
-def one_of(parameter: str, allowed: Collection[str]) -> str:
-    """Return a query parameter that is one of `allowed`, or an empty string if it is missing."""
-    value = request.args.get(parameter)
-    if value is None:
-        return ""
-    if value not in allowed:
-        raise BadRequest(f"{parameter} is {value!r}; allowed: {', '.join(allowed)}")
-    return value
-
-
-def answer(services: Services, describe: Describe, system: str = "") -> Response:
+def classify_each(services: Services, describe: Describe, system: str = "") -> Response:
     """Answer a call with photos; `describe` makes the result of each photo."""
     photos, model = photos_and_model(services.settings)
-    if services.settings.rate_limit:
-        count_photos(current_app, len(photos))
+    count_photos(len(photos))
     deadline = deadline_of_request(services.settings.request_deadline_s)
-    asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
+    with_server_timing = one_of("inside", ("1",)) == "1"
 
-    def ask(photo: bytes) -> tuple[Prediction, TimingsMs]:
+    def work(photo: bytes, filename: str | None, wait_ms: float | None) -> schemas.Schema:
         prediction = services.classifier.classify(
-            photo, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
+            photo, deadline, request_id(), model, system=system, with_server_timing=with_server_timing
         )
-        return prediction, prediction.timings_ms
+        return describe(prediction, observed(prediction, wait_ms), filename)
 
-    def tell(prediction: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
-        count(prediction, timings)
-        return describe(prediction, timings, name)
-
-    return answer_each(photos, ask, tell, deadline, services.photos)
+    return answer_each(photos, work, deadline, services.photos)
 
 
-def answer_each(
-    photos: list[UploadedPhoto],
-    ask: Callable[[bytes], tuple[Found, TimingsMs]],
-    tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
-    deadline: Deadline,
-    threads: Executor,
-) -> Response:
-    """Ask about each photo with `ask`, note the phases, and let `tell` make the result.
-
-    Several photos share `threads`.
-    """
-
-    def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
-        wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
-        try:
-            if photo.fault:
-                raise photo.fault
-            result, phases = ask(photo.data)
-            return result, phases_ms(phases, wait_ms)
-        except Exception as exc:
-            return exc, {}
-
-    if len(photos) == 1:
-        return _results(photos, [outcome(photos[0])], tell)
-
-    within, now = carried(outcome), time.perf_counter()
-    futures = [threads.submit(within, photo, now) for photo in photos]
-    # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
-    late = wait(futures, deadline.left_s() + 0.2).not_done
-    for future in late:
-        future.cancel()
-    too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
-    outcomes = [(too_slow, {}) if future in late else future.result() for future in futures]
-    return _results(photos, outcomes, tell)
-
-
-def _results(
-    photos: list[UploadedPhoto],
-    outcomes: Outcomes[Found],
-    tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
-) -> Response:
-    """Return the results of all photos.
+def answer_each(photos: list[UploadedPhoto], work: Work, deadline: Deadline, threads: Executor) -> Response:
+    """Answer with what `work` makes of each photo; several photos share `threads`.
 
     The status is the error's if there is one photo, or if the server answered none of several.
     """
+
+    def outcome(photo: UploadedPhoto, submitted: float | None = None) -> schemas.Schema | Exception:
+        wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
+        try:
+            return work(photo.bytes(), photo.filename, wait_ms)
+        except Exception as exc:
+            return exc
+
+    outcomes: list[schemas.Schema | Exception]
+    if len(photos) == 1:
+        outcomes = [outcome(photos[0])]
+    else:
+        within, now = carried(outcome), time.perf_counter()
+        futures = [threads.submit(within, photo, now) for photo in photos]
+        # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
+        late = wait(futures, deadline.left_s() + 0.2).not_done
+        for future in late:
+            future.cancel()
+        too_slow = ServingError("triton_too_slow", f"there was no answer within {deadline.seconds:g} s")
+        outcomes = [too_slow if future in late else future.result() for future in futures]
+
     results: list[schemas.Schema] = []
     errors: list[ServingError] = []
-    timings: TimingsMs = {}
-    for photo, (outcome, timings) in zip(photos, outcomes, strict=True):
-        if isinstance(outcome, (UnknownModel, BadRequest)):  # an error of the whole call
-            raise outcome
-        if isinstance(outcome, Exception):
-            errors.append(for_visitor(outcome))
+    for photo, result in zip(photos, outcomes, strict=True):
+        if isinstance(result, (UnknownModel, BadRequest)):  # an error of the whole call
+            raise result
+        if isinstance(result, Exception):
+            errors.append(for_visitor(result))
             problem = schemas.Problem(**as_dict(errors[-1])["error"])
-            results.append(schemas.Failed(filename=photo.filename, error=problem))
-        else:
-            results.append(tell(outcome, timings, photo.filename))
+            result = schemas.Failed(filename=photo.filename, error=problem)
+        results.append(result)
     response = unstored(_CheckedResults(results=results))
-    if len(photos) == 1 and timings:
-        add_server_timing(response, timings)
+    if len(results) == 1 and not errors:
+        add_server_timing(response, results[0].as_dict()["timings_ms"])
     if len(errors) == len(photos) and (len(errors) == 1 or all(e.status >= 500 for e in errors)):
         response.status_code = errors[0].status
         if errors[0].retry_after_s is not None:
             response.headers["Retry-After"] = str(errors[0].retry_after_s)
     return response
-
-
-def form_photo(settings: Settings) -> bytes:
-    """Return the photo in the form field `file`; raise RefusedRequest or Overloaded."""
-    with receiving(photo_too_large(settings)):
-        upload = request.files.get(FIELD) or request.files.get(OTHER_FIELD)
-        in_form = FIELD in request.form
-    if upload is None:
-        raise RefusedRequest(
-            "no_file",
-            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
-            if in_form
-            else f"no photo found: send it as the field `{FIELD}` of a multipart form",
-        )
-    data = upload.stream.read()
-    if not data and not upload.filename:
-        raise RefusedRequest("no_file", "no photo was chosen: choose one and send it again")
-    current_app.extensions["metrics"].photo_bytes.observe(len(data))
-    if len(data) > settings.max_upload_bytes:
-        raise RefusedRequest("upload_too_large", photo_too_large(settings))
-    return data
 
 
 def form_answer(
@@ -183,8 +115,7 @@ def form_answer(
     model = chosen_model(request.form.get("model", ""), request.form.get("version", ""))
     deadline = deadline_of_request(services.settings.request_deadline_s)
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
-    timings = phases_ms(prediction.timings_ms)
-    count(prediction, timings)
+    timings = observed(prediction)
     response = render(
         "photo_result.html",
         lambda: answer_of(shape, prediction, timings),
@@ -194,6 +125,13 @@ def form_answer(
     )
     add_server_timing(response, timings)
     return response
+
+
+def observed(prediction: Prediction, wait_ms: float | None = None) -> TimingsMs:
+    """Count the prediction, and return the phases of its request until now."""
+    timings = phases_ms(prediction.timings_ms, wait_ms)
+    count(prediction, timings)
+    return timings
 
 
 def count(prediction: Prediction, timings: TimingsMs) -> None:

@@ -17,9 +17,10 @@ from flask import Blueprint, Flask, Response, jsonify, render_template, request
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 
-from app.api import photo_calls, schemas
-from app.api.photo_calls import answer_of
+from app.api import schemas
+from app.api.photo_calls import answer_of, classify_each
 from app.api.services import NavigationEntry, Services
+from app.api.uploads import one_of
 from app.classifier import Prediction
 from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
 from app.core.http import API, CONTENT_POLICY, JSON, marked, unstored
@@ -38,7 +39,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = services.api, services.settings, services.classifier
 
     def system() -> str:
-        return photo_calls.one_of("system", services.readiness)
+        return one_of("system", services.readiness)
 
     @routes.get("/models")
     def models() -> Response:
@@ -63,7 +64,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted="photos")
     def classify() -> Response:
         """Classify the photos of the request."""
-        with_all = photo_calls.one_of("probabilities", ("all",)) == "all"
+        with_all = one_of("probabilities", ("all",)) == "all"
 
         def describe(
             prediction: Prediction, timings: Mapping[str, float], name: str | None
@@ -73,7 +74,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             )
             return answer_of(schemas.Classified, prediction, timings, name, probabilities=by_label)
 
-        return photo_calls.answer(services, describe)
+        return classify_each(services, describe)
 
     @routes.get("/health")
     @marked(open=True)

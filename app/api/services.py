@@ -18,13 +18,12 @@ from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
 from app.asking import AppTriton
 from app.classifier import Classifier
-from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSlow, TritonUnavailable
+from app.core.errors import ModelNotReady, ServingError, as_serving_error
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.errors import DecodersBusy
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
@@ -36,6 +35,7 @@ _DEADLINE_S: Final = 5.0
 # Longer than a model may take for its sample.
 _STALE_S: Final = _DEADLINE_S + 2.0
 _UNUSABLE: Final = "sample_unusable"
+_AWAY: Final = "triton_unavailable"
 # How long a probe waits for the other systems, whose state does not decide its answer.
 _OTHERS_S: Final = 1.0
 # How long pages rely on a known problem without a new check.
@@ -113,7 +113,8 @@ class Readiness:
             self._asking.join(max(0.0, self._asked_at + _STALE_S - time.monotonic()))
         # A sample that hangs has no deadline: one caller waits for it, later ones do not.
         if self._known is None or self._age_s() > _STALE_S:
-            return TritonTooSlow(f"{self._model!r} did not answer its sample within {_STALE_S:g} s")
+            message = f"{self._model!r} did not answer its sample within {_STALE_S:g} s"
+            return ServingError("triton_too_slow", message)
         return self._known
 
     def health(self) -> Health:
@@ -129,7 +130,7 @@ class Readiness:
             state = "loading" if result.loading else "not_ready"
         elif result.code == _UNUSABLE:
             state = "not_ready"
-        elif isinstance(result, TritonUnavailable) and time.monotonic() < self._starting_until:
+        elif result.code == _AWAY and time.monotonic() < self._starting_until:
             state = "starting"
         model = HealthModel(name=self._model)
         return Health(
@@ -154,11 +155,11 @@ class Readiness:
         result: HealthModel | ServingError
         try:
             result = self._ask_sample()
-        except DecodersBusy:
-            result = Overloaded("decoders")
         except Exception as exc:
-            result = exc if isinstance(exc, ServingError) and exc.status >= 500 else self._unusable(exc)
-        if not isinstance(result, TritonUnavailable):
+            result = as_serving_error(exc)
+            if result.status < 500 or result.code in ("internal", "too_slow"):
+                result = self._unusable(exc)
+        if not (isinstance(result, ServingError) and result.code == _AWAY):
             # Triton opens its port only when its models are loaded. Until then a starting Triton looks like
             # one that is away; after its first answer it counts as away.
             self._starting_until = 0.0
@@ -169,8 +170,8 @@ class Readiness:
         if not (isinstance(self._known, ServingError) and self._known.code == _UNUSABLE):
             _log.error("the sample for %r cannot be used", self._model, exc_info=exc)
         return ServingError(
+            _UNUSABLE,
             f"the sample for {self._model!r} cannot be used: the log says why, correct the system's folder",
-            code=_UNUSABLE,
         )
 
 
@@ -211,7 +212,7 @@ class Services:
             else self.triton
         )
         self.generator = Generator(
-            for_texts, texts, settings.models, settings.served_models, settings.max_sandboxed
+            for_texts, texts, settings.models, settings.max_sandboxed, settings.served_models
         )
         # All calls with several photos share these threads.
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
@@ -252,7 +253,7 @@ class Services:
             if system in self.pictures:
                 self.classifier.classify(self.pictures[system].sample(), deadline, PROBE, system=system)
             else:
-                self.generator.ask_sample(system, deadline)
+                self.generator.ask_sample(system, deadline, PROBE)
         self._answered[system] = loaded
         return loaded
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -18,26 +18,16 @@ from typing import Any, Final
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
-from app.admission.queue import Decoding, admission
+from app.admission.queue import admission
 from app.api import schemas
 from app.asking import Served, ServedModels
-from app.core.errors import (
-    BadRequest,
-    InferenceFailed,
-    ModelNotReady,
-    RefusedRequest,
-    UnknownModel,
-    as_dict,
-    for_visitor,
-    refusals_explained,
-)
+from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
 from app.core.http import phases_ms, request_id
 from app.core.metrics import Metrics
 from gourmet.client.deadline import Deadline
-from gourmet.client.triton import Triton
+from gourmet.client.errors import InvalidRequest, ModelUnavailable
 from gourmet.contracts import (
     BadAnswer,
-    BadModel,
     GeneratedText,
     Generation,
     ModelInfo,
@@ -59,47 +49,19 @@ ReadyModel = Served[Generation]
 Tell = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
 
 
-class Generator:
-    def __init__(
-        self,
-        triton: Triton,
-        systems: Mapping[str, Generation],
-        configured: Mapping[str, str],
-        expected: Collection[str] = (),
-        max_sandboxed: int = 1,
-    ) -> None:
-        """Let other processes decode at most `max_sandboxed` pictures at a time.
+class Generator(ServedModels[Generation]):
+    """Ask served models for texts, whole or in pieces."""
 
-        The other parameters are those of `ServedModels`.
-        """
-        self._triton = triton
-        self._decoding = Decoding(max_sandboxed)
-        self.example_kinds = {system.example_kind for system in systems.values()}
-        self.models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
-
-    def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
+    def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ReadyModel:
         """Find `model`; without a name, the model configured for `system` or for the only system."""
-        configured = self.models.configured
         asks_configured = model[:1] in ("", "/")  # "/VERSION" names a version of the configured model
-        if asks_configured and not system and len(configured) != 1:
-            raise BadRequest(
-                "name a model: configured are " + ", ".join(configured.values())
-                if configured
-                else "this app has no system that generates text"
-            )
+        if asks_configured and not system and len(self.configured) != 1:
+            raise BadRequest("name a model: configured are " + ", ".join(self.configured.values()))
         if asks_configured:
-            model = (configured[system] if system else next(iter(configured.values()))) + model
-        served = self.models.find(model, deadline, system)
-        with _bad_model_explained():
-            _ = served.info.threshold  # raises BadModel for one that is not a number
+            model = (self.configured[system] if system else next(iter(self.configured.values()))) + model
+        served = super().find(model, deadline, system, afresh=afresh)
+        _ = served.info.threshold  # raises BadModel for one that is not a number
         return served
-
-    def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
-        """Return the configured model of `system` as Triton has it now.
-
-        Raise ServingError if it is not ready.
-        """
-        return self.models.find(self.models.configured[system], deadline, system, afresh=True).info
 
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
         """Find `model`; without a name, `streaming` if the configured model does not stream."""
@@ -108,7 +70,7 @@ class Generator:
             return served
         try:
             return self.find(streaming, deadline, system)
-        except (ModelNotReady, UnknownModel):
+        except (ModelUnavailable, UnknownModel):
             return served
 
     def guarded(
@@ -131,10 +93,10 @@ class Generator:
         with _explained(model):
             if not model.info.decoupled:
                 answer = self._triton.infer(model.info.target, inputs, deadline, request_id)
-                yield _read(model, answer.outputs)
+                yield model.system.generated(answer.outputs, model.info)
                 return
             for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
-                yield None if outputs is None else _read(model, outputs)
+                yield None if outputs is None else model.system.generated(outputs, model.info)
 
     def answers(
         self,
@@ -143,36 +105,64 @@ class Generator:
         options: Options,
         deadline: Deadline,
         request_id: str,
-    ) -> list[GeneratedText]:
-        """Return the answers; examples share requests if the model answers whole, else each has its own."""
-        answers: list[GeneratedText] = []
-        at_once = 1 if model.info.decoupled else _AT_ONCE
-        for first in range(0, len(examples), at_once):
-            part = examples[first : first + at_once]
+    ) -> tuple[list[GeneratedText], dict[str, float]]:
+        """Return the answers, and their phases in milliseconds. A picture is the only example of its call.
+
+        Examples share requests to Triton if the model answers whole, else each has its own.
+        """
+        with self.guarded(model, examples[0], deadline) as before:
+            started = time.perf_counter()
             if model.info.decoupled:
-                answers.append(joined(self.pieces(model, part[0], options, deadline, request_id)))
-                continue
-            rows = [_inputs(model, example, options) for example in part]
-            together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-            with _explained(model):
-                outputs = self._triton.infer(model.info.target, together, deadline, request_id).outputs
-            answers += [
-                _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
-                for row in range(len(part))
-            ]
-        return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)]
+                answers = [
+                    joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
+                ]
+            else:
+                answers = [
+                    answer
+                    for first in range(0, len(examples), _AT_ONCE)
+                    for answer in self._together(
+                        model, examples[first : first + _AT_ONCE], options, deadline, request_id
+                    )
+                ]
+            phases = {**before, "triton": (time.perf_counter() - started) * 1000}
+        return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)], phases
 
-    def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
-        """Return the model configured for `system` if it answers its sample; else raise ServingError."""
+    def _together(
+        self,
+        model: ReadyModel,
+        examples: Sequence[bytes],
+        options: Options,
+        deadline: Deadline,
+        request_id: str,
+    ) -> list[GeneratedText]:
+        rows = [_inputs(model, example, options) for example in examples]
+        inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        with _explained(model):
+            outputs = self._triton.infer(model.info.target, inputs, deadline, request_id).outputs
+        return [
+            model.system.generated(
+                {name: values[row : row + 1] for name, values in outputs.items()}, model.info
+            )
+            for row in range(len(examples))
+        ]
+
+    def ask_sample(self, system: str, deadline: Deadline, request_id: str) -> None:
+        """Raise an error unless the model configured for `system` answers its sample."""
         model = self.find("", deadline, system)
-        answer = joined(self.pieces(model, model.system.sample(), {}, deadline, "readyz"))
+        answer = joined(self.pieces(model, model.system.sample(), {}, deadline, request_id))
         if not answer.text.strip():
-            raise InferenceFailed(f"{model.info.name} answers its sample with nothing")
-        return model.info
+            raise BadAnswer(f"{model.info.name} answers its sample with nothing")
 
 
-def _explained(model: ReadyModel) -> AbstractContextManager[None]:
-    return refusals_explained() if model.system.example_kind == "picture" else contextlib.nullcontext()
+@contextlib.contextmanager
+def _explained(model: ReadyModel) -> Iterator[None]:
+    """Turn the refusal of a model that decodes into the error of the picture or of the request."""
+    try:
+        yield
+    except InvalidRequest as exc:
+        if model.system.example_kind != "picture":
+            raise
+        raise refused_picture(exc) or BadRequest(str(exc)) from exc
 
 
 def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
@@ -185,27 +175,11 @@ def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
 
 def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
     try:
-        with _bad_model_explained():
-            return model.system.request_inputs(example, model.info, options)
+        return model.system.request_inputs(example, model.info, options)
     except TooMuch as exc:
-        raise RefusedRequest("too_many_sentences", str(exc)) from exc
+        raise ServingError("too_many_sentences", str(exc)) from exc
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
-
-
-@contextlib.contextmanager
-def _bad_model_explained() -> Iterator[None]:
-    try:
-        yield
-    except BadModel as exc:
-        raise InferenceFailed(str(exc)) from exc
-
-
-def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
-    try:
-        return model.system.generated(outputs, model.info)
-    except BadAnswer as exc:
-        raise InferenceFailed(str(exc)) from exc
 
 
 def _with_warning(model: ReadyModel, example: bytes, answer: GeneratedText) -> GeneratedText:
@@ -214,42 +188,18 @@ def _with_warning(model: ReadyModel, example: bytes, answer: GeneratedText) -> G
     return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer
 
 
-def several(
+def whole(
     generator: Generator,
     model: ReadyModel,
     examples: Sequence[bytes],
     options: Options,
     deadline: Deadline,
+    wait_ms: float | None = None,
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
     """Ask about the examples together; return their answers and the time that all of them took."""
     g.model = model.info.name
-    started = time.perf_counter()
-    answers = generator.answers(model, examples, options, deadline, request_id())
-    phases = phases_ms({"triton": (time.perf_counter() - started) * 1000})
-    return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases)
-
-
-def one(
-    generator: Generator,
-    model: ReadyModel,
-    example: bytes,
-    options: Options,
-    deadline: Deadline,
-    asked_as: str,
-) -> tuple[GeneratedText, dict[str, float]]:
-    """Return the answer and its phases in milliseconds; works in a thread without a request."""
-    with generator.guarded(model, example, deadline) as before:
-        started = time.perf_counter()
-        (answer,) = generator.answers(model, [example], options, deadline, asked_as)
-        return answer, {**before, "triton": (time.perf_counter() - started) * 1000}
-
-
-def whole(
-    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
-) -> tuple[GeneratedText, schemas.GenerationTimings]:
-    g.model = model.info.name
-    answer, phases = one(generator, model, example, options, deadline, request_id())
-    return answer, observed(model, answer.tokens, phases_ms(phases))
+    answers, phases = generator.answers(model, examples, options, deadline, request_id())
+    return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases_ms(phases, wait_ms))
 
 
 def in_pieces(

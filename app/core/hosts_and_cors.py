@@ -15,7 +15,7 @@ from typing import Final
 from flask import Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app.core.errors import RefusedRequest
+from app.core.errors import ServingError
 from app.core.http import API
 from app.core.settings import Settings
 
@@ -41,13 +41,13 @@ def init_app(app: Flask, settings: Settings) -> None:
         environ = request.environ
         host = environ.get("HTTP_HOST")
         if not is_own_host(host, environ["SERVER_NAME"]):
-            raise RefusedRequest("wrong_host", _wrong_host(host or ""))
+            raise ServingError("wrong_host", _wrong_host(host or ""))
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
         origin = environ.get("HTTP_ORIGIN", "")
         may_share = request.path.startswith(API) and _is_allowed(origin, origins)
         if _is_of_another_site(host, environ.get("HTTP_SEC_FETCH_SITE"), origin) and not may_share:
-            raise RefusedRequest(
+            raise ServingError(
                 "cross_site",
                 "a page of another site sent this: use this app's own page, or name that site's origin in "
                 "CORS_ORIGINS for the API",

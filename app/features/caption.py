@@ -6,23 +6,23 @@ made, and requests that classify a photo should not wait for that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, current_app, g, request, url_for
+from flask import Blueprint, Flask, Response, request, url_for
 from pydantic import Field
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.api import schemas, text_calls
-from app.api.photo_calls import answer_each, form_photo
-from app.api.request_parsing import photos_and_more
+from app.api.photo_calls import answer_each
 from app.api.schemas import Generated, Schema
 from app.api.services import PHOTO_THREADS, NavigationEntry, Services
 from app.api.text_calls import ReadyModel, facts
+from app.api.uploads import form_photo, only_photo, photos_and_more
 from app.core.errors import BadRequest
-from app.core.http import marked, render, request_id
+from app.core.http import marked, render
 from app.core.messages import starting_with, t
 from gourmet.contracts import GeneratedText
 from gourmet.systems.captioner.contract import SYSTEM
@@ -73,7 +73,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         photo = form_photo(settings)
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find("", deadline, SYSTEM.name)
-        caption = _caption(model, *text_calls.whole(generator, model, photo, {}, deadline))
+        (answer,), timings = text_calls.whole(generator, model, [photo], {}, deadline)
+        caption = _caption(model, answer, timings)
         again = (url_for("caption.page"), t("caption.another"))
         return render("caption_result.html", lambda: caption, caption=caption, again=again)
 
@@ -83,26 +84,19 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Caption each photo of the request."""
         photos, chosen, fields = photos_and_more(settings, CaptionRequest)
         options, stream = _options(fields)
-        if settings.rate_limit:
-            count_photos(current_app, len(photos))
-        deadline, asked_as = deadline_of_request(settings.generate_deadline_s), request_id()
+        count_photos(len(photos))
+        deadline = deadline_of_request(settings.generate_deadline_s)
         if stream:
-            if len(photos) != 1:
-                raise BadRequest(f"only a single photo is streamed, and these are {len(photos)}")
-            if photos[0].fault:
-                raise photos[0].fault
+            photo = only_photo(photos, "only a single photo is streamed")
             model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
-            return text_calls.in_pieces(generator, model, photos[0].data, options, deadline, _caption)
+            return text_calls.in_pieces(generator, model, photo, options, deadline, _caption)
         model = generator.find(chosen, deadline, SYSTEM.name)
-        g.model = model.info.name
 
-        def ask(photo: bytes) -> tuple[GeneratedText, Mapping[str, float]]:
-            return text_calls.one(generator, model, photo, options, deadline, asked_as)
+        def work(photo: bytes, filename: str | None, wait_ms: float | None) -> Captioned:
+            (answer,), timings = text_calls.whole(generator, model, [photo], options, deadline, wait_ms)
+            return _caption(model, answer, timings, filename)
 
-        def tell(answer: GeneratedText, timings: Mapping[str, float], name: str | None) -> Captioned:
-            return _caption(model, answer, text_calls.observed(model, answer.tokens, timings), name)
-
-        return answer_each(photos, ask, tell, deadline, threads)
+        return answer_each(photos, work, deadline, threads)
 
     app.register_blueprint(routes)
     return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]

@@ -14,19 +14,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, abort, current_app, url_for
+from flask import Blueprint, Flask, Response, abort, url_for
 from PIL import Image
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.api.photo_calls import answer_of, count, form_answer, form_photo, one_of
+from app.api.photo_calls import answer_of, form_answer, observed
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
+from app.api.uploads import form_photo, one_of
 from app.classifier import Classifier, Prediction, ServedModel
-from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
-from app.core.http import marked, phases_ms, render, request_id
+from app.core.errors import ModelNotReady, as_dict, for_visitor
+from app.core.http import marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
+from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
 
 # One answer says little about a model's speed: some answers took twenty times as long as others.
@@ -47,7 +49,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         try:
             models = classifier.models(Deadline(LINK_DEADLINE_S), system or services.first_system)
             ready = [model.info.target for model in models]
-        except ServingError:
+        except GourmetError:
             ready = []
         return ready if default in ready else [default, *ready]
 
@@ -79,10 +81,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         models = classifier.models(deadline, system.name)
         if not models:
             raise ModelNotReady(settings.models[system.name], [])
-        if settings.rate_limit:
-            count_photos(current_app, min(len(models) * _TURNS, settings.rate_limit.requests))
+        count_photos(len(models) * _TURNS, capped=True)
         answers_by_model, turns = _ask_in_turns(classifier, models, data, deadline)
-        errors = [answer for answer in answers_by_model if isinstance(answer, ServingError)]
+        errors = [answer for answer in answers_by_model if isinstance(answer, GourmetError)]
         if len(errors) == len(answers_by_model):
             raise errors[0]
         rows = [_row(model, answers) for model, answers in zip(models, answers_by_model, strict=True)]
@@ -124,7 +125,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
         model = settings.models[system.name]
         try:
             served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
-        except ServingError:
+        except GourmetError:
             served = []
         return next((version.labels for version in served if version.info.name == model), system.labels)
 
@@ -151,13 +152,13 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 
 def _ask_in_turns(
     classifier: Classifier, models: Sequence[ServedModel], data: bytes, deadline: Deadline
-) -> tuple[list[list[Timed] | ServingError], int]:
+) -> tuple[list[list[Timed] | GourmetError], int]:
     """Ask each model about a photo several times, in turns; return the answers and the number of turns.
 
     Because of the turns, a slow moment of the machine affects all models. Each model first answers its sample
     as a warm-up that is not measured, since the first request pays for loading and connecting.
     """
-    answers_by_model: list[list[Timed] | ServingError] = [[] for _ in models]
+    answers_by_model: list[list[Timed] | GourmetError] = [[] for _ in models]
     for model in models:
         # A sample that cannot be used costs the warm-up only.
         with contextlib.suppress(Exception):
@@ -169,13 +170,11 @@ def _ask_in_turns(
             return answers_by_model, turn
         for index, model in enumerate(models):
             answers = answers_by_model[index]
-            if isinstance(answers, ServingError):
+            if isinstance(answers, GourmetError):
                 continue
             try:
                 answers.append(_ask(classifier, model, data, deadline))
-            except BadPicture:
-                raise  # a fault of the photo: no other model would answer it
-            except ServingError as error:
+            except GourmetError as error:  # no other model would answer a photo that is at fault
                 answers_by_model[index] = error
     return answers_by_model, _TURNS
 
@@ -187,19 +186,18 @@ def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Dead
     return (time.perf_counter() - started) * 1000, prediction
 
 
-def _row(model: ServedModel, answers: list[Timed] | ServingError) -> dict[str, Any]:
+def _row(model: ServedModel, answers: list[Timed] | GourmetError) -> dict[str, Any]:
     """Return the answer with the median time, or with the lower one of the two in the middle."""
     about = {
         "model": {"name": model.info.name, "version": model.info.version},
         "bytes_kind": model.bytes_kind,
     }
-    if isinstance(answers, ServingError):
+    if isinstance(answers, GourmetError):
         return {**about, **as_dict(for_visitor(answers))}
     ordered = sorted(answers, key=lambda timed: timed[0])
     ms, prediction = ordered[(len(ordered) - 1) // 2]
-    timings = phases_ms(prediction.timings_ms)
-    count(prediction, timings)
-    answer = answer_of(Classified, prediction, {**timings, "total": ms}, probabilities=None).as_dict()
+    timings = {**observed(prediction), "total": ms}
+    answer = answer_of(Classified, prediction, timings, probabilities=None).as_dict()
     return {**about, **answer, "spread_ms": [round(ordered[index][0], 2) for index in (0, -1)]}
 
 

@@ -19,11 +19,10 @@ from flask import Flask, Response
 from PIL import Image
 
 from app.admission.queue import admission, deadline_of_request
-from app.api.photo_calls import one_of
-from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
-from app.core.errors import BadRequest, RefusedRequest
+from app.api.uploads import one_of, only_photo, photos_and_model
+from app.core.errors import BadRequest, ServingError
 from app.core.http import marked, request_id, unstored
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER, folder_of
@@ -46,12 +45,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         system = systems[one_of("system", systems) or services.first_system]
         allowed = (*system.labels, OTHER) if system.subject else system.labels
         label = one_of("label", allowed)
-        if not label or len(sent) != 1:
+        if not label:
             raise BadRequest(f"send one photo, and as label one of {', '.join(allowed)}")
-        if sent[0].fault:
-            raise sent[0].fault
+        photo = only_photo(sent, "one photo at a time is corrected")
         deadline = deadline_of_request(settings.request_deadline_s)
-        pixels = services.classifier.pixels(system, sent[0].data, deadline)
+        pixels = services.classifier.pixels(system, photo, deadline)
         folder = folder_of(label, system.labels) if label in system.labels else OTHER
         # Release the place first, so that photos of others do not wait for a disk that hangs.
         admission().keep_place()()
@@ -59,7 +57,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             keep(kept / system.name, folder, pixels)
         except OSError as exc:
             app.logger.warning("request %s: a correction may not have been kept: %s", request_id(), exc)
-            raise RefusedRequest(
+            raise ServingError(
                 "corrections_unavailable",
                 "corrections cannot be kept at the moment, and this one may be lost: send it again later",
             ) from None
@@ -69,14 +67,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def keep(folder: Path, label: str, pixels: Pixels) -> None:
-    """Store a picture in the folder of its label only; raise OSError or RefusedRequest."""
+    """Store a picture in the folder of its label only; raise OSError or ServingError."""
     name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
     picture = io.BytesIO()
     Image.fromarray(pixels).save(picture, "JPEG", quality=92)
     with _alone_in(folder):
         before = list(folder.glob(f"*/{name}"))
         if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MAX_CORRECTIONS:
-            raise RefusedRequest(
+            raise ServingError(
                 "corrections_full",
                 f"{MAX_CORRECTIONS:,} corrections are kept already, which is all that this site takes",
             )

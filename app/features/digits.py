@@ -57,7 +57,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted="photos")
     def read_digits() -> Response:
         """Read the digit in each picture of the request."""
-        return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
+        return photo_calls.classify_each(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
     return [NavigationEntry("digits.page", t("nav.digits"), readiness, is_demo=True)]

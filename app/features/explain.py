@@ -13,17 +13,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from flask import Flask, Response, current_app
+from flask import Flask, Response
 
 from app.admission.queue import admission, deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.api import schemas
-from app.api.photo_calls import one_of
-from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
+from app.api.uploads import one_of, only_photo, photos_and_model
 from app.classifier import AskRows, ServedModel
-from app.core.errors import BadRequest, TritonTooSlow
+from app.core.errors import ServingError
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
@@ -59,22 +58,18 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Stream heat maps that show which regions of the photo matter for the answer."""
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
-        if len(photos) != 1:
-            raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")
-        if photos[0].fault:
-            raise photos[0].fault
+        photo = only_photo(photos, "one photo at a time is explained")
         deadline = deadline_of_request(settings.explain_deadline_s)
         served, ask = classifier.rows(deadline, request_id(), model)
         labels = served.labels
         if served.system.subject and served.subject_threshold:
             labels = (*labels, f"not {served.system.subject}")
         label = one_of("label", labels)
-        image = classifier.pixels(served.system, photos[0].data, deadline)
+        image = classifier.pixels(served.system, photo, deadline)
         with contextlib.ExitStack() as held:
             # Flask ends the request before the first line is made.
             held.callback(admission().keep_place())
-            if settings.rate_limit:
-                count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
+            count_photos(COST_PHOTOS, capped=True)
             before = ask(image[None])[0]
             class_id = labels.index(label) if label else _answered_column(before, served)
             maps = heat_maps(
@@ -110,7 +105,7 @@ def in_turn(ask: AskRows, queue: FairQueue, deadline: Deadline) -> AskRows:
             with queue.place(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
                 return ask(images)
         except TimeoutError:
-            raise TritonTooSlow("the heat map could not be made in time") from None
+            raise ServingError("triton_too_slow", "the heat map could not be made in time") from None
 
     return ask_in_turn
 

@@ -8,11 +8,10 @@ from typing import Final
 from flask import Flask, Response
 
 from app.admission.queue import deadline_of_request
-from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
-from app.api.request_parsing import checked, chosen_model, from_json, photo_of_base64, text_body
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import ReadyModel, generated
+from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body, photo_of_base64
 from app.core.errors import BadRequest
 from app.core.http import marked, unstored
 from app.core.settings import Settings
@@ -24,7 +23,7 @@ _MAX_TEXT_BYTES: Final = 200_000
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
-    kinds = generator.example_kinds
+    kinds = {system.example_kind for system in generator.systems.values()}
     if not kinds:
         return ()
     # base64 encodes three bytes as four.
@@ -34,15 +33,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted="texts")
     def generate() -> Response:
         """Generate a text from the text or picture of the request."""
-        body = text_body(settings, max_bytes)
-        fields = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
+        expected = '{"text": "…"} or {"picture": "<base64>"}'
+        fields = json_body(schemas.GenerateRequest, max_bytes, expected)
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find(chosen_model(fields.model or "", fields.version), deadline)
         example = _example(fields, model, settings)
         if fields.stream:
             return text_calls.in_pieces(generator, model, example, fields.options, deadline)
-        answer = text_calls.whole(generator, model, example, fields.options, deadline)
-        return unstored(generated(model, *answer))
+        (answer,), timings = text_calls.whole(generator, model, [example], fields.options, deadline)
+        return unstored(generated(model, answer, timings))
 
     return ()
 
@@ -53,7 +52,4 @@ def _example(fields: schemas.GenerateRequest, model: ReadyModel, settings: Setti
         raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")
     if fields.picture is None:
         return (fields.text or "").encode()
-    photo = checked(photo_of_base64(fields.picture), settings)
-    if photo.fault:
-        raise photo.fault
-    return photo.data
+    return photo_of_base64(fields.picture).checked(settings).bytes()

@@ -14,7 +14,7 @@ from flask import Blueprint, Flask, Response, render_template
 from flask.typing import ResponseReturnValue
 
 from app.api.services import NavigationEntry, Services, TtlCache
-from app.core.errors import ServingError
+from app.core.errors import ServingError, as_serving_error
 from app.core.http import marked
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
@@ -44,8 +44,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Return the statistics of all models; `at` is Unix time, the same clock in all processes."""
         try:
             versions = services.triton.statistics("", Deadline(_DEADLINE_S))
-        except ServingError as error:
-            return error
+        except TritonError as error:
+            return as_serving_error(error)
         names[:] = sorted({version.name for version in versions})
         ordered = sorted(versions, key=lambda version: (version.name, version.version))
         models = [_model(version) for version in ordered]

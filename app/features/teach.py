@@ -18,7 +18,7 @@ from flask import Blueprint, Flask, Response, redirect, request, url_for
 
 from app.admission.auth import has_key
 from app.api.services import NavigationEntry, Services
-from app.core.errors import BadRequest, RefusedRequest
+from app.core.errors import BadRequest, ServingError
 from app.core.http import render
 from app.core.settings import Settings
 from gourmet.pictures.classifier import PictureClassifier
@@ -55,12 +55,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if job not in _JOBS:
             raise BadRequest(f"do is {job[:50]!r}; allowed: {', '.join(_JOBS)}")
         if not _may_teach(settings):
-            raise RefusedRequest(
+            raise ServingError(
                 "key_needed",
                 "only programs of this machine, or those that send an API key, may teach the model",
             )
         if not _ask(settings, job):
-            raise RefusedRequest(
+            raise ServingError(
                 "corrections_unavailable",
                 f"no `gourmet up` answers: run `gourmet learn-more {system.name} FOLDER`",
             )

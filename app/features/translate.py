@@ -13,17 +13,17 @@ from pydantic import Field, model_validator
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import receiving
 from app.api import schemas, text_calls
-from app.api.request_parsing import chosen_model, from_json, text_body
 from app.api.schemas import Said, Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import ReadyModel, said
-from app.core.errors import BadRequest, RefusedRequest, ServingError, UnknownModel, for_visitor
+from app.api.uploads import chosen_model, json_body, receiving
+from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.core.http import marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
+from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,
@@ -127,8 +127,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 return shown(system, text=text, foreign=foreign), 200
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, name)
-            (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
-        except ServingError as exc:
+            (answer,), _ = text_calls.whole(generator, model, [text.encode()], {}, deadline)
+        except GourmetError as exc:
             shown_error = for_visitor(exc)
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
         return shown(system, answer, model, text=text), 200
@@ -151,25 +151,24 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted="texts")
     def translate() -> Response:
         """Translate the texts of the request, from Russian to English unless it names another pair."""
-        body = text_body(settings, _MOST_BYTES)
-        fields = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
+        expected = '{"texts": ["…"]} or {"text": "…", "stream": true}'
+        fields = json_body(TranslateRequest, _MOST_BYTES, expected)
         texts = fields.texts if fields.texts is not None else [fields.text or ""]
         for index, text in enumerate(texts):
             if why := problem(text):
                 raise BadRequest(f"texts.{index}: {why}" if fields.texts else why)
         if len(texts) > 1 and (sentences := sum(map(sentences_of, texts))) > MAX_CALL_SENTENCES:
-            raise RefusedRequest(
+            raise ServingError(
                 "too_many_sentences",
                 f"the texts have {sentences:,} sentences or lines together; at most {MAX_CALL_SENTENCES} are "
                 "translated in one call: send fewer texts at a time",
             )
-        if settings.rate_limit:
-            count_photos(app, len(texts), "texts")
+        count_photos(len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = requested_model(fields, deadline)
         if fields.stream:
             return text_calls.in_pieces(generator, model, texts[0].encode(), fields.options, deadline)
-        answers, timings = text_calls.several(
+        answers, timings = text_calls.whole(
             generator, model, [text.encode() for text in texts], fields.options, deadline
         )
         translations = [Translation(**said(model.info, answer)) for answer in answers]

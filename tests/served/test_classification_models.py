@@ -31,9 +31,8 @@ from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
 from app.asking import AppTriton
-from app.core.errors import ServingError, TritonBusy, TritonTooSlow
 from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelUnavailable
+from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
 from gourmet.client.model_config import as_json
 from gourmet.client.triton import Answer
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
@@ -315,12 +314,12 @@ def waits(lab_triton: RunningTriton) -> Iterator[Path]:
 def test_requests_beyond_the_queue_are_refused_and_expired_ones_are_not_computed(
     waits: Path, lab_triton: RunningTriton, too_much: str
 ) -> None:
-    def ask(seconds: float = 60) -> Answer | ServingError:
+    def ask(seconds: float = 60) -> Answer | TritonError:
         try:
             return AppTriton(lab_triton.http_url).infer(
                 "waits", {"x": np.zeros((1, 1), np.float32)}, Deadline(seconds)
             )
-        except ServingError as error:
+        except TritonError as error:
             return error
 
     def pending() -> int:
@@ -336,9 +335,9 @@ def test_requests_beyond_the_queue_are_refused_and_expired_ones_are_not_computed
         if too_much == "too many":
             accepted += [clients.submit(ask) for _ in range(WAITING)]
             eventually(lambda: pending() == WAITING)
-            assert isinstance(ask(), TritonBusy)
+            assert isinstance(ask(), ModelBusy)
         else:
-            assert isinstance(ask(1), TritonTooSlow)
+            assert isinstance(ask(1), NoAnswerInTime)
         (waits / "go").touch()
         assert all(isinstance(request.result(), Answer) for request in accepted)
         assert isinstance(ask(), Answer)  # once nothing waits

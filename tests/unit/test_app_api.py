@@ -103,7 +103,7 @@ def test_invalid_base64_fails_alone() -> None:
 
 
 def test_a_call_with_bad_photos_and_failed_photos_answers_200() -> None:
-    reply = send(client(errors.TritonUnavailable("x")), PHOTO, b"text")
+    reply = send(client(errors.ServingError("triton_unavailable", "x")), PHOTO, b"text")
     assert reply.status_code == 200
     assert [result["error"]["code"] for result in reply.get_json()["results"]] == [
         *("triton_unavailable", "not_a_picture")
@@ -240,9 +240,9 @@ def test_the_api_speaks_json_to_browsers_too(path: str) -> None:
         (EGG, "ready", None),
         (errors.ModelNotReady("m", ["a"], loading=True), "loading", "model_not_ready"),
         (errors.ModelNotReady("m", ["a"]), "not_ready", "model_not_ready"),
-        (errors.TritonUnavailable("x"), "starting", "triton_unavailable"),
-        (errors.TritonTooSlow("x"), "away", "triton_too_slow"),
-        (errors.TritonBusy("x"), "away", "triton_busy"),
+        (errors.ServingError("triton_unavailable", "x"), "starting", "triton_unavailable"),
+        (errors.ServingError("triton_too_slow", "x"), "away", "triton_too_slow"),
+        (errors.ServingError("triton_busy", "x"), "away", "triton_busy"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -262,13 +262,16 @@ def test_a_triton_that_was_ready_before_is_away_and_not_starting(monkeypatch: py
     fake = FakeClassifier()
     browser = client(fake)
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
-    fake.outcome = errors.TritonUnavailable("x")
+    fake.outcome = errors.ServingError("triton_unavailable", "x")
     assert browser.get("/api/v1/health").get_json()["state"] == "away"
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.services._STARTING_S", 0.0)
-    assert client(errors.TritonUnavailable("x")).get("/api/v1/health").get_json()["state"] == "away"
+    assert (
+        client(errors.ServingError("triton_unavailable", "x")).get("/api/v1/health").get_json()["state"]
+        == "away"
+    )
 
 
 def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(

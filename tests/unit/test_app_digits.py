@@ -27,7 +27,7 @@ THREE = Prediction(
     threshold=0.76,
     timings_ms={"decode": 1.5, "preprocess": 0.1, "triton": 1.25},
 )
-AWAY = errors.TritonUnavailable("no Triton answers")
+AWAY = errors.ServingError("triton_unavailable", "no Triton answers")
 PAGE = {"Accept": "text/html"}
 
 

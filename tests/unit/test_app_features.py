@@ -17,7 +17,7 @@ from support.fake_classifier import EGG, FakeClassifier, client, form, served
 from werkzeug.test import TestResponse
 
 from app.classifier import Prediction
-from app.core.errors import InferenceFailed, ServingError
+from app.core.errors import ServingError
 from app.core.settings import Rate
 from app.features import compare, corrections
 from app.features.compare import verdict
@@ -96,17 +96,19 @@ def test_a_comparison_counts_as_the_answers_it_asks_for_and_slow_models_have_few
 
 
 def test_a_model_that_fails_leaves_the_others_their_answers() -> None:
-    body = compared(Comparing({"b": InferenceFailed("b is broken")}), **JSON).get_json()
+    body = compared(Comparing({"b": ServingError("inference_failed", "b is broken")}), **JSON).get_json()
     assert [row.get("label") for row in body["results"]] == ["Egg", None, "Egg"]
     assert body["results"][1]["error"]["message"] == "b is broken"
     assert body["verdict"] == "All 2 models agree: Egg (1 could not answer)"
-    page = compared(Comparing({"b": InferenceFailed("b is broken")}), Accept="text/html")
+    page = compared(Comparing({"b": ServingError("inference_failed", "b is broken")}), Accept="text/html")
     assert page.status_code == 200
     assert "b is broken" in page.text
 
 
 def test_where_every_model_fails_so_does_the_comparison() -> None:
-    reply = compared(Comparing({name: InferenceFailed(f"{name} is broken") for name in "abc"}), **JSON)
+    reply = compared(
+        Comparing({name: ServingError("inference_failed", f"{name} is broken") for name in "abc"}), **JSON
+    )
     assert reply.status_code == 502
     assert reply.get_json()["error"]["message"] == "a is broken"
 

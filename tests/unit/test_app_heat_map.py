@@ -112,7 +112,7 @@ def test_a_heat_map_of_an_invalid_request_has_the_status_of_its_error(
 
 
 def test_without_triton_a_heat_map_is_the_usual_error() -> None:
-    browser = client(errors.TritonUnavailable("away"))
+    browser = client(errors.ServingError("triton_unavailable", "away"))
     for _ in range(2):  # the turn was given back
         reply = send(browser)
         assert (reply.status_code, reply.get_json()["error"]["code"]) == (503, "triton_unavailable")
@@ -128,7 +128,7 @@ class Ending(FakeClassifier):
         def ask(images: Pixels) -> Floats:
             for _ in answers:
                 return whole(images)
-            raise errors.TritonUnavailable("gone")
+            raise errors.ServingError("triton_unavailable", "gone")
 
         return served, ask
 

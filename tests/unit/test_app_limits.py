@@ -12,7 +12,7 @@ from support.fake_classifier import EGG, FakeClassifier, form
 
 from app import create_app
 from app.classifier import Prediction
-from app.core.errors import TritonUnavailable
+from app.core.errors import ServingError
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 
@@ -37,7 +37,7 @@ def post(app: Any, path: str = "/predict", **environ: Any) -> Any:
     return app.test_client().post(path, data=form(), headers=headers, environ_base=environ)
 
 
-@pytest.mark.parametrize("outcome", [EGG, TritonUnavailable("away"), ZeroDivisionError()])
+@pytest.mark.parametrize("outcome", [EGG, ServingError("triton_unavailable", "away"), ZeroDivisionError()])
 @pytest.mark.parametrize("path", ["/predict", "/api/v1/classify", "/nowhere", "/predict?model=none"])
 def test_every_place_in_the_queue_is_freed_however_a_request_ends(outcome: Any, path: str) -> None:
     app = create_app(Settings(max_at_work=1, max_waiting=0), FakeClassifier(outcome))

@@ -12,7 +12,7 @@ from support.fake_classifier import EGG, form
 from support.fake_classifier import client as app_client
 
 from app.classifier import Prediction
-from app.core.errors import TritonUnavailable
+from app.core.errors import ServingError
 from app.core.logs import JsonLines
 
 SECRET = "a-key-that-nobody-may-read"
@@ -102,7 +102,7 @@ def test_probes_are_logged_only_when_they_fail(lines: LoggedLines) -> None:
 
 
 def test_a_failed_request_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
-    browser = app_client(TritonUnavailable("no Triton answers at 127.0.0.1:9"))
+    browser = app_client(ServingError("triton_unavailable", "no Triton answers at 127.0.0.1:9"))
     reply = browser.post("/predict", data=form(), headers={"X-Request-ID": "mine-8"})
     assert reply.status_code == 503
     lines = [record.getMessage() for record in caplog.records if "mine-8" in record.getMessage()]

@@ -17,7 +17,7 @@ from support.listener import Listen, answered, http, listen
 from app import create_app
 from app.api import services
 from app.classifier import Prediction
-from app.core.errors import TritonTooSlow
+from app.core.errors import ServingError
 from app.core.settings import Settings
 from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.systems import registry
@@ -174,13 +174,15 @@ def test_a_system_with_a_good_sample_is_linked() -> None:
 
 def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503(hanging: Hanging) -> None:
     """A sample that hangs keeps a probe for a second at most where it is not the first system's."""
-    digits = FakeClassifier(others={"digits": TritonTooSlow("no answer")})
+    digits = FakeClassifier(others={"digits": ServingError("triton_too_slow", "no answer")})
     reply = client(digits).get("/readyz")
     systems = reply.get_json()["systems"]
     assert (reply.status_code, systems["food11"]["ready"]) == (200, True)
     assert (systems["digits"]["ready"], systems["digits"]["error"]["code"]) == (False, "triton_too_slow")
     assert systems["translator"]["error"]["code"] == "triton_unavailable"
-    reply = client(FakeClassifier(TritonTooSlow("no answer"), others={"digits": DIGIT})).get("/readyz")
+    reply = client(
+        FakeClassifier(ServingError("triton_too_slow", "no answer"), others={"digits": DIGIT})
+    ).get("/readyz")
     assert (reply.status_code, reply.get_json()["systems"]["digits"]["ready"]) == (503, True)
 
     class OthersHang(Hanging):
@@ -218,7 +220,7 @@ def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: 
 
 
 def test_metrics_have_the_readiness_of_each_system_without_waiting(hanging: Hanging) -> None:
-    digits = client(FakeClassifier(others={"digits": TritonTooSlow("no answer")}))
+    digits = client(FakeClassifier(others={"digits": ServingError("triton_too_slow", "no answer")}))
 
     def known() -> bool:
         text = digits.get("/metrics").text

@@ -50,7 +50,7 @@ def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> 
         ({"Accept": "text/html;q=0.5, application/json;q=0.9"}, "json"),
     ],
 )
-@pytest.mark.parametrize("outcome", [EGG, errors.TritonUnavailable("away")])
+@pytest.mark.parametrize("outcome", [EGG, errors.ServingError("triton_unavailable", "away")])
 def test_the_answer_has_the_form_that_the_client_prefers(
     headers: dict[str, str], kind: str, outcome: Prediction | Exception
 ) -> None:
@@ -84,16 +84,16 @@ def test_photos_that_a_browser_cannot_show_and_samples_are_shown() -> None:
 
 
 FAULTS = [
-    (errors.InferenceFailed("x"), 502, "inference_failed", None),
-    (errors.TritonUnavailable("x"), 503, "triton_unavailable", "2"),
+    (errors.ServingError("inference_failed", "x"), 502, "inference_failed", None),
+    (errors.ServingError("triton_unavailable", "x"), 503, "triton_unavailable", "2"),
     (errors.ModelNotReady("m", ["a", "b"]), 503, "model_not_ready", "2"),
-    (errors.TritonBusy("x"), 503, "triton_busy", "2"),
-    (errors.TritonTooSlow("x"), 504, "triton_too_slow", None),
-    (errors.BadPicture("broken_picture", "x"), 400, "broken_picture", None),
+    (errors.ServingError("triton_busy", "x"), 503, "triton_busy", "2"),
+    (errors.ServingError("triton_too_slow", "x"), 504, "triton_too_slow", None),
+    (errors.ServingError("broken_picture", "x"), 400, "broken_picture", None),
     (PictureError("animated", "x"), 415, "animated", None),
     (PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
     (PictureError("too_complex", "x"), 413, "too_complex", None),
-    (errors.ServingError("x"), 500, "internal", None),
+    (errors.ServingError("internal", "x"), 500, "internal", None),
     (RuntimeError("a secret"), 500, "internal", None),
 ]
 
@@ -119,7 +119,7 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
 
 
 def test_an_error_message_is_escaped_on_the_page() -> None:
-    reply = post(client(errors.InferenceFailed("<script>alert(1)</script>")), **SCRIPT)
+    reply = post(client(errors.ServingError("inference_failed", "<script>alert(1)</script>")), **SCRIPT)
     assert "<script>" not in reply.text
     assert "&lt;script&gt;" in reply.text
 

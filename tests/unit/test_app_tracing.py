@@ -18,7 +18,7 @@ from support.fake_classifier import FakeClassifier, form
 from app import create_app
 from app.classifier import Prediction
 from app.core import tracing
-from app.core.errors import TritonUnavailable
+from app.core.errors import ServingError
 from app.core.settings import Settings, SettingsError
 from gourmet.systems.food11 import contract
 
@@ -92,7 +92,7 @@ def test_an_error_is_recorded_in_the_span(
     traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
 ) -> None:
     app, classifier = traced
-    classifier.outcome = TritonUnavailable("away")
+    classifier.outcome = ServingError("triton_unavailable", "away")
     assert app.test_client().post("/predict", data=form(), buffered=True).status_code == 503
     outer = by_name(spans)["POST /predict"]
     assert outer.status.status_code.name == "ERROR"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.utils import canonicalize_name
 
-from app.admission.uploads import WRAPPING_BYTES
+from app.api.uploads import WRAPPING_BYTES
 from app.core.settings import Settings
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
