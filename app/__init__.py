@@ -6,13 +6,16 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flask import Flask
+
     from app.classifier import Classifier
-    from app.core.http import FlaskApp
     from app.core.settings import Settings
 
 
-def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
+def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> Flask:
     """Create the app; without arguments, from the environment and with a real Triton."""
+    from flask import Flask
+
     from app.admission import auth, queue, rate_limit
     from app.api import openapi, uploads
     from app.api.services import Services, add_navigation
@@ -21,7 +24,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     from app.features import FEATURES, OWN_PAGES
 
     settings = settings or Settings.from_env(os.environ)
-    app = http.FlaskApp(__name__)
+    app = Flask(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     # Every request passes these in this order before its view, and in reverse after it.
     middleware = (

@@ -1,25 +1,21 @@
-"""Common parts of requests and responses: an id, security headers, JSON or HTML, caching, compression.
+"""Common parts of requests and responses: an id, security headers, JSON or HTML, caching.
 
-Static files are cached forever under their hash. Flask-Compress, with zstd and its own cache, takes longer
-for the small answers that need no compression (docs/measuring.md). Here compression takes a few lines, and
-Triton's client depends on brotli anyway.
+Static files are cached forever under their hash. nginx compresses texts (proxy/nginx.conf).
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import IO, Any, Final, Literal, TypeVar, cast
 
-import brotli  # type: ignore[import-untyped]
 from flask import Flask, Request, Response, current_app, g, jsonify, render_template, request
 from multipart import MultipartParser, ParserLimitReached  # type: ignore[import-untyped]
 from pydantic import BaseModel
@@ -28,9 +24,6 @@ from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 from app.core.settings import Settings
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 API: Final = "/api/v1/"
 JSON: Final = "application/json"
@@ -41,24 +34,19 @@ CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS: Final = tuple(
-    {
-        "Content-Security-Policy": CONTENT_POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-        # Send other sites no referrer. With `no-referrer` the page's own form would have the origin `null`.
-        "Referrer-Policy": "same-origin",
-        # Taking a photo through a file input needs no permission; a camera view in the page would.
-        "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
-        "Cross-Origin-Opener-Policy": "same-origin",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Cache-Control": "no-cache",
-    }.items()
-)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Send other sites no referrer. With `no-referrer` the page's own form would have the origin `null`.
+    "Referrer-Policy": "same-origin",
+    # Taking a photo through a file input needs no permission; a camera view in the page would.
+    "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
-_TEXT: Final = ("text/", "application/json", "application/javascript", "image/svg+xml")
-# Below this, compressing saves no packet.
-_MIN_BYTES: Final = 600
 # As much as gunicorn reads from a socket at once. It keeps the rest of a smaller piece, and copies that rest
 # again for every piece that is read.
 _FORM_CHUNK_BYTES: Final = 1 << 20
@@ -202,27 +190,6 @@ class UploadRequest(Request):
     form_data_parser_class = FormParser
 
 
-class FlaskApp(Flask):
-    """Flask without its check, before each call of a view or hook, for coroutines: the app has none.
-
-    `HEADERS` are added to each response below werkzeug, which would validate each header each time.
-    """
-
-    request_class = UploadRequest
-
-    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return func
-
-    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-            names = {name for name, _ in headers}
-            return start_response(
-                status, headers + [header for header in HEADERS if header[0] not in names], *exc_info
-            )
-
-        return super().wsgi_app(environ, start)
-
-
 @cache
 def _hashes(static: Path) -> dict[str, str]:
     """Return the hash of each static file, by its name."""
@@ -234,6 +201,7 @@ def _hashes(static: Path) -> dict[str, str]:
 
 
 def init_app(app: Flask, _: Settings) -> None:
+    app.request_class = UploadRequest
     hashes = _hashes(Path(str(app.static_folder)))
 
     @app.url_defaults
@@ -243,11 +211,13 @@ def init_app(app: Flask, _: Settings) -> None:
 
     def finish(response: Response) -> Response:
         response.headers["X-Request-ID"] = request_id()
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
         if request.endpoint == "static" and response.status_code in (200, 304):
             name = (request.view_args or {}).get("filename", "")
             by_hash = name in hashes and request.args.get("v") == hashes[name]
             response.headers["Cache-Control"] = _FOREVER if by_hash else "no-cache"
-        return _compressed(response)
+        return response
 
     app.before_request(_begin)
     app.before_request(_check_parameters)
@@ -269,29 +239,3 @@ def _check_parameters() -> None:
         if name not in allowed:
             known = ", ".join(allowed) or "none"
             raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
-
-
-def _compressed(response: Response) -> Response:
-    if (response.content_length or 0) < _MIN_BYTES or response.status_code in (204, 206, 304):
-        return response
-    if not (response.mimetype or "").startswith(_TEXT):
-        return response
-    response.vary.add("Accept-Encoding")
-    encoding = request.accept_encodings.best_match(["br", "gzip"])
-    if encoding is None or "Content-Encoding" in response.headers:
-        return response
-    response.direct_passthrough = False
-    compress = _compress_once if request.endpoint == "static" else _compress
-    response.set_data(compress(response.get_data(), encoding))
-    response.headers["Content-Encoding"] = encoding
-    if etag := response.get_etag()[0]:
-        response.set_etag(etag, weak=True)  # the compressed bytes differ from those of the tag
-    return response
-
-
-def _compress(data: bytes, encoding: str) -> bytes:
-    return bytes(brotli.compress(data, quality=5) if encoding == "br" else gzip.compress(data, 6, mtime=0))
-
-
-# Measured: 86 ms for the script of the API's page.
-_compress_once: Final = lru_cache(64)(_compress)

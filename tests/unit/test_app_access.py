@@ -1,16 +1,14 @@
-"""Keys, rate limit, hosts, other sites, compression and caching: who is answered, and how it travels."""
+"""Keys, rate limit, hosts, other sites and caching: who is answered, and how it travels."""
 
 from __future__ import annotations
 
-import gzip
 import re
 import sys
 from typing import Any
 
-import brotli
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import client, code, form, knowing
+from support.fake_classifier import client, code, form
 
 from app.core.settings import Rate, Settings, SettingsError
 from gourmet.systems.food11 import contract
@@ -276,36 +274,6 @@ def test_a_star_lets_every_site_ask_the_api_but_nothing_else() -> None:
 # Delivery
 
 
-@pytest.fixture(scope="module")
-def browser() -> FlaskClient:
-    return knowing(client(), "digits", "translator")
-
-
-@pytest.mark.parametrize("path", ["/", "/static/style.css"])
-@pytest.mark.parametrize(
-    ("accepted", "used"),
-    [("gzip, deflate, br, zstd", "br"), ("gzip", "gzip"), ("br;q=0, gzip;q=0.5", "gzip"), ("identity", None)],
-)
-def test_text_is_compressed_as_the_client_likes(
-    path: str, accepted: str, used: str | None, browser: FlaskClient
-) -> None:
-    with browser.get(path, headers={"Accept-Encoding": "identity"}) as plain:
-        text = plain.data
-    with browser.get(path, headers={"Accept-Encoding": accepted}) as reply:
-        assert reply.headers.get("Content-Encoding") == used
-        assert "Accept-Encoding" in reply.headers["Vary"]
-        data = reply.data
-        assert reply.content_length == len(data)
-    if used:
-        assert len(data) < len(text) / 1.8
-        assert {"br": brotli.decompress, "gzip": gzip.decompress}[used](data) == text
-
-
-@pytest.mark.parametrize("path", ["/sample.jpg", "/healthz"])
-def test_pictures_and_short_answers_are_left_as_they_are(path: str) -> None:
-    assert "Content-Encoding" not in client().get(path, headers={"Accept-Encoding": "br"}).headers
-
-
 def test_static_files_are_kept_for_good_under_their_hash_and_asked_for_again_without() -> None:
     browser = client()
     address = re.findall(r'href="(/static/style\.css\?v=[0-9a-f]{12})"', browser.get("/").text)[0]
@@ -315,13 +283,8 @@ def test_static_files_are_kept_for_good_under_their_hash_and_asked_for_again_wit
         with browser.get(other) as reply:
             assert reply.headers["Cache-Control"] == "no-cache"
             etag = reply.headers["ETag"]
-        with browser.get(other, headers={"If-None-Match": etag, "Accept-Encoding": "br"}) as again:
+        with browser.get(other, headers={"If-None-Match": etag}) as again:
             assert again.status_code == 304
-    with browser.get("/static/style.css", headers={"Accept-Encoding": "br"}) as packed:
-        etag = packed.headers["ETag"]
-    with browser.get("/static/style.css", headers={"If-None-Match": etag, "Accept-Encoding": "br"}) as again:
-        assert again.status_code == 304
-        assert not again.data
 
 
 def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
