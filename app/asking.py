@@ -9,8 +9,11 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from flask import has_request_context
+
 from app.admission.queue import Decoding
 from app.core.errors import UnknownModel, as_serving_error
+from app.core.http import request_id
 from app.core.tracing import span, traceparent
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest, ModelUnavailable, TritonError
@@ -21,13 +24,20 @@ from gourmet.contracts import BadModel, ModelInfo, System, Tensors
 S = TypeVar("S", bound=System)
 # How long the app may miss a change, such as of the threshold, in a model that keeps its version.
 DESCRIPTION_AGE_S: Final = 5.0
+# The request id of readiness checks, which no request waits for.
+PROBE: Final = "readyz"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[1-9][0-9]{0,17})?")
+
+
+def _request_id() -> str:
+    return request_id() if has_request_context() else PROBE
 
 
 class AppTriton(Triton):
     """The Triton at `address`, or a proxy in front of several.
 
-    Whole answers come over gRPC from `grpc_address` if that is given.
+    Whole answers come over gRPC from `grpc_address` if that is given. Triton gets the id of
+    the request that the app answers.
     """
 
     def __init__(
@@ -49,13 +59,13 @@ class AppTriton(Triton):
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
     ) -> Answer:
         with self._counted(model), span("triton", model=model):
-            return super().infer(model, inputs, deadline, request_id)
+            return super().infer(model, inputs, deadline, request_id or _request_id())
 
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
     ) -> Generator[Tensors | None, None, None]:
         with self._counted(model.name), span("triton", model=model.target):
-            yield from super().stream(model, inputs, deadline, request_id)
+            yield from super().stream(model, inputs, deadline, request_id or _request_id())
 
     @contextlib.contextmanager
     def _counted(self, model: str) -> Iterator[None]:

@@ -113,7 +113,6 @@ class Classifier(ServedModels[PictureClassifier]):
         self,
         photo: bytes,
         deadline: Deadline,
-        request_id: str = "",
         model: str = "",
         *,
         system: str = "",
@@ -124,13 +123,13 @@ class Classifier(ServedModels[PictureClassifier]):
         try:
             served = self._find(model, deadline, system)
             try:
-                return self._ask(served, photo, deadline, request_id, with_server_timing)
+                return self._ask(served, photo, deadline, with_server_timing)
             except InvalidRequest:
                 # Another version with other inputs may have replaced the model.
                 before, served = served, self._find_afresh(served, deadline)
                 if served.info.inputs == before.info.inputs:
                     raise
-                return self._ask(served, photo, deadline, request_id, with_server_timing)
+                return self._ask(served, photo, deadline, with_server_timing)
         except GourmetError as error:
             by_decoder = isinstance(error, InvalidRequest) and served and served.bytes_kind == "photo"
             if by_decoder and (refusal := refused_picture(error)):
@@ -148,7 +147,7 @@ class Classifier(ServedModels[PictureClassifier]):
                 ) from error
             raise
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
         """Return the model and a function that asks it about decoded pictures.
 
         If the model reports relevance, a last column has the probability of something else.
@@ -158,7 +157,7 @@ class Classifier(ServedModels[PictureClassifier]):
 
         def ask(images: Pixels) -> Floats:
             tensor = np.concatenate([system.arrange(image, info.inputs[0].datatype) for image in images])
-            answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline, request_id)
+            answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline)
             if answer.model_version != info.version:
                 raise BadAnswer(f"{info.name} was replaced while it was asked: ask again")
             rows = _probabilities(answer, served, len(images))
@@ -210,7 +209,7 @@ class Classifier(ServedModels[PictureClassifier]):
         return self._find(served.info.target, deadline, served.system.name, afresh=True)
 
     def _ask(
-        self, served: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
+        self, served: ServedModel, photo: bytes, deadline: Deadline, with_server_timing: bool
     ) -> Prediction:
         system, spec = served.system, served.info.inputs[0]
         phases: dict[str, float] = {}
@@ -230,7 +229,7 @@ class Classifier(ServedModels[PictureClassifier]):
         before = self._counted(served.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
         with decoding:
-            answer = self._triton.infer(served.info.target, {spec.name: tensor}, deadline, request_id)
+            answer = self._triton.infer(served.info.target, {spec.name: tensor}, deadline)
         phases["triton"] = _ms_since(prepared)
         inside = self._inside(served.info.name, before, deadline) if before else None
         if answer.model_version != served.info.version:  # it was replaced after it was described
@@ -239,7 +238,7 @@ class Classifier(ServedModels[PictureClassifier]):
                 served = self._find(replacement, deadline, system.name)
             except (ModelUnavailable, UnknownModel):  # replaced again
                 served = self._find_afresh(served, deadline)
-                return self._ask(served, photo, deadline, request_id, with_server_timing)
+                return self._ask(served, photo, deadline, with_server_timing)
         return _prediction(served, answer, phases, inside)
 
     def _counted(self, model: str, deadline: Deadline) -> ModelStatistics | None:

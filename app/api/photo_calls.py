@@ -49,7 +49,7 @@ def classify_each(services: Services, describe: Describe, system: str = "") -> R
 
     def work(photo: bytes, filename: str | None, wait_ms: float | None) -> schemas.Schema:
         prediction = services.classifier.classify(
-            photo, deadline, request_id(), model, system=system, with_server_timing=with_server_timing
+            photo, deadline, model, system=system, with_server_timing=with_server_timing
         )
         return describe(prediction, observed(prediction, wait_ms), filename)
 
@@ -114,7 +114,7 @@ def form_answer(
         data = form_photo(services.settings)
     model = chosen_model(request.form.get("model", ""), request.form.get("version", ""))
     deadline = deadline_of_request(services.settings.request_deadline_s)
-    prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
+    prediction = services.classifier.classify(data, deadline, model, system=system)
     timings = observed(prediction)
     response = render(
         "photo_result.html",

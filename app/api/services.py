@@ -27,8 +27,6 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
-# The request id of readiness checks.
-PROBE: Final = "readyz"
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
 _DEADLINE_S: Final = 5.0
@@ -251,9 +249,9 @@ class Services:
         loaded = HealthModel(name=info.name, version=info.version, instead_of=instead_of)
         if loaded != answered:
             if system in self.pictures:
-                self.classifier.classify(self.pictures[system].sample(), deadline, PROBE, system=system)
+                self.classifier.classify(self.pictures[system].sample(), deadline, system=system)
             else:
-                self.generator.ask_sample(system, deadline, PROBE)
+                self.generator.ask_sample(system, deadline)
         self._answered[system] = loaded
         return loaded
 

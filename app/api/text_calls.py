@@ -86,16 +86,15 @@ class Generator(ServedModels[Generation]):
         example: bytes,
         options: Options,
         deadline: Deadline,
-        request_id: str,
     ) -> Pieces[GeneratedText | None, None, None]:
         """Yield the model's pieces, or one piece from a model that answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
         with _explained(model):
             if not model.info.decoupled:
-                answer = self._triton.infer(model.info.target, inputs, deadline, request_id)
+                answer = self._triton.infer(model.info.target, inputs, deadline)
                 yield model.system.generated(answer.outputs, model.info)
                 return
-            for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
+            for outputs in self._triton.stream(model.info, inputs, deadline):
                 yield None if outputs is None else model.system.generated(outputs, model.info)
 
     def answers(
@@ -104,7 +103,6 @@ class Generator(ServedModels[Generation]):
         examples: Sequence[bytes],
         options: Options,
         deadline: Deadline,
-        request_id: str,
     ) -> tuple[list[GeneratedText], dict[str, float]]:
         """Return the answers, and their phases in milliseconds. A picture is the only example of its call.
 
@@ -113,16 +111,12 @@ class Generator(ServedModels[Generation]):
         with self.guarded(model, examples[0], deadline) as before:
             started = time.perf_counter()
             if model.info.decoupled:
-                answers = [
-                    joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
-                ]
+                answers = [joined(self.pieces(model, example, options, deadline)) for example in examples]
             else:
                 answers = [
                     answer
                     for first in range(0, len(examples), _AT_ONCE)
-                    for answer in self._together(
-                        model, examples[first : first + _AT_ONCE], options, deadline, request_id
-                    )
+                    for answer in self._together(model, examples[first : first + _AT_ONCE], options, deadline)
                 ]
             phases = {**before, "triton": (time.perf_counter() - started) * 1000}
         return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)], phases
@@ -133,12 +127,11 @@ class Generator(ServedModels[Generation]):
         examples: Sequence[bytes],
         options: Options,
         deadline: Deadline,
-        request_id: str,
     ) -> list[GeneratedText]:
         rows = [_inputs(model, example, options) for example in examples]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         with _explained(model):
-            outputs = self._triton.infer(model.info.target, inputs, deadline, request_id).outputs
+            outputs = self._triton.infer(model.info.target, inputs, deadline).outputs
         return [
             model.system.generated(
                 {name: values[row : row + 1] for name, values in outputs.items()}, model.info
@@ -146,10 +139,10 @@ class Generator(ServedModels[Generation]):
             for row in range(len(examples))
         ]
 
-    def ask_sample(self, system: str, deadline: Deadline, request_id: str) -> None:
+    def ask_sample(self, system: str, deadline: Deadline) -> None:
         """Raise an error unless the model configured for `system` answers its sample."""
         model = self.find("", deadline, system)
-        answer = joined(self.pieces(model, model.system.sample(), {}, deadline, request_id))
+        answer = joined(self.pieces(model, model.system.sample(), {}, deadline))
         if not answer.text.strip():
             raise BadAnswer(f"{model.info.name} answers its sample with nothing")
 
@@ -198,7 +191,7 @@ def whole(
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
     """Ask about the examples together; return their answers and the time that all of them took."""
     g.model = model.info.name
-    answers, phases = generator.answers(model, examples, options, deadline, request_id())
+    answers, phases = generator.answers(model, examples, options, deadline)
     return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases_ms(phases, wait_ms))
 
 
@@ -216,7 +209,7 @@ def in_pieces(
         held.callback(admission().keep_place())
         inner = dict(held.enter_context(generator.guarded(model, example, deadline)))
         started = time.perf_counter()
-        pieces = generator.pieces(model, example, options, deadline, request_id())
+        pieces = generator.pieces(model, example, options, deadline)
         held.callback(pieces.close)
         # An error before the first piece, or before a silence, still sets the status.
         first = list(itertools.islice(pieces, 1))

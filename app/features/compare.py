@@ -25,7 +25,7 @@ from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.api.uploads import form_photo, one_of
 from app.classifier import Classifier, Prediction, ServedModel
 from app.core.errors import ModelNotReady, as_dict, for_visitor
-from app.core.http import marked, render, request_id
+from app.core.http import marked, render
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.errors import GourmetError
@@ -182,7 +182,7 @@ def _ask_in_turns(
 def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline) -> Timed:
     started = time.perf_counter()
     system = model.system.name
-    prediction = classifier.classify(data, deadline, request_id(), model.info.target, system=system)
+    prediction = classifier.classify(data, deadline, model.info.target, system=system)
     return (time.perf_counter() - started) * 1000, prediction
 
 

@@ -60,7 +60,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         photo = only_photo(photos, "one photo at a time is explained")
         deadline = deadline_of_request(settings.explain_deadline_s)
-        served, ask = classifier.rows(deadline, request_id(), model)
+        served, ask = classifier.rows(deadline, model)
         labels = served.labels
         if served.system.subject and served.subject_threshold:
             labels = (*labels, f"not {served.system.subject}")

@@ -62,20 +62,19 @@ class FakeClassifier(Classifier):
         self.outcome = outcome
         self.others = others or {}
         self.ready = list(ready)
-        self.asked: list[tuple[bytes, str]] = []
+        self.asked: list[bytes] = []
         self._decoding = Decoding(4)
 
     def classify(
         self,
         photo: bytes,
         deadline: Deadline,
-        request_id: str = "",
         model: str = "",
         *,
         system: str = "",
         with_server_timing: bool = False,
     ) -> Prediction:
-        self.asked.append((photo, request_id))
+        self.asked.append(photo)
         outcome = self.others.get(system, self.outcome)
         (outcome.system if isinstance(outcome, Prediction) else FOOD).identify(photo)
         return self._answer(outcome, model)
@@ -86,7 +85,7 @@ class FakeClassifier(Classifier):
             return ModelInfo(outcome.model, (), (), version=outcome.version)
         return ModelInfo("m", (), ())
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
         """A model to which every picture is the same but for its middle, which is all it looks at."""
         answer = self._answer(self.outcome, model)
         seen: list[Pixels] = []

@@ -63,7 +63,7 @@ def test_a_photo_is_answered_alike_whichever_way_it_comes(way: Any) -> None:
     fake = FakeClassifier()
     reply = way(client(fake))
     assert reply.status_code == 200
-    assert [photo for photo, _ in fake.asked] == [PHOTO]
+    assert fake.asked == [PHOTO]
     (result,) = reply.get_json()["results"]
     assert result.pop("filename", "0.jpg") == "0.jpg"
     timings = result.pop("timings_ms")
@@ -194,9 +194,7 @@ class SlowClassifier(FakeClassifier):
         self.now = self.most = 0
         self._lock = threading.Lock()
 
-    def classify(
-        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: Any
-    ) -> Prediction:
+    def classify(self, photo: bytes, deadline: Deadline, model: str = "", **_: Any) -> Prediction:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)

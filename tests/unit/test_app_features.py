@@ -42,18 +42,16 @@ class Comparing(FakeClassifier):
         self.disturbed_at = disturbed_at
         self.faults = faults or {}
         self.warm: set[str] = set()
-        self.asked: list[str] = []
+        self.asked_models: list[str] = []
 
-    def classify(
-        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **more: Any
-    ) -> Prediction:
+    def classify(self, photo: bytes, deadline: Deadline, model: str = "", **more: Any) -> Prediction:
         if model in self.faults:
             raise self.faults[model]
         if model not in self.warm:
             time.sleep(COLD_S)
             self.warm.add(model)
-        self.asked.append(model)
-        if len(self.asked) == self.disturbed_at:
+        self.asked_models.append(model)
+        if len(self.asked_models) == self.disturbed_at:
             time.sleep(COLD_S)
         return replace(EGG, model=model)
 
@@ -74,7 +72,7 @@ def test_times_are_medians_of_several_turns_with_their_spread() -> None:
     """One answer of each was told, of a model that swung from 10 to 216 ms."""
     models = Comparing(disturbed_at=7)
     body = compared(models, **JSON).get_json()
-    assert models.asked == [*"abc"] * 6
+    assert models.asked_models == [*"abc"] * 6
     for row in body["results"]:
         shortest, longest = row["spread_ms"]
         assert shortest <= row["timings_ms"]["total"] <= longest
@@ -92,7 +90,7 @@ def test_a_comparison_counts_as_the_answers_it_asks_for_and_slow_models_have_few
     monkeypatch.setattr(compare, "_ENOUGH_S", 0.0)
     slow = Comparing()
     assert "1 in all" in compared(slow, **JSON).get_json()["note"]
-    assert len(slow.asked) == 2 * 3
+    assert len(slow.asked_models) == 2 * 3
 
 
 def test_a_model_that_fails_leaves_the_others_their_answers() -> None:

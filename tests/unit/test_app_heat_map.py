@@ -34,10 +34,8 @@ EXPLAIN = "/api/v1/explain"
 
 def test_an_answer_of_no_food_is_explained_by_the_probability_of_another_subject() -> None:
     class Denies(FakeClassifier):
-        def rows(
-            self, deadline: Deadline, request_id: str = "", model: str = ""
-        ) -> tuple[ServedModel, AskRows]:
-            served, _ = super().rows(deadline, request_id, model)
+        def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+            served, _ = super().rows(deadline, model)
             served = replace(served, subject_threshold=0.5)
 
             def ask(images: Pixels) -> Floats:
@@ -121,8 +119,8 @@ def test_without_triton_a_heat_map_is_the_usual_error() -> None:
 class Ending(FakeClassifier):
     """Is away after a few answers."""
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
-        served, whole = super().rows(deadline, request_id, model)
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+        served, whole = super().rows(deadline, model)
         answers: Iterator[None] = iter([None] * 3)
 
         def ask(images: Pixels) -> Floats:
@@ -147,8 +145,8 @@ class Held(FakeClassifier):
         super().__init__()
         self.reached, self.may_go_on = threading.Event(), threading.Event()
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
-        served, whole = super().rows(deadline, request_id, model)
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+        served, whole = super().rows(deadline, model)
 
         def ask(images: Pixels) -> Floats:
             if len(images) > 1:

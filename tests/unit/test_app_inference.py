@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from support.listener import Listen, answered, http, listen
 
+from app import create_app
 from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import ServingError, as_serving_error
+from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.errors import GourmetError
 from gourmet.pictures.errors import PictureError
@@ -228,3 +230,12 @@ def test_a_model_that_is_not_ready_is_reported_with_the_ready_models(listen: Lis
     error = failure(lambda: classify(listener.url))
     assert error.code == "model_not_ready"
     assert re.search(r"'m'.*served are: a, b", str(error))
+
+
+@pytest.mark.parametrize("sent_id", ["abc", "A-1.b_c:9", "f" * 64])
+def test_a_good_request_id_is_kept_and_passed_on_to_triton(listen: Listen, sent_id: str) -> None:
+    listener = listen(GOOD)
+    app = create_app(Settings(triton_url=listener.url, models={"food11": "m"}))
+    reply = app.test_client().get("/test", headers={"X-Request-ID": sent_id})
+    assert (reply.status_code, reply.headers["X-Request-ID"]) == (200, sent_id)
+    assert f'"id":"{sent_id}"' in listener.bodies[-1]

@@ -144,14 +144,6 @@ def test_flask_s_own_errors_look_like_ours(method: str, path: str, status: int, 
         assert "Allow" in reply.headers
 
 
-@pytest.mark.parametrize("given", ["abc", "A-1.b_c:9", "f" * 64])
-def test_a_good_request_id_is_kept_and_passed_on(given: str) -> None:
-    fake = FakeClassifier()
-    reply = post(client(fake), X_Request_ID=given)
-    assert reply.headers["X-Request-ID"] == given
-    assert fake.asked[-1][1] == given
-
-
 @pytest.mark.parametrize("given", ["", "a b", "f" * 65, "<x>", "ä"])
 def test_a_bad_request_id_is_replaced(given: str) -> None:
     reply = client().get("/healthz", headers={"X-Request-ID": given})
@@ -178,7 +170,7 @@ def test_ready_asks_each_model_its_sample_at_most_once_a_second() -> None:
     assert ready.pop("systems")["food11"] == ready
     assert ready == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}
     samples = [system.sample() for system in load_all().values() if isinstance(system, PictureClassifier)]
-    assert sorted(photo for photo, _ in fake.asked) == sorted(samples)
+    assert sorted(fake.asked) == sorted(samples)
 
 
 @pytest.mark.parametrize(("fault", "status", "code", "retry"), FAULTS[:5], ids=lambda value: str(value)[:20])
