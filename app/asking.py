@@ -112,6 +112,10 @@ class ServedModels(Generic[S]):
         self._expected = expected
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
+    @property
+    def default_system(self) -> str:
+        return next(iter(self.systems))
+
     def takes(self, system: S, info: ModelInfo) -> bool:
         """Return True if `system` can ask a model with these inputs."""
         return True
@@ -119,10 +123,13 @@ class ServedModels(Generic[S]):
     def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
         """Find `model`, as NAME or NAME/VERSION; if `system` is given, the model has to belong to it.
 
-        A system's configured model needs no entry about itself. Any other model has to name its system in
-        its config, and may exclude itself from the web there. Raise UnknownModel; ModelUnavailable for a
-        configured or expected model; BadModel for a configured model that does not fit.
+        Without a name it is the configured model of `system` or of the default system; /VERSION is a version
+        of that. A system's configured model needs no entry about itself. Any other model has to name its
+        system in its config, and may exclude itself from the web there. Raise UnknownModel; ModelUnavailable
+        for a configured or expected model; BadModel for a config that cannot be used.
         """
+        if model[:1] in ("", "/"):
+            model = self.configured[system or self.default_system] + model
         # A name like `a/b/c` would change the path of the request to Triton.
         base = model.partition("/")[0] if _NAME.fullmatch(model) else model
         owners = [name for name, chosen in self.configured.items() if chosen == base]
@@ -134,24 +141,25 @@ class ServedModels(Generic[S]):
             if may_come:
                 raise
             info = None
-        if info and owner:
-            owned_by = self.systems.get(info.system, self.systems[owner])
-            if not self.takes(owned_by, info):
-                takes = ", ".join(
-                    f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in info.inputs
-                )
-                raise BadModel(
-                    f"{model!r} takes {takes}, which is not what models of {owned_by.name} take: set "
-                    f"{self.systems[owner].model_variable} to one that Triton serves"
-                )
-            return Served(owned_by, info)
-        if info and (mine := self._owner(info, system)):
-            return Served(mine, info)
-        raise UnknownModel(model, [served.info.target for served in self.ready(deadline, system)])
+        mine = None
+        if info:
+            mine = self.systems.get(info.system, self.systems[owner]) if owner else self._owner(info, system)
+        if not info or not mine:
+            raise UnknownModel(model, [served.info.target for served in self.ready(deadline, system)])
+        if not self.takes(mine, info):
+            takes = ", ".join(
+                f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in info.inputs
+            )
+            raise BadModel(
+                f"{model!r} takes {takes}, which is not what models of {mine.name} take: set "
+                f"{self.systems[owner].model_variable} to one that Triton serves"
+            )
+        _ = info.threshold  # raises BadModel for one that is not a number
+        return Served(mine, info)
 
     def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
         """Return the configured model of `system` as Triton has it now; raise ModelUnavailable."""
-        return self.find(self.configured[system], deadline, system, afresh=True).info
+        return self.find("", deadline, system, afresh=True).info
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
         """Yield the ready versions of models, of `system` or of all systems."""

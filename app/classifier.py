@@ -100,11 +100,7 @@ AskRows = Callable[[Pixels], Floats]
 
 
 class Classifier(ServedModels[PictureClassifier]):
-    """Ask served models, and send the input that each takes: the photo or a tensor.
-
-    `model` is NAME or NAME/VERSION of a ready model; with a system, it has to belong to that system. Without
-    a name it is the configured model of `system`, or of the first system; /VERSION is a version of that.
-    """
+    """Ask served models, and send the input that each takes: the photo or a tensor."""
 
     def takes(self, system: PictureClassifier, info: ModelInfo) -> bool:
         return system.takes(info)
@@ -137,7 +133,7 @@ class Classifier(ServedModels[PictureClassifier]):
             # A file that is not a photo is refused as such, whatever the error was. If Triton decodes it,
             # this is the first check here: a photo that is answered is not checked twice.
             self._refuse_if_bad(
-                served.system if served else self.systems[system or self.first], photo, deadline
+                served.system if served else self.systems[system or self.default_system], photo, deadline
             )
             if by_decoder:
                 _log.warning("a photo was refused: %s", error)
@@ -197,13 +193,8 @@ class Classifier(ServedModels[PictureClassifier]):
                 _log.warning("not listed: %s", exc)
         return models
 
-    @property
-    def first(self) -> str:
-        return next(iter(self.systems))
-
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
-        name = self.configured[system or self.first] + model if model[:1] in ("", "/") else model
-        return ServedModel.of(self.find(name, deadline, system, afresh=afresh))
+        return ServedModel.of(self.find(model, deadline, system, afresh=afresh))
 
     def _find_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
         return self._find(served.info.target, deadline, served.system.name, afresh=True)

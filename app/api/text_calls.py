@@ -52,16 +52,12 @@ Tell = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.
 class Generator(ServedModels[Generation]):
     """Ask served models for texts, whole or in pieces."""
 
-    def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ReadyModel:
-        """Find `model`; without a name, the model configured for `system` or for the only system."""
-        asks_configured = model[:1] in ("", "/")  # "/VERSION" names a version of the configured model
-        if asks_configured and not system and len(self.configured) != 1:
+    @property
+    def default_system(self) -> str:
+        """The only system; with several, requests have to name a model."""
+        if len(self.systems) != 1:
             raise BadRequest("name a model: configured are " + ", ".join(self.configured.values()))
-        if asks_configured:
-            model = (self.configured[system] if system else next(iter(self.configured.values()))) + model
-        served = super().find(model, deadline, system, afresh=afresh)
-        _ = served.info.threshold  # raises BadModel for one that is not a number
-        return served
+        return super().default_system
 
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
         """Find `model`; without a name, `streaming` if the configured model does not stream."""
@@ -81,28 +77,19 @@ class Generator(ServedModels[Generation]):
         return self._decoding.guarded(example, deadline) if is_picture else contextlib.nullcontext({})
 
     def pieces(
-        self,
-        model: ReadyModel,
-        example: bytes,
-        options: Options,
-        deadline: Deadline,
+        self, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
     ) -> Pieces[GeneratedText | None, None, None]:
         """Yield the model's pieces, or one piece from a model that answers whole; None in a silence."""
+        if not model.info.decoupled:
+            yield from self._together(model, [example], options, deadline)
+            return
         inputs = _inputs(model, example, options)
         with _explained(model):
-            if not model.info.decoupled:
-                answer = self._triton.infer(model.info.target, inputs, deadline)
-                yield model.system.generated(answer.outputs, model.info)
-                return
             for outputs in self._triton.stream(model.info, inputs, deadline):
                 yield None if outputs is None else model.system.generated(outputs, model.info)
 
     def answers(
-        self,
-        model: ReadyModel,
-        examples: Sequence[bytes],
-        options: Options,
-        deadline: Deadline,
+        self, model: ReadyModel, examples: Sequence[bytes], options: Options, deadline: Deadline
     ) -> tuple[list[GeneratedText], dict[str, float]]:
         """Return the answers, and their phases in milliseconds. A picture is the only example of its call.
 
@@ -122,22 +109,15 @@ class Generator(ServedModels[Generation]):
         return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)], phases
 
     def _together(
-        self,
-        model: ReadyModel,
-        examples: Sequence[bytes],
-        options: Options,
-        deadline: Deadline,
+        self, model: ReadyModel, examples: Sequence[bytes], options: Options, deadline: Deadline
     ) -> list[GeneratedText]:
+        """Ask about the examples in one request."""
         rows = [_inputs(model, example, options) for example in examples]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         with _explained(model):
             outputs = self._triton.infer(model.info.target, inputs, deadline).outputs
-        return [
-            model.system.generated(
-                {name: values[row : row + 1] for name, values in outputs.items()}, model.info
-            )
-            for row in range(len(examples))
-        ]
+        rows = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(rows))]
+        return [model.system.generated(row, model.info) for row in rows]
 
     def ask_sample(self, system: str, deadline: Deadline) -> None:
         """Raise an error unless the model configured for `system` answers its sample."""
