@@ -58,12 +58,6 @@ def test_a_picture_of_no_digit_or_several_is_a_client_error(code: str) -> None:
     assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, code)
 
 
-@pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False)])
-def test_the_digits_page_is_linked_where_its_model_is_ready(digits: Any, is_linked: bool) -> None:
-    browser = knowing(client(digits), contract.SYSTEM.name)
-    assert ('href="/digits"' in browser.get("/", headers=PAGE).text) is is_linked
-
-
 def test_the_digits_page_reports_a_missing_model() -> None:
     reply = knowing(client(AWAY), contract.SYSTEM.name).get("/digits", headers=PAGE)
     assert reply.status_code == 200

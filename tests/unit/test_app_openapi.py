@@ -160,6 +160,3 @@ def test_its_examples_have_the_reader_s_own_address() -> None:
     ).text
     assert "https://food.example/api/v1/classify" in text
     assert "localhost" not in text
-
-
-# The settings' own page

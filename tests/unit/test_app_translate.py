@@ -63,12 +63,6 @@ def test_a_call_with_too_many_sentences_is_refused_with_the_limit(browser: Flask
     assert browser.post(TRANSLATE, json={"texts": texts}).status_code == 503  # no Triton is there
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"text": "\xff"}', b"[]", b'"text"', b""])
-def test_a_body_that_is_not_json_in_utf_8_is_refused(browser: FlaskClient, body: bytes) -> None:
-    reply = browser.post(TRANSLATE, data=body, content_type="application/json")
-    assert (reply.status_code, reply.json["error"]["code"]) == (400, "bad_request")
-
-
 def test_the_openapi_document_has_the_limits_of_translation(browser: FlaskClient) -> None:
     shape = browser.get("/api/v1/openapi.json").json["components"]["schemas"]["TranslateRequest"][
         "properties"
