@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -20,6 +20,34 @@ def http(body: object, status: str = "200 OK") -> bytes:
 def answered(values: list[float], version: str = "1") -> bytes:
     output = {"name": "PROBABILITIES", "datatype": "FP32", "shape": [1, len(values)], "data": values}
     return http({"model_name": "m", "model_version": version, "outputs": [output]})
+
+
+def tensor(name: str, datatype: str, *data: object, shape: Sequence[int] = (1, 1)) -> dict[str, object]:
+    """Describe a tensor; with `data`, as it stands in an answer."""
+    return {"name": name, "datatype": datatype, "shape": list(shape)} | ({"data": data} if data else {})
+
+
+def serving(
+    name: str, inputs: object, outputs: object, infer: bytes = b"", max_batch_size: int = 0, **parameters: str
+) -> dict[str, bytes]:
+    """Return the answers of a Triton about a model; with `parameters` in its config."""
+    texts = {key: {"string_value": value} for key, value in parameters.items()}
+    return {
+        f"/{name}/infer": infer or http({"model_version": "1", "outputs": outputs}),
+        f"/{name}/config": http({"max_batch_size": max_batch_size, "parameters": texts}),
+        f"/{name}/ready": http({}),
+        f"/models/{name}": http({"name": name, "versions": ["1"], "inputs": inputs, "outputs": outputs}),
+    }
+
+
+def ready(*names: str) -> dict[str, bytes]:
+    """Return the answers of a Triton that has these models and no other."""
+    models = [{"name": name, "version": "1"} for name in names]
+    return {
+        "/stats": http({"model_stats": models}),
+        "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
+        "": http({"error": "Request for unknown model: it is not found"}, "404 Not Found"),
+    }
 
 
 class _ScriptHandler(BaseHTTPRequestHandler):

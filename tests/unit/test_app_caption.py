@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import form
-from support.listener import Listen, Listener, http, listen
+from support.listener import Listen, Listener, http, listen, ready, serving, tensor
 
 from app import create_app
 from app.core.http import marks
@@ -23,15 +23,6 @@ __all__ = ["listen"]  # the fixture
 CAPTION = "/api/v1/caption"
 PHOTO = SYSTEM.sample()
 ENCODED = base64.b64encode(PHOTO).decode()
-COUNTS = {
-    phase: {} for phase in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
-}
-
-
-def tensor(name: str, datatype: str, *data: Any) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": [1, 1] if data else [-1, 1], "data": list(data)}
-
-
 ANSWER = [
     tensor("CAPTION", "BYTES", "a dog runs"),
     tensor("TOKENS", "INT32", 3),
@@ -42,26 +33,11 @@ NAMES = ("IMAGE", "PROMPT", "MAX_TOKENS", "BEAMS")
 
 
 def script(infer: bytes = b"", **parameters: str) -> dict[str, bytes]:
-    """A Triton with `captioner` alone, whose config says these."""
-    config_parameters = {
-        name: {"string_value": value} for name, value in {"system": "captioner", **parameters}.items()
-    }
-    about = {
-        "name": "captioner",
-        "versions": ["1"],
-        "inputs": [tensor(name, "BYTES") for name in NAMES],
-        "outputs": [{**output, "shape": [-1, 1]} for output in ANSWER],
-    }
-    answer = {"model_name": "captioner", "model_version": "1", "outputs": ANSWER}
-    return {
-        "/captioner": http(about),
-        "/captioner/config": http({"max_batch_size": 8, "parameters": config_parameters}),
-        "/captioner/infer": infer or http(answer),
-        "/stats": http({"model_stats": [{"name": "captioner", "version": "1", "inference_stats": COUNTS}]}),
-        "/captioner/ready": http({}),
-        "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
-        "": http({"error": "Request for unknown model: it is not found"}, "404 Not Found"),
-    }
+    """Return the answers of a Triton with `captioner` alone, whose config has these parameters."""
+    inputs = [tensor(name, "BYTES", shape=(-1, 1)) for name in NAMES]
+    return serving("captioner", inputs, ANSWER, infer, 8, system="captioner", **parameters) | ready(
+        "captioner"
+    )
 
 
 @pytest.fixture

@@ -220,9 +220,8 @@ def test_an_address_that_swallows_packets_is_given_up_after_the_connect_timeout(
 
 
 def test_a_model_that_is_not_ready_is_reported_with_the_ready_models(listen: Listen) -> None:
-    phases = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
-    no_requests = {"version": "1", "inference_stats": {phase: {} for phase in phases}}  # of one never asked
-    stats = {"model_stats": [{"name": "b", **no_requests}, {"name": "a", **no_requests}]}
+    # Of models that were never asked, Triton reports no counts.
+    stats = {"model_stats": [{"name": "b", "version": "1"}, {"name": "a", "version": "1"}]}
     locked = http({"error": "This API is restricted"}, "403 Forbidden")
     unknown = http({"error": "unknown model"}, "404 Not Found")
     refused = http({}, "400 Bad Request")

@@ -12,7 +12,8 @@ import pytest
 from flask.testing import FlaskClient
 from support.eventually import eventually
 from support.fake_classifier import EGG, FakeClassifier, client, knowing
-from support.listener import Listen, answered, http, listen
+from support.flowers import write_flowers
+from support.listener import Listen, answered, http, listen, ready, serving, tensor
 
 from app import create_app
 from app.api import services
@@ -29,7 +30,6 @@ __all__ = ["listen"]  # the fixture
 DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), "digits", "1")
 PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs", "/nothing")
 HTML = {"Accept": "text/html"}
-PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
 class Hanging(FakeClassifier):
@@ -69,23 +69,6 @@ def test_until_a_model_was_asked_its_page_is_linked_and_says_nothing_wrong(hangi
     assert '<noscript><p class="status">' not in page
 
 
-CONTRACT = """
-from pathlib import Path
-from gourmet.pictures.classifier import PictureClassifier
-
-class Flowers(PictureClassifier):
-    {method}
-
-SYSTEM = Flowers(
-    name="flowers",
-    title="Flowers",
-    model_variable="FLOWERS_MODEL_NAME",
-    default_model="flowers",
-    labels=("rose", "tulip"),
-    sample_file=Path({sample!r}),
-    datatypes=("FP32",),
-)
-"""
 UNUSABLE = {
     "missing": ("pass", None),
     "empty": ("pass", b""),
@@ -102,32 +85,20 @@ def flowers(request: pytest.FixtureRequest, systems_folder: Path, tmp_path: Path
     method, sample = UNUSABLE[request.param]
     if sample is not None:
         (tmp_path / "sample.jpg").write_bytes(sample)
-    folder = systems_folder / "flowers"
-    folder.mkdir()
-    (folder / "contract.py").write_text(
-        CONTRACT.format(method=method, sample=str(tmp_path / "sample.jpg")), encoding="utf-8"
-    )
+    write_flowers(systems_folder, tmp_path / "sample.jpg", method, datatypes=("FP32",))
     return "flowers"
 
 
 @pytest.fixture
 def url(listen: Listen) -> str:
     """Of a Triton that serves flowers and the first system's model, both of tensors."""
-    statistics = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
-    names = {"food_classifier": ("food11", 11), "flowers": ("flowers", 2)}
-    script = {"/models/stats": http({"model_stats": [{"name": name, **statistics} for name in names]})}
-    for name, (system, labels) in names.items():
-        image = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
-        output = {"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, labels]}
-        script |= {
-            f"/{name}/infer": answered([0.0] * (labels - 1) + [1.0]),
-            f"/{name}/config": http({"parameters": {"system": {"string_value": system}}}),
-            f"/{name}/ready": http({}),
-            f"/models/{name}": http(
-                {"name": name, "versions": ["1"], "inputs": [image], "outputs": [output]}
-            ),
-        }
-    return listen(script).url
+    image = tensor("image", "FP32", shape=(-1, 3, 224, 224))
+    script = {}
+    for name, system, labels in (("food_classifier", "food11", 11), ("flowers", "flowers", 2)):
+        output = tensor("PROBABILITIES", "FP32", shape=(-1, labels))
+        infer = answered([0.0] * (labels - 1) + [1.0])
+        script |= serving(name, [image], [output], infer, system=system)
+    return listen(script | ready("food_classifier", "flowers")).url
 
 
 @pytest.fixture
@@ -202,16 +173,8 @@ def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503(ha
 def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: Listen) -> None:
     """As one did once while all said ready."""
 
-    def tensor(name: str, kind: str, *data: object) -> dict[str, object]:
-        return {"name": name, "datatype": kind, "shape": [1, 1]} | ({"data": data} if data else {})
-
     output = [tensor("TRANSLATION", "BYTES", ""), tensor("TOKENS", "INT32", 0), tensor("SCORE", "FP32", 0.0)]
-    about = {"name": "translator", "versions": ["1"], "inputs": [tensor("TEXT", "BYTES")], "outputs": output}
-    script = {
-        "/translator/infer": http({"model_version": "1", "outputs": output}),
-        "/translator/config": http({"max_batch_size": 8}),
-        "/models/translator": http(about),
-    }
+    script = serving("translator", [tensor("TEXT", "BYTES")], output, b"", 8)
     browser = create_app(Settings(triton_url=listen(script).url), FakeClassifier()).test_client()
     reply = browser.get("/readyz")
     translator = reply.get_json()["systems"]["translator"]
@@ -235,15 +198,9 @@ def test_a_model_that_answered_once_is_ready_while_it_is_loaded(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
-    spec = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
-    about = {"name": "food_classifier", "versions": ["1"], "inputs": [spec], "outputs": [spec]}
-    listener = listen(
-        {
-            "/infer": answered([0.0] * 10 + [1.0]),
-            "/config": http({"parameters": {}}),
-            "/models/food_classifier": http(about),
-        }
-    )
+    spec = tensor("image", "FP32", shape=(-1, 3, 224, 224))
+    infer = answered([0.0] * 10 + [1.0])
+    listener = listen(serving("food_classifier", [spec], [spec], infer))
     browser = create_app(Settings(triton_url=listener.url)).test_client()
 
     def inferences() -> int:
@@ -251,11 +208,11 @@ def test_a_model_that_answered_once_is_ready_while_it_is_loaded(
 
     assert [browser.get("/readyz").status_code for _ in range(3)] == [200, 200, 200]
     assert inferences() == 1
-    listener.script["/infer"] = b""  # it would not answer in time
+    listener.script["/food_classifier/infer"] = b""  # it would not answer in time
     assert browser.get("/readyz").status_code == 200
     loaded = listener.script["/models/food_classifier"]
     listener.script["/models/food_classifier"] = http({"error": "unknown model"}, "400 Bad Request")
     assert browser.get("/readyz").status_code == 503
-    listener.script |= {"/models/food_classifier": loaded, "/infer": answered([0.0] * 10 + [1.0])}
+    listener.script |= {"/models/food_classifier": loaded, "/food_classifier/infer": infer}
     assert browser.get("/readyz").status_code == 200
     assert inferences() == 2

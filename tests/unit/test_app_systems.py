@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from support.listener import Listen, Listener, answered, http, listen
+from support.flowers import write_flowers
+from support.listener import Listen, Listener, answered, http, listen, ready, serving, tensor
 
 from app import create_app
 from app.api.photo_calls import count
@@ -23,62 +24,31 @@ from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 __all__ = ["listen"]  # the fixture
 
-CONTRACT = """
-from pathlib import Path
-from gourmet.pictures.classifier import PictureClassifier
-
-SYSTEM = PictureClassifier(
-    name="flowers",
-    title="Flowers",
-    model_variable="FLOWERS_MODEL_NAME",
-    default_model="flowers",
-    labels=("rose", "tulip"),
-    sample_file=Path({sample!r}),
-)
-"""
 LABELS = ["rose", "tulip", "daisy"]
 PAGE = {"Accept": "text/html"}
 JSON = {"Accept": "application/json"}
-PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
 def model(name: str, system: str, scores: int, **parameters: str) -> dict[str, bytes]:
-    """What a Triton that serves it answers, by the ends of the addresses; its last label is the likeliest."""
-    metadata = {
-        "name": name,
-        "versions": ["1"],
-        "inputs": [{"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]}],
-        "outputs": [{"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, scores]}],
-    }
-    config_parameters = {"system": system, **parameters}
-    config = {"parameters": {key: {"string_value": value} for key, value in config_parameters.items()}}
-    return {
-        f"/{name}/infer": answered([0.0] * (scores - 1) + [1.0]),
-        f"/{name}/config": http(config),
-        f"/{name}/ready": http({}),
-        f"/models/{name}": http(metadata),
-    }
-
-
-def stats(*names: str) -> dict[str, bytes]:
-    statistics = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
-    return {"/models/stats": http({"model_stats": [{"name": name, **statistics} for name in names]})}
+    """Return the answers of a Triton that serves it; its last label is the likeliest."""
+    inputs = [tensor("INPUT_IMAGE", "BYTES", shape=(-1, 1))]
+    outputs = [tensor("PROBABILITIES", "FP32", shape=(-1, scores))]
+    infer = answered([0.0] * (scores - 1) + [1.0])
+    return serving(name, inputs, outputs, infer, system=system, **parameters)
 
 
 @pytest.fixture(autouse=True)
 def _flowers(systems_folder: Path) -> None:
-    folder = systems_folder / "flowers"
-    folder.mkdir()
-    (folder / "contract.py").write_text(CONTRACT.format(sample=str(FOOD.sample_file)))
+    write_flowers(systems_folder, FOOD.sample_file)
 
 
 @pytest.fixture
 def triton(listen: Listen) -> Listener:
     return listen(
-        stats("food_classifier", "flowers", "odd")
-        | model("food_classifier", "food11", 11)
+        model("food_classifier", "food11", 11)
         | model("flowers", "flowers", 3, labels=json.dumps(LABELS), threshold="0.5")
         | model("odd", "food11", 4)
+        | ready("food_classifier", "flowers", "odd")
     )
 
 
@@ -146,7 +116,7 @@ def test_a_user_system_has_a_linked_page_with_its_labels(browser: FlaskClient) -
 
 
 def test_a_user_system_is_not_linked_while_its_model_does_not_answer(listen: Listen) -> None:
-    triton = listen(stats("food_classifier") | model("food_classifier", "food11", 11))
+    triton = listen(model("food_classifier", "food11", 11) | ready("food_classifier"))
     (browser,) = client(triton)
     health = browser.get("/api/v1/health?system=flowers").get_json()
     assert (health["ready"], health["model"]["name"]) == (False, "flowers")
@@ -158,10 +128,10 @@ def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_n
 ) -> None:
     closed = model("flowers_slow", "flowers", 2, web="when configured")
     triton = listen(
-        stats("flowers", "flowers_slow")
-        | closed
+        closed
         | model("flowers", "flowers", 3, labels=json.dumps(LABELS))
         | model("food_classifier", "food11", 11)
+        | ready("flowers", "flowers_slow")
     )
 
     def answers(browser: FlaskClient) -> tuple[int, list[str], list[str]]:

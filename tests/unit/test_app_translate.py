@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 from support.fake_classifier import form, knowing
-from support.listener import Listen, http, listen
+from support.listener import Listen, listen, ready, serving, tensor
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -90,42 +90,28 @@ def test_the_translation_page_works_without_a_script_and_without_a_model(
     assert "&lt;b&gt;Да.&lt;/b&gt;</textarea>" in reply.text
 
 
-# Triton after a restart: `translator` is there, and of what is loaded later it knows nothing yet.
-_UNKNOWN = http({"error": "Request for unknown model: 'translator_stream' is not found"}, "404 Not Found")
-_COUNTS = {
-    phase: {} for phase in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
-}
-_ANSWER = {
-    "model_name": "translator",
-    "model_version": "1",
-    "outputs": [
-        {"name": "TRANSLATION", "datatype": "BYTES", "shape": [1, 1], "data": ["Yes."]},
-        {"name": "TOKENS", "datatype": "INT32", "shape": [1, 1], "data": [2]},
-        {"name": "SCORE", "datatype": "FP32", "shape": [1, 1], "data": [-0.1]},
-    ],
-}
-_STARTING = {
-    "/translator": http(
-        {
-            "name": "translator",
-            "versions": ["1"],
-            "inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}],
-            "outputs": [{**output, "shape": [-1, 1]} for output in _ANSWER["outputs"]],  # type: ignore[attr-defined]
-        }
-    ),
-    "/translator/config": http(
-        {"max_batch_size": 32, "parameters": {"system": {"string_value": "translator"}}}
-    ),
-    "/translator/infer": http(_ANSWER),
-    "/stats": http({"model_stats": [{"name": "translator", "version": "1", "inference_stats": _COUNTS}]}),
-    "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
-    "": _UNKNOWN,
-}
+def _starting(translation: str = "Yes.", sentences: str | None = None, **parameters: str) -> dict[str, bytes]:
+    """Return the answers of a Triton after a restart: `translator` is there, and nothing else yet."""
+    outputs = [
+        tensor("TRANSLATION", "BYTES", translation),
+        tensor("TOKENS", "INT32", 2),
+        tensor("SCORE", "FP32", -0.1),
+    ]
+    if sentences is not None:
+        outputs.append(tensor("SENTENCES", "BYTES", sentences))
+    inputs = [tensor("TEXT", "BYTES", shape=(-1, 1))]
+    model = serving("translator", inputs, outputs, b"", 32, system="translator", **parameters)
+    return model | ready("translator")
+
+
+def translating(listen: Listen, *answer: str, **parameters: str) -> FlaskClient:
+    """Return a client of the app before a Triton that gives this answer."""
+    return create_app(Settings(triton_url=listen(_starting(*answer, **parameters)).url)).test_client()
 
 
 def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> None:
     """The page without a script, and the verb, dropped what unstreamed JSON said."""
-    url = listen(_STARTING).url
+    url = listen(_starting()).url
     browser = create_app(Settings(triton_url=url)).test_client()
     body = {"text": "Да, в 1869 году.", "model": "translator"}
     (translation,) = browser.post(TRANSLATE, json=body).json["translations"]
@@ -143,24 +129,11 @@ def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> No
     assert 'id="doubt" role="status" hidden' in fine
 
 
-def _scored(threshold: str, translation: str, sentences: str) -> dict[str, bytes]:
-    """A Triton whose translator says this, and from which score on to rely on it."""
-    outputs = [{**output} for output in _ANSWER["outputs"]]  # type: ignore[attr-defined]
-    outputs[0]["data"] = [translation]
-    outputs.append({"name": "SENTENCES", "datatype": "BYTES", "shape": [1, 1], "data": [sentences]})
-    parameters = {"system": {"string_value": "translator"}, "threshold": {"string_value": threshold}}
-    return {
-        **_STARTING,
-        "/translator/config": http({"max_batch_size": 32, "parameters": parameters}),
-        "/translator/infer": http({**_ANSWER, "outputs": outputs}),
-    }
-
-
 def test_a_rough_guess_is_the_same_on_page_stream_api_and_verb(
     listen: Listen,
 ) -> None:
     """Of several sentences each says whether it is one."""
-    url = listen(_scored("-0.5", "Yes. <i>Nix</i>.", "[[0, 4, -0.1], [5, 16, -0.9]]")).url
+    url = listen(_starting("Yes. <i>Nix</i>.", "[[0, 4, -0.1], [5, 16, -0.9]]", threshold="-0.5")).url
     browser = create_app(Settings(triton_url=url)).test_client()
     body = {"text": "Да. Нет.", "model": "translator"}
     (translation,) = browser.post(TRANSLATE, json=body).json["translations"]
@@ -192,8 +165,7 @@ def test_a_rough_guess_is_the_same_on_page_stream_api_and_verb(
 def test_a_text_is_sure_where_its_score_is_high_enough_and_nothing_about_it_is_doubtful(
     listen: Listen, threshold: str, text: str, sure: bool | None, words: str
 ) -> None:
-    triton = listen(_scored(threshold, "Yes.", "[[0, 4, -0.1]]"))
-    browser = create_app(Settings(triton_url=triton.url)).test_client()
+    browser = translating(listen, "Yes.", "[[0, 4, -0.1]]", threshold=threshold)
     (translation,) = browser.post(TRANSLATE, json={"text": text, "model": "translator"}).json["translations"]
     assert translation.get("sure") is sure
     assert "sentences" not in translation
@@ -205,7 +177,7 @@ def test_a_text_is_sure_where_its_score_is_high_enough_and_nothing_about_it_is_d
 
 @pytest.mark.parametrize("told", ["", "7", "[[0, 1]]", '[["a", 1, 2]]', "{", "[" * 9_000])
 def test_sentences_that_cannot_be_read_are_the_fault_of_the_model(listen: Listen, told: str) -> None:
-    browser = create_app(Settings(triton_url=listen(_scored("-1", "Yes.", told)).url)).test_client()
+    browser = translating(listen, "Yes.", told, threshold="-1")
     reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator"})
     assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
 
@@ -215,7 +187,7 @@ def test_sentences_that_cannot_be_read_are_the_fault_of_the_model(listen: Listen
 def test_a_threshold_that_is_not_a_number_is_the_fault_of_the_model(
     listen: Listen, threshold: str, stream: bool
 ) -> None:
-    browser = create_app(Settings(triton_url=listen(_scored(threshold, "Yes.", "[]")).url)).test_client()
+    browser = translating(listen, "Yes.", "[]", threshold=threshold)
     reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator", "stream": stream})
     assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
     assert "it must be a number" in reply.json["error"]["message"]
@@ -231,7 +203,7 @@ def _error(reply: TestResponse) -> dict[str, str]:
 def test_while_models_load_streams_are_answered_whole_and_named_models_get_503(
     listen: Listen, expected: tuple[str, ...]
 ) -> None:
-    settings = Settings(triton_url=listen(_STARTING).url, served_models=expected)
+    settings = Settings(triton_url=listen(_starting()).url, served_models=expected)
     browser = create_app(settings).test_client()
     stream = browser.post(TRANSLATE, json={"text": "Да.", "stream": True})
     assert stream.status_code == 200
