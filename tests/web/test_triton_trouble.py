@@ -16,7 +16,6 @@ import pytest
 from support.eventually import eventually
 from support.triton import some_models, triton_server
 
-from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
 MODEL, OTHER = "food_classifier_onnx", "digits"
@@ -76,22 +75,6 @@ def test_a_triton_that_aborts_by_its_lock_fault_while_it_loads_is_started_again(
         first = server.pid
         server.wait_until_live(120)
         assert server.pid != first
-
-
-def test_without_triton_the_app_gives_503_with_retry_after_at_once(
-    start: Callable[..., Any], sample: bytes
-) -> None:
-    web = start(f"127.0.0.1:{free_ports(1)[0]}", WEB_CONCURRENCY="1")
-    reply = web.predict(sample)
-    assert (reply.status, reply.json["error"]["code"]) == (503, "triton_unavailable")
-    assert int(reply.headers["retry-after"]) >= 1
-    assert reply.seconds < 30
-    ready = web.request("GET", "/readyz")
-    assert (ready.status, ready.json["ready"]) == (503, False)
-    assert int(ready.headers["retry-after"]) >= 1
-    assert web.request("GET", "/healthz").status == 200
-    # A picture that would never be answered is refused first, Triton or not.
-    assert web.predict(b"text").status == 400
 
 
 def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwards(
