@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from flask import Blueprint, Flask, render_template, request, url_for
 
@@ -26,7 +26,6 @@ from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
 
-T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
 _DEADLINE_S: Final = 5.0
@@ -37,7 +36,7 @@ _AWAY: Final = "triton_unavailable"
 # How long a probe waits for the other systems, whose state does not decide its answer.
 _OTHERS_S: Final = 1.0
 # How long pages rely on a known problem without a new check.
-_TOLD_S: Final = 60.0
+_PROBLEM_AGE_S: Final = 60.0
 # A page that lists models is shown without them rather than late.
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
@@ -45,31 +44,6 @@ _STARTING_S: Final = 180.0
 # Threads of a process that all calls with several photos share. Callers who send one photo keep their share
 # of Triton.
 PHOTO_THREADS: Final = 4
-
-
-class TtlCache(Generic[T]):
-    """Cache the result of `ask`; one caller refreshes it once it is `age_s` old.
-
-    While one caller refreshes it, which may take seconds, the others get the previous result.
-    """
-
-    def __init__(self, ask: Callable[[], T], age_s: float) -> None:
-        self._ask = ask
-        self._age_s = age_s
-        self._lock = threading.Lock()
-        self._known: tuple[float, T] | None = None
-
-    def get(self) -> T:
-        known = self._known
-        if not self._lock.acquire(blocking=known is None) and known:
-            return known[1]
-        try:
-            if self._known is None or time.monotonic() - self._known[0] >= self._age_s:
-                result = self._ask()
-                self._known = time.monotonic(), result
-            return self._known[1]
-        finally:
-            self._lock.release()
 
 
 class Readiness:
@@ -90,7 +64,7 @@ class Readiness:
     @property
     def known_problem(self) -> str:
         """The message of the last check if it failed recently, else an empty string; asks no model."""
-        recent = isinstance(self._known, ServingError) and self._age_s() <= _TOLD_S
+        recent = isinstance(self._known, ServingError) and self._age_s() <= _PROBLEM_AGE_S
         return str(self._known) if recent else ""
 
     def last_known(self, by: float) -> HealthModel | ServingError | None:

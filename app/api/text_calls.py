@@ -46,7 +46,7 @@ _AT_ONCE: Final = 8
 Parts = Iterator[schemas.Schema | None]
 ReadyModel = Served[Generation]
 # Turns an answer and its times into the last part of a stream.
-Tell = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
+LastPart = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
 
 
 class Generator(ServedModels[Generation]):
@@ -181,7 +181,7 @@ def in_pieces(
     example: bytes,
     options: Options,
     deadline: Deadline,
-    tell: Tell | None = None,
+    last_part: LastPart | None = None,
 ) -> Response:
     """Stream the answer as server-sent events."""
     g.model = model.info.name
@@ -193,7 +193,7 @@ def in_pieces(
         held.callback(pieces.close)
         # An error before the first piece, or before a silence, still sets the status.
         first = list(itertools.islice(pieces, 1))
-        parts = _parts(model, example, itertools.chain(first, pieces), started, inner, tell or generated)
+        parts = _parts(model, example, itertools.chain(first, pieces), started, inner, last_part or generated)
         return streamed(parts, held.pop_all(), EVENTS)
 
 
@@ -203,7 +203,7 @@ def _parts(
     pieces: Iterator[GeneratedText | None],
     started: float,
     inner: dict[str, float],
-    tell: Tell,
+    last_part: LastPart,
 ) -> Parts:
     metrics: Metrics = current_app.extensions["metrics"]
     counted, name = metrics.of_system[model.system.name], model.info.name
@@ -221,7 +221,7 @@ def _parts(
         yield schemas.Piece(text=piece.text)
     answer = _with_warning(model, example, joined(iter(answered)))
     inner["triton"] = (time.perf_counter() - started) * 1000
-    yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
+    yield last_part(model, answer, observed(model, answer.tokens, phases_ms(inner)))
 
 
 def observed(
@@ -235,7 +235,7 @@ def observed(
     return schemas.GenerationTimings(**timings)
 
 
-def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
+def answer_fields(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
     """Return the fields that every answer to a text has."""
     scored = answer.sentences or ()
     sentences = [
@@ -252,10 +252,12 @@ def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
     }
 
 
-def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings) -> dict[str, Any]:
+def generated_fields(
+    model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings
+) -> dict[str, Any]:
     """Return the fields of every answer's shape."""
     return {
-        **said(model.info, answer),
+        **answer_fields(model.info, answer),
         "model": schemas.ModelName(name=model.info.name, version=model.info.version),
         "timings_ms": timings,
         "request_id": request_id(),
@@ -263,7 +265,7 @@ def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationT
 
 
 def generated(*answer: Any) -> schemas.Generated:
-    return schemas.Generated(**facts(*answer))
+    return schemas.Generated(**generated_fields(*answer))
 
 
 def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Response:

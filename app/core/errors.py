@@ -179,12 +179,12 @@ def _answer(exc: Exception) -> Response:
     error = for_visitor(exc)
     g.error_code = error.code
     title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
-    made = render("error.html", lambda: as_dict(error), error.status, error=error, title=title)
+    response = render("error.html", lambda: as_dict(error), error.status, error=error, title=title)
     if error.retry_after_s is not None:
-        made.headers["Retry-After"] = str(error.retry_after_s)
+        response.headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
-        made.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
+        response.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
     if isinstance(exc, HTTPException):
         own = ("Content-Type", "Content-Length")
-        made.headers.update({name: value for name, value in exc.get_headers() if name not in own})
-    return made
+        response.headers.update({name: value for name, value in exc.get_headers() if name not in own})
+    return response

@@ -58,10 +58,10 @@ def gunicorn_config() -> dict[str, Any]:
 
 def init_app(app: Flask, settings: Settings) -> None:
     if settings.log_format == "json":
-        app.after_request(_tell)
+        app.after_request(_log_request)
 
 
-def _tell(response: Response) -> Response:
+def _log_request(response: Response) -> Response:
     if response.status_code < 400 and marks().probe:
         return response
     route = request.url_rule.rule if request.url_rule else "unknown"

@@ -19,7 +19,7 @@ from app.api import schemas, text_calls
 from app.api.photo_calls import answer_each
 from app.api.schemas import Generated, Schema
 from app.api.services import PHOTO_THREADS, NavigationEntry, Services
-from app.api.text_calls import ReadyModel, facts
+from app.api.text_calls import ReadyModel, generated_fields
 from app.api.uploads import form_photo, only_photo, photos_and_more
 from app.core.errors import BadRequest
 from app.core.http import marked, render
@@ -109,7 +109,7 @@ def _caption(
     filename: str | None = None,
 ) -> Captioned:
     return Captioned(
-        **facts(model, answer, timings),
+        **generated_fields(model, answer, timings),
         alternatives=list(answer.others) or None,
         filename=filename,
     )

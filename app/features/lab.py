@@ -6,14 +6,15 @@ Triton counts sums. The page polls them and computes the rates.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from flask import Blueprint, Flask, Response, render_template
 from flask.typing import ResponseReturnValue
 
-from app.api.services import NavigationEntry, Services, TtlCache
+from app.api.services import NavigationEntry, Services
 from app.core.errors import ServingError, as_serving_error
 from app.core.http import marked
 from app.core.messages import starting_with, t
@@ -22,6 +23,7 @@ from gourmet.client.errors import TritonError
 from gourmet.client.model_config import summary
 from gourmet.client.statistics import ModelStatistics, ProcessorUse, machine_use
 
+T = TypeVar("T")
 _DEADLINE_S: Final = 2.0
 # Each process asks Triton at most twice a second, however many visitors the page has.
 _AGE_S: Final = 0.5
@@ -30,6 +32,31 @@ _CONFIGS_AGE_S: Final = 5.0
 _METRICS_WITHIN_S: Final = 1.0
 _NS_PER_MS: Final = 1e6
 _UNSTORED: Final = {"Cache-Control": "no-store"}
+
+
+class TtlCache(Generic[T]):
+    """Cache the result of `ask`; one caller refreshes it once it is `age_s` old.
+
+    While one caller refreshes it, which may take seconds, the others get the previous result.
+    """
+
+    def __init__(self, ask: Callable[[], T], age_s: float) -> None:
+        self._ask = ask
+        self._age_s = age_s
+        self._lock = threading.Lock()
+        self._known: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        known = self._known
+        if not self._lock.acquire(blocking=known is None) and known:
+            return known[1]
+        try:
+            if self._known is None or time.monotonic() - self._known[0] >= self._age_s:
+                result = self._ask()
+                self._known = time.monotonic(), result
+            return self._known[1]
+        finally:
+            self._lock.release()
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:

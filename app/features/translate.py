@@ -16,7 +16,7 @@ from app.admission.rate_limit import count_photos
 from app.api import schemas, text_calls
 from app.api.schemas import Said, Schema
 from app.api.services import NavigationEntry, Services
-from app.api.text_calls import ReadyModel, said
+from app.api.text_calls import ReadyModel, answer_fields
 from app.api.uploads import chosen_model, json_body, receiving
 from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.core.http import marked, request_id, unstored
@@ -89,7 +89,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model: ReadyModel | None = None,
         **context: Any,
     ) -> str:
-        facts = said(model.info, answer) if answer and model else {}
+        facts = answer_fields(model.info, answer) if answer and model else {}
         example_texts = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
         return services.page(
             "translate.html",
@@ -171,7 +171,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         answers, timings = text_calls.whole(
             generator, model, [text.encode() for text in texts], fields.options, deadline
         )
-        translations = [Translation(**said(model.info, answer)) for answer in answers]
+        translations = [Translation(**answer_fields(model.info, answer)) for answer in answers]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
         return unstored(
             Translations(translations=translations, model=name, timings_ms=timings, request_id=request_id())
