@@ -1,7 +1,8 @@
-"""Keys, rate limit, hosts, other sites and caching: who is answered, and how it travels."""
+"""Keys, rate limit, hosts, other sites, compression and caching: who is answered, and how it travels."""
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 from typing import Any
@@ -272,6 +273,31 @@ def test_a_star_lets_every_site_ask_the_api_but_nothing_else() -> None:
 
 
 # Delivery
+
+
+@pytest.mark.parametrize("path", ["/", "/static/style.css"])
+@pytest.mark.parametrize(
+    ("accepted", "used"), [("gzip, deflate, br", "gzip"), ("br, gzip;q=0", None), ("identity", None)]
+)
+def test_text_is_compressed_as_the_client_likes(path: str, accepted: str, used: str | None) -> None:
+    browser = client()
+    with browser.get(path, headers={"Accept-Encoding": accepted}) as reply:
+        assert reply.headers.get("Content-Encoding") == used
+        assert "Accept-Encoding" in reply.headers["Vary"]
+        data, etag = reply.data, reply.headers.get("ETag")
+        assert reply.content_length == len(data)
+    text = gzip.decompress(data) if used else data
+    assert b"GourmetGram" in text or path != "/"
+    assert len(text) > 1.8 * len(data) or not used
+    if etag:
+        both = {"If-None-Match": etag, "Accept-Encoding": accepted}
+        with browser.get(path, headers=both) as again:
+            assert (again.status_code, again.data) == (304, b"")
+
+
+@pytest.mark.parametrize("path", ["/sample.jpg", "/healthz"])
+def test_pictures_and_short_answers_are_left_as_they_are(path: str) -> None:
+    assert "Content-Encoding" not in client().get(path, headers={"Accept-Encoding": "gzip"}).headers
 
 
 def test_static_files_are_kept_for_good_under_their_hash_and_asked_for_again_without() -> None:

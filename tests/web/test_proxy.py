@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import select
 import shutil
 import socket
@@ -230,16 +229,6 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(proxy: An
                 connection.sendall(b"f4240\r\n" + b"x" * 1_000_000 + b"\r\n")
         assert connection.recv(100).split()[1] == b"413"
     assert status(proxy.port, VISITOR, PAGE) == 200
-
-
-def test_texts_are_compressed_and_photos_are_not(proxy: Any) -> None:
-    for path in ("/", "/static/style.css", "/api/v1/openapi.json"):
-        plain = proxy.request("GET", path)
-        packed = proxy.request("GET", path, Accept_Encoding="gzip, br")
-        assert packed.headers["content-encoding"] == "gzip"
-        assert "Accept-Encoding" in packed.headers["vary"]
-        assert gzip.decompress(packed.body) == plain.body
-    assert "content-encoding" not in proxy.request("GET", "/sample.jpg", Accept_Encoding="gzip").headers
 
 
 def test_metrics_are_refused_to_visitors(web: Any, proxy: Any) -> None:
