@@ -65,7 +65,7 @@ def answer_each(photos: list[UploadedPhoto], work: Work, deadline: Deadline, thr
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> schemas.Schema | Exception:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
         try:
-            return work(photo.bytes(), photo.filename, wait_ms)
+            return work(photo.content(), photo.filename, wait_ms)
         except Exception as exc:
             return exc
 

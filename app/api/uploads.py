@@ -118,7 +118,8 @@ class UploadedPhoto:
         too_large = ServingError("upload_too_large", _too_large(settings))
         return UploadedPhoto(b"", self.filename, too_large)
 
-    def bytes(self) -> bytes:
+    def content(self) -> bytes:
+        """Return the photo's bytes, or raise its error."""
         if self.fault:
             raise self.fault
         return self.data
@@ -143,14 +144,14 @@ def form_photo(settings: Settings) -> bytes:
     data = upload.stream.read()
     if not data and not upload.filename:
         raise ServingError("no_file", "no photo was chosen: choose one and send it again")
-    return UploadedPhoto(data).checked(settings).bytes()
+    return UploadedPhoto(data).checked(settings).content()
 
 
 def only_photo(photos: list[UploadedPhoto], rule: str) -> bytes:
     """Return the photo of a call that takes one, as the `rule` says."""
     if len(photos) != 1:
         raise BadRequest(f"{rule}, and these are {len(photos)}")
-    return photos[0].bytes()
+    return photos[0].content()
 
 
 def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:

@@ -52,4 +52,4 @@ def _example(fields: schemas.GenerateRequest, model: ReadyModel, settings: Setti
         raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")
     if fields.picture is None:
         return (fields.text or "").encode()
-    return photo_of_base64(fields.picture).checked(settings).bytes()
+    return photo_of_base64(fields.picture).checked(settings).content()

@@ -66,13 +66,7 @@ class FakeClassifier(Classifier):
         self._decoding = Decoding(4)
 
     def classify(
-        self,
-        photo: bytes,
-        deadline: Deadline,
-        model: str = "",
-        *,
-        system: str = "",
-        with_server_timing: bool = False,
+        self, photo: bytes, deadline: Deadline, model: str = "", *, system: str = "", **_: Any
     ) -> Prediction:
         self.asked.append(photo)
         outcome = self.others.get(system, self.outcome)
