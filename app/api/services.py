@@ -52,7 +52,8 @@ class Readiness:
     A background thread asks the model at most once a second, however many callers there are.
     """
 
-    def __init__(self, ask: Callable[[], HealthModel], model: str) -> None:
+    def __init__(self, ask: Callable[[object], HealthModel], model: str) -> None:
+        """`ask` gets the last known state, and raises an error unless the model can answer."""
         self._ask_sample = ask
         self._model = model
         self._lock = threading.Lock()
@@ -126,7 +127,7 @@ class Readiness:
     def _ask(self) -> None:
         result: HealthModel | ServingError
         try:
-            result = self._ask_sample()
+            result = self._ask_sample(self._known)
         except Exception as exc:
             result = as_serving_error(exc)
             if result.status < 500 or result.code in ("internal", "too_slow"):
@@ -192,7 +193,6 @@ class Services:
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
         # The API's document, held to the app's routes once all features are added.
         self.document = openapi.read(list(systems), settings.max_photos)
-        self._answered: dict[str, HealthModel] = {}  # by system, the model that answered its sample
         self.readiness = {
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }
@@ -211,22 +211,20 @@ class Services:
         states = {name: readiness.last_known(0.0) for name, readiness in self.readiness.items()}
         return {name: state for name, state in states.items() if state is not None}
 
-    def _state(self, system: str) -> HealthModel:
-        """Return the loaded model; raise ServingError unless it has answered its sample since it was loaded.
+    def _state(self, system: str, known: object) -> HealthModel:
+        """Return the loaded model; ask about its sample unless it is the `known` one.
 
         The sample is sent only once, because in a busy Triton it waits behind all other requests.
         """
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
-        answered = self._answered.pop(system, None)
         info = (self.classifier if system in self.pictures else self.generator).loaded(system, deadline)
         instead_of = info.parameters.get(INSTEAD_OF)
         loaded = HealthModel(name=info.name, version=info.version, instead_of=instead_of)
-        if loaded != answered:
+        if loaded != known:
             if system in self.pictures:
                 self.classifier.classify(self.pictures[system].sample(), deadline, system=system)
             else:
                 self.generator.ask_sample(system, deadline)
-        self._answered[system] = loaded
         return loaded
 
     def page(self, template: str, system: System, **context: Any) -> str:
