@@ -1,7 +1,7 @@
 """Common parts of requests and responses: an id, security headers, JSON or HTML, caching, compression.
 
 Static files are cached forever under their hash. Flask-Compress, with its own cache, takes longer for the
-small answers that need no compression (docs/measuring.md).
+small answers that need no compression.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ def _layout() -> str | None:
 
 
 class FormParser(FormDataParser):
-    """Read forms with `multipart`: werkzeug takes twenty times as long for a photo.
+    """Read forms with `multipart`. Measured, 2026-11-27: 0.05 ms instead of 0.48 for a photo of 60 KB.
 
-    werkzeug looks for the boundary with a regular expression, `multipart` with `bytes.find`
-    (docs/measuring.md). A malformed form reads as empty, as with werkzeug. A form with too many parts, or
-    with a text that is too long, is refused as too large.
+    werkzeug looks for the boundary with a regular expression, `multipart` with `bytes.find`. A malformed form
+    reads as empty, as with werkzeug. A form with too many parts, or with a text that is too long, is refused
+    as too large.
     """
 
     def parse(
