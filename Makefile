@@ -96,10 +96,10 @@ bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes; optio
 	$(BIN)/python -P benchmarks/foundation.py $(ARGS)
 
 bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
-	$(BIN)/python -P benchmarks/peers $(ARGS)
+	$(BIN)/python -P benchmarks/peers.py $(ARGS)
 
 bench-generation: setup-dev ## Measure the figures of docs/loop.md (a quarter of an hour)
-	$(BIN)/python -P benchmarks/generation --write docs $(ARGS)
+	$(BIN)/python -P benchmarks/generation.py --write docs $(ARGS)
 
 nightly: test-nightly bench bench-peers bench-generation ## Run the slowest tests, and compare with other servers and loops (an hour)
 

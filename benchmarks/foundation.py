@@ -31,7 +31,7 @@ from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import ServerProbe, split
+from gourmet.measure.server_probe import CpuMeter, ServerProbe, split
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.reports.table import markdown
@@ -39,10 +39,26 @@ from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import FP32, TORCH
 from gourmet.serving.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-from harness.no_server import Layout, full_layouts, no_server
-from harness.report import HEADINGS, BenchRow, DocsPart, Requirement, median_and_range, ratio_goal, rows_of
-from harness.run import Contender, Measure, main, own_triton, run
-from harness.windows import BenchLoad, BenchWindow, Meter
+from harness import (
+    BenchLoad,
+    BenchRow,
+    BenchWindow,
+    Compute,
+    Contender,
+    DocsPart,
+    Goal,
+    Layout,
+    Measure,
+    full_layouts,
+    goals_table,
+    headings,
+    main,
+    no_server,
+    own_triton,
+    ratio_goal,
+    run,
+    window_of,
+)
 
 ONNX, PYTHON, LAB = "food_classifier_onnx", "food_classifier", "food_reference_lab"
 PART: Final = DocsPart("make bench", "measuring.md")
@@ -73,42 +89,39 @@ ALONE: Final = "no server, 1 × 1"
 Figure = Callable[[BenchWindow], float]
 
 
-def goals(rows: Sequence[BenchRow]) -> list[Requirement]:
+def goals(rows: Sequence[BenchRow]) -> list[Goal]:
     """Return the goals whose arms were measured in every turn."""
     table = {(row.load.arm, row.load.level): row for row in rows}
 
-    def added(what: str, arm: str, ours: Figure, raw: Figure) -> list[Requirement]:
+    def p50_ms(window: BenchWindow) -> float:
+        return window.latency.p50
+
+    def mean_ms(window: BenchWindow) -> float:
+        return window.latency.mean
+
+    def inside_ms(window: BenchWindow) -> float:
+        return window.figures[_INSIDE_MS]
+
+    def added(what: str, arm: str, ours: Figure, raw: Figure) -> list[Goal]:
         served, alone = table.get((arm, 1)), table.get((ALONE, 0))
         if not served or not alone:
             return []
         turns = zip(served.windows, alone.windows, strict=True)
         figures = tuple(ours(mine) - raw(other) for mine, other in turns)
         disturbed = served.disturbed or alone.disturbed
-        return [Requirement(what, figures, 1.5, at_most=True, unit="ms", disturbed=disturbed)]
+        return [Goal(what, figures, 1.5, at_most=True, unit="ms", disturbed=disturbed)]
 
     served = [row for row in rows if row.load.arm == SEVERAL]
     best = max(served, key=lambda row: row.median, default=None)
     raw = [row for row in rows if row.load.level == 0]
     labs = table.get((LABS, MANY))
     return [
-        *added("added inside Triton, one request at a time, mean", SINGLE, _inside_ms, _mean_ms),
-        *added("added for gRPC, p50", GRPC, _p50_ms, _p50_ms),
-        *added("added for HTTP, p50", SINGLE, _p50_ms, _p50_ms),
+        *added("added inside Triton, one request at a time, mean", SINGLE, inside_ms, mean_ms),
+        *added("added for gRPC, p50", GRPC, p50_ms, p50_ms),
+        *added("added for HTTP, p50", SINGLE, p50_ms, p50_ms),
         *ratio_goal("best through Triton ÷ best without a server", best, raw, 0.88),
         *ratio_goal(f"our model.py ÷ a lab's, c={MANY}", table.get((OURS, MANY)), [labs], 3.0),
     ]
-
-
-def _p50_ms(window: BenchWindow) -> float:
-    return window.percentiles_ms[0]
-
-
-def _mean_ms(window: BenchWindow) -> float:
-    return float(np.mean(window.latencies_ms))
-
-
-def _inside_ms(window: BenchWindow) -> float:
-    return window.figures[_INSIDE_MS]
 
 
 def in_triton(options: MeasureOptions) -> Contender:
@@ -124,7 +137,7 @@ def in_triton(options: MeasureOptions) -> Contender:
             with own_triton((repository.DEFAULT, models), (ONNX, PYTHON, LAB)) as server:
                 yield partial(_measure, *_prepared(server), options, server)
 
-    loads = [BenchLoad(arm, "photos", level) for arm, (*_, levels) in ARMS.items() for level in levels]
+    loads = [BenchLoad(arm, level) for arm, (*_, levels) in ARMS.items() for level in levels]
     return Contender("Triton", loads, start)
 
 
@@ -151,7 +164,7 @@ def _measure(
     load: BenchLoad,
 ) -> BenchWindow:
     spec, change, _ = ARMS[load.arm]
-    spec, meter = replace(spec, level=load.level), Meter()
+    spec, meter = replace(spec, level=load.level), CpuMeter({})
     sweep.load_config(server, spec.model, changed(usual[spec.model], change))
     probe = ServerProbe(server, spec)
 
@@ -160,7 +173,7 @@ def _measure(
         probe.look()
 
     traffic, _ = checked_traffic(workloads[spec.model], spec, server, options, look)
-    return meter.window(load, traffic, {_INSIDE_MS: split(probe.counted, 0.0).server})
+    return window_of(load, traffic, meter, {_INSIDE_MS: split(probe.counted, 0.0).server})
 
 
 def without_server(layout: Layout, options: MeasureOptions) -> Contender:
@@ -171,10 +184,10 @@ def without_server(layout: Layout, options: MeasureOptions) -> Contender:
     def measure(load: BenchLoad) -> BenchWindow:
         return no_server(load, layout, options, _network, network)
 
-    return Contender(arm, [BenchLoad(arm, "photos", 0)], lambda: nullcontext(measure))
+    return Contender(arm, [BenchLoad(arm, 0)], lambda: nullcontext(measure))
 
 
-def _network(path: Path, threads: int) -> Callable[[int], None]:
+def _network(path: Path, threads: int) -> Compute:
     """Open the network in this process, and return a function that computes a photo by its number."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -202,22 +215,9 @@ def foundation(turns: int, window_s: float, write: Path | None) -> None:
     layouts = [Layout(1, 1), *full_layouts()]
     contenders = [without_server(layout, options) for layout in dict.fromkeys(layouts)]
     with bar("foundation") as tick:
-        rows = rows_of(run([*contenders, in_triton(options)], turns, tick).windows)
-    headings = ("", "at a time", "photos/s", "p50 ms", "p95 ms", "p99 ms")
-    cells = [
-        (
-            row.load.arm + row.mark,
-            str(row.load.level or "–"),
-            median_and_range(row.per_s, ".1f"),
-            *(f"{ms:.1f}" for ms in row.percentiles_ms),
-        )
-        for row in rows
-    ]
-    words = PART.about(turns, window_s) + markdown(HEADINGS, (goal.as_row() for goal in goals(rows)))
-    words += "\n" + markdown(headings, cells)
-    click.echo(words)
-    if write:
-        PART.write(write, words)
+        rows, left_out = run([*contenders, in_triton(options)], turns, tick)
+    words = goals_table(goals(rows)) + "\n" + markdown(headings("photos"), [row.cells() for row in rows])
+    PART.publish(words, turns, window_s, left_out, write)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 
 from gourmet.client.model_config import summary
 from gourmet.errors import GourmetError
@@ -23,7 +22,7 @@ from gourmet.lab import exercises
 from gourmet.measure import report, stats, sweep, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Estimate, LoadSpec, Point, Through
-from gourmet.measure.server_probe import cpu_s, listener, spent_s, tree
+from gourmet.measure.server_probe import CpuMeter, listener
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.reports import chart
 from gourmet.repository.config_change import Change, changed
@@ -39,7 +38,6 @@ _ROWS: Final = 32
 _SEED: Final = 5
 # Of all cores: with more than this a measurement is disturbed.
 _OTHERS_ALLOWED: Final = 0.1
-_BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
 
 
 @dataclass(frozen=True)
@@ -195,25 +193,15 @@ def _too_much(others: Sequence[float]) -> str:
 @contextmanager
 def other_programs(url: str) -> Iterator[list[float]]:
     """Append to the list how many cores programs outside the lab used, unless that is unknown."""
-    stack, cores = stack_at(url), sorted(os.sched_getaffinity(0))
+    stack = stack_at(url)
     server = stack.pid if stack else listener(url)
     others: list[float] = []
-    before = _look(server, cores)
+    meter = CpuMeter({"server": server})
+    meter.look()
     yield others
-    after = _look(server, cores)
+    meter.look()
     if server:
-        took = after[0] - before[0]
-        others.append(max(0.0, after[1] - before[1] - spent_s(before[2], after[2])) / took)
-
-
-def _look(server: int | None, cores: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-    """Return the time, the machine's processor seconds so far, and those of the lab's processes."""
-    own = cpu_s(
-        {process.pid: process for pid in (os.getpid(), server) if pid for process in tree(pid)}.values()
-    )
-    times = psutil.cpu_times(percpu=True)
-    busy = sum(getattr(times[core], name, 0.0) for core in cores for name in _BUSY)
-    return time.monotonic(), busy, own
+        others.append(meter.others_cores)
 
 
 def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:

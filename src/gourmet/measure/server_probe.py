@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,6 +19,47 @@ from gourmet.serving.connect import connect
 # How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
 # hundredths of a second of /proc/<pid>/stat.
 _CPU_CLOCK: Final = 2
+# The kinds of a core's time in which it works, as psutil names them.
+_BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
+_THIS: Final = "this process"
+
+
+class CpuMeter:
+    """Measures the CPU time of processes between its first look and its last.
+
+    `groups` has the first process of each group by name, or None for one that runs elsewhere.
+    """
+
+    def __init__(self, groups: Mapping[str, int | None]) -> None:
+        self.groups = groups
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._looks: list[tuple[float, float, dict[str, dict[int, float]]]] = []
+
+    def look(self) -> None:
+        times = psutil.cpu_times(percpu=True)
+        busy_s = sum(getattr(times[core], name, 0.0) for core in self._cores for name in _BUSY)
+        first = {**self.groups, _THIS: os.getpid()}
+        used_s = {name: cpu_s(tree(pid)) if pid else {} for name, pid in first.items()}
+        self._looks.append((time.monotonic(), busy_s, used_s))
+
+    @property
+    def seconds(self) -> float:
+        return self._looks[-1][0] - self._looks[0][0]
+
+    def cores(self, group: str) -> float | None:
+        """Return the cores that a group used on average, or None if it does not run here."""
+        before, after = (used_s[group] for _, _, used_s in (self._looks[0], self._looks[-1]))
+        return spent_s(before, after) / self.seconds if after else None
+
+    @property
+    def others_cores(self) -> float:
+        """The cores that others used: all but the groups, this process and its descendants."""
+        before, after = (
+            {pid: seconds for group in used_s.values() for pid, seconds in group.items()}
+            for _, _, used_s in (self._looks[0], self._looks[-1])
+        )
+        busy_s = self._looks[-1][1] - self._looks[0][1]
+        return max(0.0, busy_s - spent_s(before, after)) / self.seconds
 
 
 class ServerProbe:
@@ -26,30 +68,23 @@ class ServerProbe:
     def __init__(self, target: Addresses, load: LoadSpec) -> None:
         self._triton, self._model = connect(target.url), load.model
         addresses = [target.url, target.app_url] if load.through == "app" else [target.url]
-        self._servers = [listener(address) for address in addresses]
-        self._looks: list[tuple[float, ModelStatistics, list[dict[int, float]]]] = []
+        self._cpu = CpuMeter({address: listener(address) for address in addresses})
+        self._counts: list[ModelStatistics] = []
 
     def look(self) -> None:
-        busy_s = [cpu_s(tree(pid)) if pid else {} for pid in self._servers]
-        self._looks.append((time.monotonic(), self._triton.total(self._model), busy_s))
+        self._cpu.look()
+        self._counts.append(self._triton.total(self._model))
 
     @property
     def counted(self) -> ModelStatistics:
-        return self._looks[-1][1].since(self._looks[0][1])
-
-    @property
-    def seconds(self) -> float:
-        return self._looks[-1][0] - self._looks[0][0]
+        return self._counts[-1].since(self._counts[0])
 
     def usage(self, client_cores: float) -> Usage:
-        used: list[float | None] = []
-        for pid, before, after in zip(self._servers, self._looks[0][2], self._looks[-1][2], strict=True):
-            used += (
-                [spent_s(before, after) / self.seconds, memory_mib(tree(pid))]
-                if pid and after
-                else [None, None]
-            )
-        return Usage(client_cores, *used)
+        figures: list[float | None] = []
+        for group, pid in self._cpu.groups.items():
+            cores = self._cpu.cores(group)
+            figures += [cores, memory_mib(tree(pid)) if pid and cores is not None else None]
+        return Usage(client_cores, *figures)
 
 
 def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Split:

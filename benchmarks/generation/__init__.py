@@ -1,1 +1,0 @@
-"""Compare the translator's loop with its alternatives: a program of its own."""

@@ -1,1 +1,0 @@
-"""Compare with other servers: contenders in turns, checked answers, a part of docs/."""

@@ -1,1 +1,0 @@
-"""Ours, the peers and the limit on the same photos and cores, in turns."""
