@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from support.no_stack import runs, stack
 
 from gourmet import repository
-from gourmet.commands.bench_options import measuring
+from gourmet.commands.bench import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import GourmetError, UsageError

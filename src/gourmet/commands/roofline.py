@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from gourmet import repository
-from gourmet.commands.bench_options import table
+from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from gourmet.commands.bench_options import command_line, measuring, table
+from gourmet.commands.bench import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, counts, durations, goal, levels, model_of
 from gourmet.errors import GourmetError
