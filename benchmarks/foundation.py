@@ -34,7 +34,6 @@ from gourmet.measure.results import LoadSpec
 from gourmet.measure.server_probe import CpuMeter, ServerProbe, split
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.validity import WrongAnswers
-from gourmet.reports.table import markdown
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import FP32, TORCH
 from gourmet.serving.connect import connect
@@ -53,6 +52,7 @@ from harness import (
     goals_table,
     headings,
     main,
+    markdown,
     no_server,
     own_triton,
     ratio_goal,

@@ -43,7 +43,6 @@ from gourmet.measure.sweep import load_config, restored
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, ask_each
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
-from gourmet.reports.table import markdown
 from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import available_cpus
@@ -73,6 +72,7 @@ from harness import (
     gourmet_up,
     headings,
     main,
+    markdown,
     own_triton,
     programs,
     ratio_goal,

@@ -38,7 +38,6 @@ from gourmet.measure.server_probe import CpuMeter, memory_mib, tree
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.reports import chart, machine
-from gourmet.reports.table import markdown, write_section
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import Child, wait_until
@@ -465,8 +464,16 @@ class Goal:
         return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
 
 
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table: words are aligned left, numbers right."""
+    last = (rows or [headings])[-1]
+    ruled = ["---:" if cell[:1].isdigit() or cell == "–" else "---" for cell in last]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, ruled, *rows))
+
+
 def goals_table(goals: Iterable[Goal]) -> str:
-    return markdown(("goal", "measured", "wanted", ""), (goal.cells() for goal in goals))
+    cells = [goal.cells() for goal in goals]
+    return markdown(("goal", "measured", "wanted", ""), cells) if cells else ""
 
 
 def median_and_range(values: Sequence[float], form: str) -> str:
@@ -538,7 +545,7 @@ class DocsPart:
         where = "; ".join(f"{name} {value}" for name, value in machine.about().items())
         words = (
             f"`{self.command}`, {date.today().isoformat()}: {where}.\n\n"
-            f"{turns} turns of windows of {window_s:g} s, one arm after another. Figures are medians over "
+            f"Windows of {window_s:g} s, one arm after another; turns: {turns}. Figures are medians over "
             "the turns with the least and the most, percentiles are of all turns' answers together, and "
             "ratios are taken turn by turn. Every answer was checked. A window in which others took more "
             f"than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never had a quiet "
@@ -550,6 +557,12 @@ class DocsPart:
         if not folder:
             return
         begin, end = (f"<!-- {at} `{self.command}` -->" for at in ("from here on written by", "to here:"))
-        write_section(folder / self.page, begin, end, words, self.page)
+        page = folder / self.page
+        text = page.read_text() if page.exists() else f"# {self.page}\n\n{begin}\n{end}\n"
+        before, begun, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not begun or not ended:
+            raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both where the part belongs")
+        page.write_text(f"{before}{begin}\n{words}{end}{after}")
         for name, drawing in (pictures or {}).items():
             (folder / name).write_text(f"{drawing}\n", encoding="utf-8")

@@ -34,7 +34,6 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import views
 from gourmet.reports.chart import stacked
-from gourmet.reports.table import markdown
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
 from harness import (
@@ -52,6 +51,7 @@ from harness import (
     gourmet_up,
     headings,
     main,
+    markdown,
     no_server,
     programs,
     ratio_goal,
@@ -336,7 +336,7 @@ def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[
     )
     above = headings("photos", "answers", "errors", "CPU ms a photo", "MiB")
     for photos in sets:
-        words += f"\n### {photos.capitalize()} photos\n\n" + markdown(above, map(_cells, rows[photos]))
+        words += f"\n### {photos.capitalize()} photos\n\n" + markdown(above, [*map(_cells, rows[photos])])
     words += "\nHow other decoding changes answers:\n\n"
     for photos in sets:
         ours, theirs = expected[photos, "ours"], expected[photos, "peers"]

@@ -24,7 +24,7 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
 from gourmet.measure import task
 from gourmet.measure.inputs import InputRows
-from gourmet.roofline.counting import count
+from gourmet.roofline import count
 from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos

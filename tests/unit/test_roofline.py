@@ -10,12 +10,11 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+from gourmet import roofline
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT
-from gourmet.roofline import machines
-from gourmet.roofline.counting import Counted, Layer, Roofline, count
-from gourmet.roofline.machines import Machine
+from gourmet.roofline import Counted, Layer, Machine, Roofline, count
 
 Count = Callable[..., Counted]
 
@@ -204,8 +203,8 @@ def test_roofline_refuses_models_that_it_cannot_analyse(words: list[str], says: 
 
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, small in (("_COPY_MB", 16), ("_EDGE", 256), ("_RUNS", 3)):
-        monkeypatch.setattr(machines, name, small)
-    result = machines.measure()
+        monkeypatch.setattr(roofline, name, small)
+    result = roofline.measured_machine()
     # A processor of the last fifteen years.
     assert 1e8 < result.fp32 < 1e14
     assert 1e8 < result.int8 < 1e15

@@ -1,4 +1,4 @@
-"""`gourmet bench`: measure speed with checked answers, and compare saved runs; options for other verbs too."""
+"""`gourmet bench`: measure speed with checked answers, and compare saved runs; options of other verbs too."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from gourmet import repository
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.roofline import machines
-from gourmet.roofline.counting import Roofline, count
+from gourmet.roofline import GPUS, Roofline, count, measured_machine
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
@@ -24,7 +23,7 @@ _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "shar
     "--gpu",
     "gpus",
     multiple=True,
-    type=click.Choice(list(machines.GPUS), case_sensitive=False),
+    type=click.Choice(list(GPUS), case_sensitive=False),
     help="Compare with the published figures of this GPU.  [default: this machine, measured]",
 )
 @click.option("--top", default=12, type=POSITIVE, help="Number of layers to list.")
@@ -52,7 +51,7 @@ def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
     if counted.unknown:
         click.echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
     busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
-    for machine in [machines.GPUS[name] for name in gpus] or [machines.measure()]:
+    for machine in [GPUS[name] for name in gpus] or [measured_machine()]:
         _print(Roofline(machine, batch, busy), top, counted.batches)
 
 

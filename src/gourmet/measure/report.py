@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.measure.comparison import Pair
@@ -18,7 +18,6 @@ from gourmet.measure.results import Bench, Latency, Point, Usage, as_json, read
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
 
-DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
 # A page with figures of benchmarks: bench.html, or a template that extends it.
 render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)
@@ -34,17 +33,17 @@ PHASES: Final[Mapping[str, str]] = {
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def as_page(bench: Bench, template: str = "measure/bench.html", **more: Any) -> str:
-    return render(template, bench=bench, **vars(bench), **more)
+def as_page(bench: Bench) -> str:
+    return render("measure/bench.html", bench=bench, **vars(bench))
 
 
-def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> Path:
+def save(bench: Bench, folder: Path | None = None) -> Path:
     """Write a run, by default into a new folder under runs/bench named by its time and title."""
-    folder = folder or DEFAULT / folder_name(bench.when, bench.title)
+    folder = folder or Path("runs", "bench", folder_name(bench.when, bench.title))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_text(as_json(bench))
     (folder / "bench.csv").write_text(as_csv(bench))
-    (folder / "index.html").write_text(as_page(bench, *page, **more))
+    (folder / "index.html").write_text(as_page(bench))
     return folder
 
 
