@@ -1,6 +1,6 @@
 """`gourmet bench` on real models: what it measures and saves, and what it refuses to report.
 
-The models are small, made on the spot and, where it is said, misbehave.
+The models are small, made on the spot, and have the fault that their config names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import onnx
 import pytest
 from click.testing import CliRunner, Result
+from support.triton import ROOT
 
 from gourmet.cli import main
 from gourmet.measure import report
 from gourmet.measure.results import read
 
-# Doubles its rows in 20 ms each, and has the fault that its config names. That slow, so that a client which
-# the machine lets wait for a few milliseconds is not refused for it.
+# Doubles its rows in 20 ms each. That slow, so that a client which the machine lets wait for a few
+# milliseconds is not refused for it.
 MODEL = """
 import json
 import time
@@ -59,6 +60,48 @@ dynamic_batching {{ }}
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 parameters [ {{ key: "fault" value: {{ string_value: "{fault}" }} }} ]
 """
+# Says the words of a text one by one, as the text system of the tests expects them.
+STREAM = """
+import json
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.fault = json.loads(args["model_config"])["parameters"]["fault"]["string_value"]
+        self.asked = 0
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number, word in enumerate(self._words(request), 1):
+                answer = np.array([word.encode()], np.object_)
+                tensors = [("answer", answer), ("tokens", np.array([number], np.int32))]
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(*tensor) for tensor in tensors]))
+                time.sleep(0.02)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _words(self, request):
+        words = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[0].decode().split()
+        self.asked += 1
+        return words[:-1] if self.fault == "loses" and self.asked % 9 == 0 else words
+"""
+STREAM_CONFIG = """
+backend: "python"
+max_batch_size: 0
+model_transaction_policy {{ decoupled: true }}
+input [ {{ name: "text" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [
+  {{ name: "answer" data_type: TYPE_STRING dims: [ 1 ] }},
+  {{ name: "tokens" data_type: TYPE_INT32 dims: [ 1 ] }}
+]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+parameters [
+  {{ key: "fault" value: {{ string_value: "{fault}" }} }},
+  {{ key: "system" value: {{ string_value: "echo" }} }}
+]
+"""
 # Figures that nobody needs to believe: a run must end quickly, and on a busy machine too.
 QUICK = ["--rows", "4", "--window", "0.4", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
 PATIENT = ["--attempts", "8"]
@@ -69,47 +112,52 @@ Serve = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def serve(onnx_lab: Any, lab_triton: Any) -> Serve:
-    """Loads the model with a fault, the first time it is asked for, and says its name.
+    """Loads the model with a fault, the first time it is asked for, and returns its name.
 
     What comes behind a fault's name keeps tests apart: a model has a count of what it was asked, and a
     queue that outlives the client who filled it.
     """
 
-    def load(fault: str) -> str:
-        folder = lab_triton.repository / f"doubler_{fault}"
+    def load(name: str) -> str:
+        kind, _, fault = name.partition("_")
+        model, config = (STREAM, STREAM_CONFIG) if kind == "streams" else (MODEL, CONFIG)
+        folder = lab_triton.repository / name
         if not folder.exists():
             (folder / "1").mkdir(parents=True)
-            (folder / "1" / "model.py").write_text(MODEL)
-            (folder / "config.pbtxt").write_text(CONFIG.format(fault=fault))
-            onnx_lab.client.load_model(folder.name)
-        return str(folder.name)
+            (folder / "1" / "model.py").write_text(model)
+            (folder / "config.pbtxt").write_text(config.format(fault=fault))
+            onnx_lab.client.load_model(name)
+        return name
 
     return load
 
 
 @pytest.fixture
-def bench(lab_triton: Any, serve: Serve) -> Bench:
-    def run(fault: str, *arguments: str) -> Result:
+def bench(lab_triton: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(ROOT / "tests" / "support" / "systems"))
+
+    def run(model: str, *arguments: str) -> Result:
         to = ["--url", lab_triton.http_url, "--grpc-url", lab_triton.grpc_url]
-        return CliRunner().invoke(main, ["bench", "run", serve(fault), *to, *QUICK, *arguments])
+        return CliRunner().invoke(main, ["bench", "run", serve(model), *to, *QUICK, *arguments])
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("fault", "arguments", "says"),
+    ("model", "arguments", "says"),
     [
-        ("permutes", ["--batch", "4"], "the answer to input 0 is that of input 3: rows are mixed up"),
-        ("drops", ["--batch", "4"], "a request of 4 rows was answered with 1 rows of y"),
-        ("fails", [], r"of \d+ requests failed \(.*not today.*: no figures are reported"),
-        ("fails_too_often", ["--allow-errors", "1"], r"of \d+ requests failed \(\d.\d%; allowed 1%\)"),
+        ("doubles_permutes", ["--batch", "4"], "the answer to input 0 is that of input 3: rows are mixed up"),
+        ("doubles_drops", ["--batch", "4"], "a request of 4 rows was answered with 1 rows of y"),
+        ("doubles_fails", [], r"of \d+ requests failed \(.*not today.*: no figures are reported"),
+        ("doubles_fails_often", ["--allow-errors", "1"], r"requests failed \(\d.\d%; allowed 1%\)"),
+        ("streams_loses", [], "is not the one expected"),
     ],
-    ids=["permuted", "dropped", "failed", "failed too often"],
+    ids=["permuted", "dropped", "failed", "failed too often", "a piece is lost"],
 )
 def test_nothing_is_reported(
-    bench: Bench, tmp_path: Path, fault: str, arguments: list[str], says: str
+    bench: Bench, tmp_path: Path, model: str, arguments: list[str], says: str
 ) -> None:
-    result = bench(fault, *arguments, "--save", str(tmp_path / "run"))
+    result = bench(model, *arguments, "--save", str(tmp_path / "run"))
     assert result.exit_code == 1, result.output
     assert result.output.startswith("Error: ")
     assert re.search(says, result.output), result.output
@@ -117,9 +165,8 @@ def test_nothing_is_reported(
 
 
 def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path) -> None:
-    result = bench(
-        "fails_now_and_then", "--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path)
-    )
+    arguments = ["--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path)]
+    result = bench("doubles_fails_rarely", *arguments)
     assert result.exit_code == 0, result.output
     (point,) = report.load(tmp_path).points
     ((reason, failed),) = point.errors.items()
@@ -131,7 +178,7 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
     right = "double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {right}')
     onnx.save(model, tmp_path / "double.onnx")
-    result = bench("errs", "--reference", str(tmp_path / "double.onnx"))
+    result = bench("doubles_errs", "--reference", str(tmp_path / "double.onnx"))
     assert result.exit_code == 1
     assert "is not the one expected (expected: as double.onnx answers without a server)" in result.output
 
@@ -147,7 +194,7 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
     ids=" ".join,
 )
 def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: list[str]) -> None:
-    result = bench("no", *arguments, *PATIENT, "--save", str(tmp_path))
+    result = bench("doubles_no", *arguments, *PATIENT, "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
     (point,) = read(tmp_path / "bench.json").points
     assert point.rows_per_s.value > 5
@@ -163,12 +210,35 @@ def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: l
     assert page.count("<svg") == 4
     assert "src=" not in page
     assert "href=" not in page
+    assert point.stream is None
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_pieces_of_a_streamed_answer_are_timed(bench: Bench, tmp_path: Path, protocol: str) -> None:
+    more = ["--rows", "6", "--window", "0.8", "--protocol", protocol]
+    result = bench("streams_no", *more, *PATIENT, "--save", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    saved = read(tmp_path / "bench.json")
+    (point,) = saved.points
+    assert saved.data == "6 examples of Echo, seed 5"
+    assert point.stream is not None
+    assert point.stream.between_ms is not None
+    assert point.stream.between_ms.p50 > 10
+    # One request at a time waits for nobody, so its first piece comes before it was slowed down once.
+    assert point.latency_ms.p50 > 2 * point.stream.first_ms.p50
+    pieces_per_s = point.rows_per_s.value * point.stream.pieces_per_answer
+    assert 1 < point.stream.pieces_per_answer < 12
+    assert point.stream.pieces_per_s.value == pytest.approx(pieces_per_s, rel=0.5)
+    assert "first piece p50 ms" in result.output
+    assert "Pieces of answers" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.slow
 def test_a_range_is_measured_and_compared(bench: Bench, tmp_path: Path) -> None:
     saved = tmp_path / "one"
-    result = bench("no", "--concurrency", "1:2", "--batch", "8", "--json", *PATIENT, "--save", str(saved))
+    result = bench(
+        "doubles_no", "--concurrency", "1:2", "--batch", "8", "--json", *PATIENT, "--save", str(saved)
+    )
     assert result.exit_code == 0, result.output
     assert [point["demand"]["level"] for point in json.loads(result.stdout)["points"]] == [1, 2]
     compared = CliRunner().invoke(main, ["bench", "compare", str(saved), str(saved)])
@@ -177,25 +247,24 @@ def test_a_range_is_measured_and_compared(bench: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("model", "arguments", "says"),
     [
-        (["doubler_no", "--concurrency", "2", "--rate", "3"], "give one"),
-        (["doubler_no", "--concurrency", "8:1"], "has 0 steps"),
-        (["doubler_no", "--through", "app"], "the web app takes photos"),
+        ("doubles_no", ["--concurrency", "2", "--rate", "3"], "give one"),
+        ("doubles_no", ["--concurrency", "8:1"], "has 0 steps"),
+        ("doubles_no", ["--through", "app"], "the web app takes photos"),
+        ("streams_no", ["--batch", "2"], "takes one input a request"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_impossible_loads_are_refused_with_a_reason(
-    lab_triton: Any, serve: Serve, arguments: list[str], says: str
+    bench: Bench, model: str, arguments: list[str], says: str
 ) -> None:
-    serve("no")
-    result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, *arguments])
+    result = bench(model, *arguments)
     assert result.exit_code == 2
     assert says in result.output
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are(lab_triton: Any, serve: Serve) -> None:
-    serve("no")
+    serve("doubles_no")
     result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, "nobody"])
     assert result.exit_code == 1
-    assert re.search(r"'nobody' is not ready \(unknown to Triton\); ready are .*\bdoubler_no", result.output)
+    assert re.search(r"'nobody' is not ready \(unknown to Triton\); ready are .*\bdoubles_no", result.output)
