@@ -561,7 +561,13 @@ def _kind(arm: str) -> str:
 
 
 @click.command()
-@click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
+@click.option(
+    "--weights",
+    type=FOUND_FILE,
+    default=Path("runs/translator/best.safetensors"),
+    help="scripts/translator_checkpoint.py writes the served ones.",
+    show_default=True,
+)
 @click.option(
     "--data", type=FOUND, help="Sentences with a test part.  [default: those the weights were trained on]"
 )
