@@ -10,7 +10,6 @@ CPU, also under load.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import multiprocessing
 import os
@@ -35,7 +34,7 @@ from gourmet.client.model_config import as_json
 from gourmet.measure.async_client import Load
 from gourmet.measure.inputs import InputRows, rows_of
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import cpu_s, spent_s, tree
+from gourmet.measure.server_probe import CpuMeter
 from gourmet.measure.sweep import load_config
 from gourmet.measure.task import Addresses
 from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
@@ -137,8 +136,8 @@ def by_onnx(file: str, provider: str, options: dict[str, str] | None = None, row
 def by_torch(device: str) -> Run:
     import torch
 
-    network = torch.jit.load(FOLDER / "model.pt", map_location=device).eval()
-    network = torch.jit.optimize_for_inference(torch.jit.freeze(network))
+    network: Any = torch.jit.load(FOLDER / "model.pt", map_location=device)  # type: ignore[no-untyped-call]
+    network = torch.jit.optimize_for_inference(torch.jit.freeze(network.eval()))
 
     def run(_pixels: Any, rows: Any) -> Any:
         with torch.inference_mode():
@@ -275,15 +274,16 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
                     ask(arm, LEVELS[-1], 2.0)  # of each size of batch, a GPU's first run is slow
                     rates, results = [], []
                     for level in LEVELS:
-                        cpu, began = cpu_s(tree(server.pid)), time.monotonic()
+                        meter = CpuMeter({"Triton": server.pid})
+                        meter.look()
                         results.append(ask(arm, level, MEASURED_S))
-                        cores = spent_s(cpu, cpu_s(tree(server.pid))) / (time.monotonic() - began)
+                        meter.look()
                         rates.append(f"{results[-1][0] / MEASURED_S:.0f}")
                     wrong, worst = sum(one[1] for one in results), max(one[2] for one in results)
                     errors = [error for one in results for error in one[3]]
                     answers = f"{wrong} WRONG" if wrong else f"all right, ±{worst:.2g}"
                     answers += f"; {len(errors)} failed: {errors[0]}" if errors else ""
-                    report.row(arm.model, arm, *rates, f"{cores:.1f}", answers)
+                    report.row(arm.model, arm, *rates, f"{meter.cores('Triton'):.1f}", answers)
                 except Exception as exc:
                     report.row(arm.model, arm, f"failed: {type(exc).__name__}: {exc}")
 
@@ -310,7 +310,7 @@ def load(
 ) -> tuple[int, int, float, list[str]]:
     """Run `level` clients in one process, with the load of `gourmet.measure`; compare each answer."""
     rows, off = rows_of_model(model), list[float]()
-    wire = TritonHttp(_kept[0], model, rows, lambda values: values)
+    wire = TritonHttp(_kept[0], model, rows)
 
     def check(request: Request, reply: RawReply) -> None:
         probabilities = calibrated(wire.read(reply)[OUTPUTS[model]], 1.0)
@@ -334,26 +334,31 @@ def cards() -> list[str]:
         return []
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cpu", action="store_true", help="without a GPU, to try the script itself")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="write the report here too")
-    log = Path(tempfile.gettempdir(), "test-gpu-triton.log")
-    parser.add_argument("--log", type=Path, default=log, metavar="FILE", help="Triton's log")
-    options = parser.parse_args()
-    if not (names := cards()) and not options.cpu:
-        parser.error("nvidia-smi shows no GPU here; --cpu tries the script itself")
-    report, began = Report(options.into), time.monotonic()
+@click.command(help=__doc__.splitlines()[0])
+@click.option("--cpu", is_flag=True, help="Run without a GPU, to try the script itself.")
+@click.option("--into", type=click.Path(path_type=Path), metavar="FILE", help="Write the report here too.")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path),
+    help="Write Triton's log here.",
+    show_default=True,
+    default=Path(tempfile.gettempdir(), "test-gpu-triton.log"),
+)
+def main(cpu: bool, into: Path | None, log: Path) -> None:
+    if not (names := cards()) and not cpu:
+        raise click.UsageError("nvidia-smi shows no GPU here; --cpu tries the script itself")
+    report, began = Report(into), time.monotonic()
     installed = {package.name: package.version for package in distributions()}
-    report.say("# On a GPU" if not options.cpu else "# On the CPU", "")
-    report.say(f"- cards: {'; '.join(names) or 'none'} (name, driver, MiB, watts)")
     report.say(
-        f"- machine: {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        "# On the CPU" if cpu else "# On a GPU",
+        "",
+        f"- cards: {'; '.join(names) or 'none'} (name, driver, MiB, watts)",
+        f"- machine: {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        f"- packages: {', '.join(f'{name} {installed.get(name)}' for name in PACKAGES)}",
     )
-    report.say(f"- packages: {', '.join(f'{name} {installed.get(name)}' for name in PACKAGES)}")
     pictures = Pictures.made()
-    without_server(report, pictures, not options.cpu)
-    by_triton(report, pictures, not options.cpu, options.log)
+    without_server(report, pictures, not cpu)
+    by_triton(report, pictures, not cpu, log)
     report.say("", f"It took {time.monotonic() - began:.0f} s.", "")
 
 

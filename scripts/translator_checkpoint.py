@@ -87,7 +87,7 @@ def _write(version: Path, out: Path) -> bool:
         (out / name).write_bytes(files[name])
     (out / CONFIG).write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
     save_tensors(out / BEST, network.state_dict(), about)
-    return sha256(out / BEST) == deployed
+    return bool(sha256(out / BEST) == deployed)
 
 
 def _tensors(part: str, graph: bytes) -> Iterator[tuple[str, torch.Tensor]]:
