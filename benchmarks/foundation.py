@@ -28,12 +28,12 @@ from gourmet import repository
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE
 from gourmet.measure import sweep
-from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.server_probe import CpuMeter, ServerProbe, split
-from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.sweep import checked_traffic
 from gourmet.measure.validity import WrongAnswers
+from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import FP32, TORCH
 from gourmet.serving.connect import connect
@@ -146,7 +146,7 @@ def _prepared(server: Addresses) -> tuple[dict[str, Workload], dict[str, Any]]:
     with connect(server.url) as triton:
         usual = {model: triton.config(model) for model in (ONNX, PYTHON, LAB)}
     sweep.load_config(server, PYTHON, changed(usual[PYTHON], AS_IN_LABS))
-    workloads = {model: sweep.prepare(model, server, _PHOTOS) for model in usual}
+    workloads = {model: prepare(model, server, _PHOTOS) for model in usual}
     ours, labs = (workloads[model].answers.expected for model in (PYTHON, LAB))
     same = np.mean(
         [a["FOOD_LABEL"].item() == b["FOOD_LABEL"].item() for a, b in zip(ours, labs, strict=True)]

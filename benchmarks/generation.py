@@ -34,15 +34,13 @@ from gourmet import repository
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.errors import UsageError
-from gourmet.measure import sweep
-from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.server_probe import CpuMeter, memory_mib
-from gourmet.measure.sweep import load_config, restored
-from gourmet.measure.task import Addresses, MeasureOptions, Workload, ask_each
+from gourmet.measure.sweep import checked_traffic, load_config, restored
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
+from gourmet.measure.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
 from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import available_cpus
@@ -288,7 +286,7 @@ class GenerationServer:
             if arm == BEAMS:
                 data = replace(data, options={"beams": _BEAMS})
             stepped = SYSTEM.name if spec.through == "loop" else ""
-            workload = sweep.prepare(spec.model, self._addresses, data, through=spec.through, stepped=stepped)
+            workload = prepare(spec.model, self._addresses, data, through=spec.through, stepped=stepped)
             agreement: dict[str, float] = {}
             # What a search says is not what the network says greedily.
             if arm not in (BEAMS, *_CONTINUOUS):

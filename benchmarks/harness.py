@@ -35,8 +35,8 @@ from gourmet.measure import stats
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import Latency, LoadSpec
 from gourmet.measure.server_probe import CpuMeter, memory_mib, tree
-from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
+from gourmet.measure.workload import Addresses, MeasureOptions
 from gourmet.reports import chart, machine
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports

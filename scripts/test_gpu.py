@@ -36,8 +36,8 @@ from gourmet.measure.inputs import InputRows, rows_of
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.server_probe import CpuMeter
 from gourmet.measure.sweep import load_config
-from gourmet.measure.task import Addresses
 from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
+from gourmet.measure.workload import Addresses
 from gourmet.repository import DEFAULT, read_config, versions
 from gourmet.runtime.batches import Feeds, padded
 from gourmet.runtime.instances import CONFIG_NAME_ENV, parameter

@@ -26,7 +26,7 @@ from gourmet.cli import main
 from gourmet.client.errors import TritonUnreachable
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.task import Addresses, ask_alone, wire_for
+from gourmet.measure.workload import Addresses, ask_alone, wire_for
 from gourmet.repository import versions
 from gourmet.serving import run_file
 from gourmet.serving.connect import connect

@@ -35,8 +35,8 @@ from gourmet.measure.results import (
     Split,
     Window,
 )
-from gourmet.measure.task import Answers
 from gourmet.measure.transports import RawReply, Request, TritonHttp
+from gourmet.measure.workload import Answers
 
 
 def a_bench(*points: Point) -> Bench:

@@ -16,9 +16,9 @@ import pytest
 
 import foundation
 from gourmet.errors import GourmetError, UsageError
-from gourmet.measure.task import MeasureOptions
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
+from gourmet.measure.workload import MeasureOptions
 from harness import (
     BenchLoad,
     BenchWindow,

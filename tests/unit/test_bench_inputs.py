@@ -11,7 +11,7 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.task import check_possible
+from gourmet.measure.workload import check_possible
 from gourmet.systems import registry
 
 

@@ -18,7 +18,7 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.client.errors import TritonUnreachable
 from gourmet.errors import UsageError
-from gourmet.measure.task import Addresses, wire_for
+from gourmet.measure.workload import Addresses, wire_for
 from gourmet.serving.run_file import RunningStack
 
 __all__ = ["listen", "no_stack"]

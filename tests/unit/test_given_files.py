@@ -22,8 +22,8 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
-from gourmet.measure import task
 from gourmet.measure.inputs import InputRows
+from gourmet.measure.workload import of_onnx
 from gourmet.roofline import count
 from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import sha256
@@ -197,7 +197,7 @@ def reference(path: Path, **values: np.ndarray[Any, Any]) -> dict[str, Any]:
     inputs = tuple(TensorSpec(name, name, array.shape) for name, array in values.items())
     info = ModelInfo("m", (), (), max_batch_size=1)
     rows = InputRows(info, inputs, {name: [array] for name, array in values.items()}, "")
-    return dict(task.of_onnx(path, rows)[0])
+    return dict(of_onnx(path, rows)[0])
 
 
 @pytest.mark.parametrize("location", ELSEWHERE)

@@ -24,7 +24,7 @@ from gourmet.errors import UsageError, printable
 from gourmet.measure import comparison, report, results, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.serving.run_file import stack_at
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -162,7 +162,7 @@ def run(
     ]
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
-        workload = sweep.prepare(model, target, DataSource(**data), through=through)
+        workload = prepare(model, target, DataSource(**data), through=through)
         points, refused = sweep.run(workload, loads, target, options, on_step=tick)
     span = str(loads[0]) if len(loads) == 1 else f"{loads[0]} to {loads[-1]}"
     title = f"{model}: {span}"

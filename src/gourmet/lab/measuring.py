@@ -23,7 +23,7 @@ from gourmet.measure import report, stats, sweep, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Estimate, LoadSpec, Point, Through
 from gourmet.measure.server_probe import CpuMeter, listener
-from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.reports import chart
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus
@@ -157,7 +157,7 @@ def _measure(url: str, rounds: int, arms: dict[str, Arm], runs: Runs) -> None:
                     route = model, arm.load.through
                     if route not in workloads:
                         data = DataSource(_ROWS, _SEED)
-                        workloads[route] = sweep.prepare(
+                        workloads[route] = prepare(
                             model, target, data, through=arm.load.through, stepped=arm.stepped
                         )
                     _measure_once(runs[name], workloads[route], arm.load, target, options)

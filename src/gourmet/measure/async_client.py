@@ -7,29 +7,21 @@ request was due: a server that stalls cannot hide the requests that it delayed.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.measure import server_probe, stats, validity
-from gourmet.measure.results import Evidence, LoadSpec, Point
-from gourmet.measure.server_probe import ServerProbe
+from gourmet.measure import validity
+from gourmet.measure.results import LoadSpec
 from gourmet.measure.stats import Array
-from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests
-from gourmet.serving.connect import connect
+from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
 
-# The web app's own readiness question is counted by Triton too.
-_OTHERS_BEHIND_THE_APP: Final = 0.02
 _SEED: Final = 1
 _MAX_WARM_UP_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -168,77 +160,3 @@ def due_times(start: float, load: Callable[[], LoadSpec]) -> Iterator[float]:
     while True:
         yield due
         due += (random.exponential() if load().arrivals == "poisson" else 1.0) / load().level
-
-
-def measure(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
-    """Measure a point with our client; raise Untrusted."""
-    probe = ServerProbe(target, load)
-    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
-    stretch = traffic.began, traffic.ended
-    due, sent, done = traffic.arrays()
-    # Open: the requests that fell due while we looked, however long they took.
-    ours = traffic.holds(done if load.arrivals == "closed" else due)
-    checks += (validity.generator_had_time(traffic.client_cores),)
-    if not ours.any():
-        raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
-    took = stats.latency(1000 * (done - due)[ours])
-    windows = stats.windows(due, done, *stretch, options.windows)
-    rates = [window.requests_per_s for window in windows]
-    under_way = stats.in_flight(due, done, *stretch)
-    if load.arrivals == "closed":
-        # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
-        checks += (validity.littles_law(load.level, under_way),)
-    else:
-        owed, seconds = int(ours.sum()), traffic.ended - traffic.began
-        answered = int(traffic.holds(done).sum())
-        lag_ms = float(1000 * (sent - due)[ours].mean())
-        checks += (
-            validity.generator_was_punctual(lag_ms, took.mean),
-            validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
-            validity.littles_law(under_way, owed / seconds * took.mean / 1000),
-        )
-    natural = validity.expected_deviation(
-        statistics.fmean(rates) * options.window_s, load.arrivals == "poisson"
-    )
-    return Point(
-        arm="",
-        load=load,
-        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
-        latency_ms=took,
-        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
-        batches=server_probe.batches(probe.counted),
-        windows=windows,
-        requests=int(ours.sum()),
-        errors=dict(traffic.errors),
-        usage=probe.usage(traffic.client_cores),
-        checks=(*checks, validity.steady(rates, options.steadiness + natural)),
-        config={},
-        stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
-        transferred=traffic.transferred / len(traffic.times),
-    )
-
-
-def checked_traffic(
-    workload: Workload,
-    load: LoadSpec,
-    target: Addresses,
-    options: MeasureOptions,
-    mark: Callable[[], None] = lambda: None,
-) -> tuple[Load, tuple[Evidence, ...]]:
-    """Load the server; check every answer, and account for every row."""
-    rows, answers = workload.rows, workload.answers
-    with connect(target.url) as triton:
-        before = triton.total(load.model)
-        wire = wire_for(target, load, rows)
-        sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
-        check = partial(answers.check, wire)
-        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
-        answered = len(traffic.times)
-        sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
-        counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
-    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
-    return traffic, (
-        Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
-        validity.few_errors(traffic.errors, answered, options.errors_allowed),
-        validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
-    )

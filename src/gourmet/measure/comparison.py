@@ -31,12 +31,7 @@ def below(figure: Estimate, limit: float) -> bool | None:
     return None if outcome is None else not outcome
 
 
-def times_the_throughput(ours: Point, theirs: Point) -> Estimate:
-    """Return the ratio of two points' throughputs."""
-    return stats.ratio(ours.rates, theirs.rates)
-
-
-def times_the_latency(ours: Point, theirs: Point) -> Estimate:
+def _times_the_latency(ours: Point, theirs: Point) -> Estimate:
     """Return the ratio of two points' mean latencies."""
     return stats.ratio(*([window.mean_ms for window in point.windows] for point in (ours, theirs)))
 
@@ -91,9 +86,9 @@ def refuse_slower(pairs: Sequence[Pair]) -> None:
 
 
 def _pair(before: Point, now: Point) -> Pair:
-    rate, latency = times_the_throughput(now, before), times_the_latency(now, before)
+    rate, latency = stats.ratio(now.rates, before.rates), _times_the_latency(now, before)
     # Where the rate of requests was given, the latency is what counts.
-    speed = rate if now.load.arrivals == "closed" else times_the_latency(before, now)
+    speed = rate if now.load.arrivals == "closed" else _times_the_latency(before, now)
     verdict: Verdict = (
         "slower" if below(speed, 1 - NOISE) else "faster" if above(speed, 1 + NOISE) else "same"
     )

@@ -13,7 +13,7 @@ import psutil
 from gourmet.client.address import LOOPBACK
 from gourmet.client.statistics import ModelStatistics
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
-from gourmet.measure.task import Addresses
+from gourmet.measure.workload import Addresses
 from gourmet.serving.connect import connect
 
 # How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the

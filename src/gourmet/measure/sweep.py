@@ -1,75 +1,37 @@
-"""Measure a model under one load after another, and change its config meanwhile."""
+"""Measure a model under one load after another, check each point, and change the model's config meanwhile."""
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import signal
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from gourmet.client.errors import TritonUnreachable
 from gourmet.client.model_config import Config
-from gourmet.contracts import ModelInfo
-from gourmet.errors import UsageError
-from gourmet.measure import async_client, task, validity
-from gourmet.measure.inputs import DataSource, first_steps, rows_for
-from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
-from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
-from gourmet.measure.transports import Answer
+from gourmet.measure import server_probe, stats, validity
+from gourmet.measure.async_client import Load
+from gourmet.measure.results import Bench, Evidence, LoadSpec, Point, Rejection
+from gourmet.measure.server_probe import ServerProbe
+from gourmet.measure.transports import requests
+from gourmet.measure.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
 from gourmet.runtime.signals import handled
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.systems import registry
 
 OnStep = Callable[[float, str], None]
 
 # A request that would wait longer, at the best rate so far, tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
 _LOAD_TRIES: Final = 5
-
-
-def prepare(
-    model: str, target: Addresses, data: DataSource, *, through: Through = "triton", stepped: str = ""
-) -> Workload:
-    """Make the rows for a served model, and get the answer to each of them alone.
-
-    `stepped` is the system whose answers a model computes a step a request.
-    """
-    with connect(target.url) as triton:
-        info = triton.describe(model)
-    rows = first_steps(info, stepped, data) if stepped else rows_for(info, data)
-    if through == "app" and not rows.pictures:
-        raise UsageError(
-            f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
-        )
-    wire = wire_for(target, LoadSpec(model, through=through), rows)
-    alone = task.ask_alone(wire, rows)
-    if through == "app":
-        _check_served_by(alone[0], rows.info, target)
-    if data.reference is None:
-        return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
-    source = f"{data.reference.name} answers without a server"
-    right = Answers(task.of_onnx(data.reference, rows), rows.batched, source)
-    for row, answer in enumerate(alone):
-        right.check_row(row, answer, "a row asked alone")
-    return Workload(model, rows, right)
-
-
-def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> None:
-    served = answer["model"].item().decode()
-    if served == model.name:
-        return
-    with connect(target.url) as triton:
-        system = triton.describe(served).system
-    # One system's models answer at /predict: no variable makes it ask a model of another.
-    variable = registry.load(system).model_variable if system == model.system else ""
-    raise UsageError(
-        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: name that model"
-        + (f", or start the app with {variable}={model.name}" if variable else "")
-    )
+# The web app's own readiness question is counted by Triton too.
+_OTHERS_BEHIND_THE_APP: Final = 0.02
 
 
 def run(
@@ -106,17 +68,91 @@ def measure(
     workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
     """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement."""
-    task.check_possible(load, workload.rows)
+    check_possible(load, workload.rows)
     with connect(target.url) as triton:
         config = triton.config(load.model)
     for attempt in range(1, options.attempts + 1):
         try:
-            point = async_client.measure(workload, load, target, options)
+            point = _measure_once(workload, load, target, options)
             return replace(point, arm=arm or load.model, attempts=attempt, config=config)
         except validity.Disturbed:
             if attempt == options.attempts:
                 raise
     raise AssertionError("an attempt returns or raises")
+
+
+def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
+    """Measure a point; raise Untrusted."""
+    probe = ServerProbe(target, load)
+    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
+    stretch = traffic.began, traffic.ended
+    due, sent, done = traffic.arrays()
+    # Open: the requests that fell due while we looked, however long they took.
+    ours = traffic.holds(done if load.arrivals == "closed" else due)
+    checks += (validity.generator_had_time(traffic.client_cores),)
+    if not ours.any():
+        raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
+    took = stats.latency(1000 * (done - due)[ours])
+    windows = stats.windows(due, done, *stretch, options.windows)
+    rates = [window.requests_per_s for window in windows]
+    under_way = stats.in_flight(due, done, *stretch)
+    if load.arrivals == "closed":
+        # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
+        checks += (validity.littles_law(load.level, under_way),)
+    else:
+        owed, seconds = int(ours.sum()), traffic.ended - traffic.began
+        answered = int(traffic.holds(done).sum())
+        lag_ms = float(1000 * (sent - due)[ours].mean())
+        checks += (
+            validity.generator_was_punctual(lag_ms, took.mean),
+            validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
+            validity.littles_law(under_way, owed / seconds * took.mean / 1000),
+        )
+    natural = validity.expected_deviation(
+        statistics.fmean(rates) * options.window_s, load.arrivals == "poisson"
+    )
+    return Point(
+        arm="",
+        load=load,
+        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
+        latency_ms=took,
+        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
+        batches=server_probe.batches(probe.counted),
+        windows=windows,
+        requests=int(ours.sum()),
+        errors=dict(traffic.errors),
+        usage=probe.usage(traffic.client_cores),
+        checks=(*checks, validity.steady(rates, options.steadiness + natural)),
+        config={},
+        stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
+        transferred=traffic.transferred / len(traffic.times),
+    )
+
+
+def checked_traffic(
+    workload: Workload,
+    load: LoadSpec,
+    target: Addresses,
+    options: MeasureOptions,
+    mark: Callable[[], None] = lambda: None,
+) -> tuple[Load, tuple[Evidence, ...]]:
+    """Load the server; check every answer, and account for every row."""
+    rows, answers = workload.rows, workload.answers
+    with connect(target.url) as triton:
+        before = triton.total(load.model)
+        wire = wire_for(target, load, rows)
+        sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
+        check = partial(answers.check, wire)
+        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
+        answered = len(traffic.times)
+        sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
+        counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
+    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
+    return traffic, (
+        Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
+        validity.few_errors(traffic.errors, answered, options.errors_allowed),
+        validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
+    )
 
 
 def bench(

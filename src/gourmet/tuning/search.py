@@ -22,7 +22,7 @@ from gourmet.measure.comparison import below
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, as_data
 from gourmet.measure.sweep import OnStep, load_config, restored
-from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus, cpu_threads, instance_count
 
@@ -296,7 +296,7 @@ class _Search:
         self, space: Space, target: Addresses, options: MeasureOptions, data: DataSource, on_step: OnStep
     ) -> None:
         self._space, self._target, self._on_step, self._request = space, target, on_step, space.request
-        self.workload = sweep.prepare(self._request.model, target, data)
+        self.workload = prepare(self._request.model, target, data)
         self._changes: dict[str, Change] = {}
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT

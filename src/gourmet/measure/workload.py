@@ -1,4 +1,4 @@
-"""A workload: addresses, options, rows, expected answers, and the wire."""
+"""A workload: a model, the rows to send and the answers to expect; and how to reach the model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.client.address import Address
-from gourmet.contracts import Array
+from gourmet.contracts import Array, ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import InputRows
-from gourmet.measure.results import LoadSpec
+from gourmet.measure.inputs import DataSource, InputRows, first_steps, rows_for
+from gourmet.measure.results import LoadSpec, Through
 from gourmet.measure.transports import (
     Answer,
     App,
@@ -29,6 +29,8 @@ from gourmet.measure.transports import (
 )
 from gourmet.measure.validity import Untrusted, WrongAnswers
 from gourmet.runtime.reading import in_short
+from gourmet.serving.connect import connect
+from gourmet.systems import registry
 
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3
@@ -196,3 +198,44 @@ def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     except Exception as exc:  # protobuf and ONNX Runtime have their own
         raise UsageError(f"--reference {model} cannot answer the rows: {in_short(exc)}") from exc
     return answers
+
+
+def prepare(
+    model: str, target: Addresses, data: DataSource, *, through: Through = "triton", stepped: str = ""
+) -> Workload:
+    """Make the rows for a served model, and get the answer to each of them alone.
+
+    `stepped` is the system whose answers a model computes a step a request.
+    """
+    with connect(target.url) as triton:
+        info = triton.describe(model)
+    rows = first_steps(info, stepped, data) if stepped else rows_for(info, data)
+    if through == "app" and not rows.pictures:
+        raise UsageError(
+            f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
+        )
+    wire = wire_for(target, LoadSpec(model, through=through), rows)
+    alone = ask_alone(wire, rows)
+    if through == "app":
+        _check_served_by(alone[0], rows.info, target)
+    if data.reference is None:
+        return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
+    source = f"{data.reference.name} answers without a server"
+    right = Answers(of_onnx(data.reference, rows), rows.batched, source)
+    for row, answer in enumerate(alone):
+        right.check_row(row, answer, "a row asked alone")
+    return Workload(model, rows, right)
+
+
+def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> None:
+    served = answer["model"].item().decode()
+    if served == model.name:
+        return
+    with connect(target.url) as triton:
+        system = triton.describe(served).system
+    # One system's models answer at /predict: no variable makes it ask a model of another.
+    variable = registry.load(system).model_variable if system == model.system else ""
+    raise UsageError(
+        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: name that model"
+        + (f", or start the app with {variable}={model.name}" if variable else "")
+    )
