@@ -88,7 +88,7 @@ class InputRows:
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
     """Return rows for a model: from files or arrays, else its system's examples, else noise."""
     data, count, seed = source.folder, source.count, source.seed
-    declared = without_rows(info)
+    declared = _without_rows(info)
     if data is not None and data.suffix == ".npz":
         return _from_arrays(data, info, declared, count)
     if info.system not in registry.names():
@@ -114,9 +114,16 @@ def rows_of(
             requests = [system.request_inputs(example, info) for example in examples]
     except ValueError as exc:
         raise UsageError(f"{about} cannot be sent: {exc}") from exc
-    inputs = tuple(spec for spec in without_rows(info) if spec.name in requests[0])
-    values = {spec.name: [one_row(request[spec.name], spec) for request in requests] for spec in inputs}
-    return InputRows(info, inputs, values, about, tuple(examples))
+    return _asked(info, requests, examples, about)
+
+
+def _asked(
+    info: ModelInfo, requests: Sequence[Tensors], examples: Sequence[bytes], about: str, system: str = ""
+) -> InputRows:
+    """Return the rows of requests, one for each example."""
+    inputs = tuple(spec for spec in _without_rows(info) if spec.name in requests[0])
+    values = {spec.name: [_one_row(request[spec.name], spec) for request in requests] for spec in inputs}
+    return InputRows(info, inputs, values, about, tuple(examples), system)
 
 
 def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], str]:
@@ -129,14 +136,14 @@ def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], st
     return system.examples(count, seed), f"{count} {what}, seed {seed}"
 
 
-def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
+def _without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
     """Return a model's inputs with the shapes of one row."""
     if not info.max_batch_size:
         return info.inputs
     return tuple(replace(spec, shape=spec.shape[1:]) for spec in info.inputs)
 
 
-def one_row(tensor: Array, spec: TensorSpec) -> Array:
+def _one_row(tensor: Array, spec: TensorSpec) -> Array:
     """Return a value without the dimension of rows that a system puts in front."""
     known = -1 not in spec.shape
     return tensor.reshape(spec.shape if known else tensor.shape[-len(spec.shape) :])
@@ -151,10 +158,7 @@ def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
     """Return the rows that such a client sends first. Every step costs the same."""
     loop = client_loop(system)
     examples, about = examples_of(registry.load(system), source)
-    requests = [next(loop.ask(example)) for example in examples]
-    inputs = without_rows(info)
-    values = {spec.name: [one_row(request[spec.name], spec) for request in requests] for spec in inputs}
-    return InputRows(info, inputs, values, about, tuple(examples), system)
+    return _asked(info, [next(loop.ask(example)) for example in examples], examples, about, system)
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:
