@@ -548,7 +548,7 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
     return (
         *row.cells(),
         *(f"{figure:.1f}" if figure else "–" for figure in figures),
-        f"{agrees:.1%}" if agrees else "–",
+        f"{100 * agrees:.1f} %" if agrees else "–",
     )
 
 
