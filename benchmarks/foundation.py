@@ -129,11 +129,9 @@ def in_triton(options: MeasureOptions) -> Contender:
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        folder = repository.DEFAULT / PYTHON
         with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as name:
             models = shutil.copytree(Path(__file__).with_name("models"), Path(name) / "models")
-            weights = folder / str(repository.versions(folder)[-1]) / "model.pt"
-            shutil.copy2(weights, models / LAB / "1")
+            shutil.copy2(repository.newest(repository.DEFAULT / PYTHON) / "model.pt", models / LAB / "1")
             with own_triton((repository.DEFAULT, models), (ONNX, PYTHON, LAB)) as server:
                 yield partial(_measure, *_prepared(server), options, server)
 
@@ -177,8 +175,7 @@ def _measure(
 
 
 def without_server(layout: Layout, options: MeasureOptions) -> Contender:
-    folder = repository.DEFAULT / ONNX
-    network = folder / str(repository.versions(folder)[-1]) / "model.onnx"
+    network = repository.newest(repository.DEFAULT / ONNX) / "model.onnx"
     arm = f"no server, {layout}"
 
     def measure(load: BenchLoad) -> BenchWindow:

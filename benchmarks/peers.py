@@ -115,8 +115,7 @@ Expected = Mapping[tuple[str, Decoder], Floats]
 
 def served() -> Path:
     """Return the ONNX file that everybody serves."""
-    folder = repository.DEFAULT / MODEL
-    return folder / str(repository.versions(folder)[-1]) / "model.onnx"
+    return repository.newest(repository.DEFAULT / MODEL) / "model.onnx"
 
 
 def expected_answers(sets: Mapping[str, PhotoSet]) -> Expected:

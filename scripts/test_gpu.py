@@ -38,7 +38,7 @@ from gourmet.measure.server_probe import CpuMeter
 from gourmet.measure.sweep import load_config
 from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
 from gourmet.measure.workload import Addresses
-from gourmet.repository import DEFAULT, read_config, versions
+from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.runtime.batches import Feeds, padded
 from gourmet.runtime.instances import CONFIG_NAME_ENV, parameter
 from gourmet.serving.connect import connect
@@ -49,7 +49,7 @@ from gourmet.systems.food11.contract import SYSTEM
 
 MODEL: Final = "food_classifier"
 ONNX: Final = "food_classifier_onnx"
-FOLDER: Final = DEFAULT / MODEL / str(versions(DEFAULT / MODEL)[-1])
+FOLDER: Final = newest(DEFAULT / MODEL)
 TEMPERATURE: Final = float(parameter(as_json(read_config(DEFAULT / MODEL)), "temperature") or 1)
 PACKAGES: Final = ("nvidia-pytriton", "onnxruntime-gpu", "onnxruntime", "torch", "nvidia-cudnn-cu13", "numpy")
 SIZES: Final = (1, 16)

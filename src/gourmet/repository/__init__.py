@@ -79,6 +79,11 @@ def versions(model: Path) -> tuple[int, ...]:
     return tuple(sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit()))
 
 
+def newest(model: Path) -> Path:
+    """Return the folder of a model's newest version."""
+    return model / str(versions(model)[-1])
+
+
 def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).is_file() or any(path.name.isdigit() for path in folder.iterdir())
 
@@ -86,4 +91,4 @@ def _is_model(folder: Path) -> bool:
 def served_package(model: str) -> dict[str, bytes]:
     """Read the files in the package of a generating model's newest version in this checkout."""
     folder = DEFAULT / model
-    return package.read(folder / str(versions(folder)[-1]) / package.FILE)
+    return package.read(newest(folder) / package.FILE)
