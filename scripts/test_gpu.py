@@ -10,7 +10,6 @@ CPU, also under load.
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import os
 import platform
@@ -30,7 +29,7 @@ import click
 import numpy as np
 import onnxruntime as ort
 
-from gourmet.client.model_config import as_json
+from gourmet.client.model_config import as_json, summary
 from gourmet.measure.async_client import Load
 from gourmet.measure.inputs import InputRows, rows_of
 from gourmet.measure.results import LoadSpec
@@ -39,8 +38,18 @@ from gourmet.measure.sweep import load_config
 from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
 from gourmet.measure.workload import Addresses
 from gourmet.repository import DEFAULT, newest, read_config
+from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.batches import Feeds, padded
-from gourmet.runtime.instances import CONFIG_NAME_ENV, parameter
+from gourmet.runtime.instances import (
+    CONFIG_NAME_ENV,
+    ENGINE_PARAMETER,
+    FP32,
+    INT8,
+    ONNX_RUNTIME,
+    PRECISION_PARAMETER,
+    TORCH,
+    parameter,
+)
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
@@ -199,46 +208,18 @@ def without_server(report: Report, pictures: Pictures, on_gpu: bool) -> None:
 # --- both kinds of food model by Triton
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A config of a model: the file's own if `instances` is 0."""
-
-    model: str
-    instances: int = 0
-    batching: bool = False
-    engine: str = ""  # of food_classifier
-    cpu: bool = False
-
-    def __str__(self) -> str:
-        if not self.instances:
-            return "as its config has it"
-        by = "CPU" if self.cpu else self.engine or "ONNX Runtime"
-        batches = "batches of up to 16" if self.batching else "a row at a time"
-        return f"{by}, instances: {self.instances}, {batches}"
-
-    def config(self, usual: dict[str, Any]) -> dict[str, Any]:
-        """Return the arm's config, based on the one of the first start."""
-        config = copy.deepcopy(usual)
-        kind = "KIND_CPU" if self.cpu else usual["instance_group"][0]["kind"]
-        config["instance_group"] = [{"kind": kind, "count": self.instances}]
-        config.pop("dynamic_batching", None)
-        if self.batching:
-            config["dynamic_batching"] = {"preferred_batch_size": [16]}
-        # Triton keeps running instances as they are where nothing but the group differs.
-        turned = {"arm": str(self), "cpu_engine": self.engine, "cpu_precision": "int8" if self.cpu else ""}
-        config["parameters"] |= {name: {"string_value": value} for name, value in turned.items() if value}
-        return config
-
-
-def arms(on_gpu: bool) -> Iterable[Arm]:
-    yield from (Arm(MODEL), Arm(ONNX))
+def arms(on_gpu: bool) -> Iterable[tuple[str, Change]]:
+    """Yield models and the changes of their configs."""
+    yield from ((MODEL, Change()), (ONNX, Change()))
     if not on_gpu:
         return
-    yield Arm(MODEL, 4, batching=True, engine="torch")
+    batched, alone = Change(dynamic_batching=True, preferred_batches=(16,)), Change(dynamic_batching=False)
+    yield MODEL, Change(instances=4, engine=TORCH).over(batched)
     for model in (MODEL, ONNX):
-        yield Arm(model, (os.cpu_count() or 2) // 2, cpu=True)
-        yield Arm(model, 4)
-        yield from (Arm(model, count, batching=True) for count in (1, 4, 8))
+        precision = INT8 if model == MODEL else None
+        yield model, Change(instances=(os.cpu_count() or 2) // 2, cpu=True, precision=precision).over(alone)
+        yield model, Change(instances=4).over(alone)
+        yield from ((model, Change(instances=count).over(batched)) for count in (1, 4, 8))
 
 
 def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> None:
@@ -252,40 +233,45 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
         server.wait_until_live(180)
         with connect(target.url) as client:
             usual = {model: client.config(model) for model in (MODEL, ONNX)}
+        # A config for GPUs names no engine and no precision; only those that are named can be changed.
+        for name, value in ((ENGINE_PARAMETER, ONNX_RUNTIME), (PRECISION_PARAMETER, FP32)):
+            usual[MODEL]["parameters"].setdefault(name, {"string_value": value})
         clients = max(1, (os.cpu_count() or 2) // 3)
         with SPAWN.Pool(clients, keep, [target.url, pictures.files]) as pool:
 
-            def ask(arm: Arm, level: int, seconds: float) -> tuple[int, int, float, list[str]]:
+            def ask(model: str, change: Change, level: int) -> tuple[int, int, float, list[str]]:
                 """Return the number of answers, of wrong ones, the largest difference, and the errors."""
-                by_int8 = arm.model == MODEL and not arm.engine and (arm.cpu or not on_gpu)
+                by_int8 = model == MODEL and not change.engine and (change.cpu or not on_gpu)
                 right = pictures.by_int8 if by_int8 else pictures.by_fp32
-                expected = calibrated(right, TEMPERATURE if arm.model == MODEL else 1.0)
+                expected = calibrated(right, TEMPERATURE if model == MODEL else 1.0)
                 begin = time.time() + 0.2
                 shares = [len(range(number, level, clients)) for number in range(clients)]
-                jobs = [(arm.model, expected, share, begin, seconds) for share in shares if share]
+                jobs = [(model, expected, share, begin) for share in shares if share]
                 counts, wrong, worst, errors = zip(*pool.starmap(load, jobs, chunksize=1), strict=True)
                 return sum(counts), sum(wrong), max(worst), [*chain.from_iterable(errors)]
 
             report.table("model", "config", *(f"{level} clients" for level in LEVELS), "cores", "answers")
-            for arm in arms(on_gpu):
+            for model, change in arms(on_gpu):
+                config = changed(usual[model], change)
                 try:
-                    if arm.instances:
-                        load_config(target, arm.model, arm.config(usual[arm.model]))
-                    ask(arm, LEVELS[-1], 2.0)  # of each size of batch, a GPU's first run is slow
-                    rates, results = [], []
+                    if change:
+                        load_config(target, model, config)
+                    ask(model, change, LEVELS[-1])  # of each size of batch, a GPU's first run is slow
+                    results = []
                     for level in LEVELS:
                         meter = CpuMeter({"Triton": server.pid})
                         meter.look()
-                        results.append(ask(arm, level, MEASURED_S))
+                        results.append(ask(model, change, level))
                         meter.look()
-                        rates.append(f"{results[-1][0] / MEASURED_S:.0f}")
-                    wrong, worst = sum(one[1] for one in results), max(one[2] for one in results)
-                    errors = [error for one in results for error in one[3]]
-                    answers = f"{wrong} WRONG" if wrong else f"all right, ±{worst:.2g}"
-                    answers += f"; {len(errors)} failed: {errors[0]}" if errors else ""
-                    report.row(arm.model, arm, *rates, f"{meter.cores('Triton'):.1f}", answers)
+                    counts, wrong, worst, errors = zip(*results, strict=True)
+                    answers = f"{sum(wrong)} WRONG" if any(wrong) else f"all right, ±{max(worst):.2g}"
+                    if failed := [*chain.from_iterable(errors)]:
+                        answers += f"; {len(failed)} failed: {failed[0]}"
+                    rates = [f"{count / MEASURED_S:.0f}" for count in counts]
+                    cells = (*rates, f"{meter.cores('Triton'):.1f}", answers)
                 except Exception as exc:
-                    report.row(arm.model, arm, f"failed: {type(exc).__name__}: {exc}")
+                    cells = (f"failed: {type(exc).__name__}: {exc}",)
+                report.row(model, summary(config), *cells)
 
 
 # --- the clients, in processes of their own
@@ -305,9 +291,7 @@ def rows_of_model(model: str) -> InputRows:
         return rows_of(triton.describe(model), SYSTEM, files, "the pictures")
 
 
-def load(
-    model: str, expected: Any, level: int, begin: float, seconds: float
-) -> tuple[int, int, float, list[str]]:
+def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int, float, list[str]]:
     """Run `level` clients in one process, with the load of `gourmet.measure`; compare each answer."""
     rows, off = rows_of_model(model), list[float]()
     wire = TritonHttp(_kept[0], model, rows)
@@ -318,7 +302,7 @@ def load(
 
     everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
-    traffic = Load(wire, everything, LoadSpec(model, level), check, measure_s=seconds).run()
+    traffic = Load(wire, everything, LoadSpec(model, level), check, measure_s=MEASURED_S).run()
     wrong = sum(difference > ALLOWED for difference in off)
     return len(traffic.arrays()[0]), wrong, max(off, default=0.0), list(traffic.errors)
 

@@ -1,4 +1,4 @@
-"""Points of a benchmark that nobody measured, for what is said of figures."""
+"""Made-up points of a benchmark, for tests of figures and pages."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def run(
 @click.argument("now", type=FOUND)
 def compare(before: Path, now: Path) -> None:
     """Compare two saved runs, folders or JSON files; fail if NOW is slower by more than 5 %."""
-    first, second = report.load(before), report.load(now)
+    first, second = results.read(before), results.read(now)
     pairs = comparison.compare(first, second)
     for words in comparison.differences(first, second):
         click.echo(f"differs in {words}")

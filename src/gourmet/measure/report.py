@@ -14,11 +14,10 @@ from typing import Final
 
 from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.measure.comparison import Pair
-from gourmet.measure.results import Bench, Latency, Point, Usage, as_json, read
+from gourmet.measure.results import FILE, Bench, Latency, Point, Usage, as_json
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
 
-_JSON: Final = "bench.json"
 # A page with figures of benchmarks: bench.html, or a template that extends it.
 render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)
 PHASES: Final[Mapping[str, str]] = {
@@ -41,15 +40,10 @@ def save(bench: Bench, folder: Path | None = None) -> Path:
     """Write a run, by default into a new folder under runs/bench named by its time and title."""
     folder = folder or Path("runs", "bench", folder_name(bench.when, bench.title))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _JSON).write_text(as_json(bench))
+    (folder / FILE).write_text(as_json(bench))
     (folder / "bench.csv").write_text(as_csv(bench))
     (folder / "index.html").write_text(as_page(bench))
     return folder
-
-
-def load(path: Path) -> Bench:
-    """Load a saved run by its folder or its JSON file."""
-    return read(path / _JSON if path.is_dir() else path)
 
 
 def folder_name(when: str, title: str) -> str:

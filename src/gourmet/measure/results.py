@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from gourmet.errors import GourmetError
 
+FILE: Final = "bench.json"  # in the folder of a run
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
 
 Protocol = Literal["http", "grpc"]
@@ -222,7 +223,8 @@ def as_data(value: object) -> dict[str, Any]:
 
 
 def read(path: Path) -> Bench:
-    """Read a saved benchmark; raise GourmetError if it is invalid."""
+    """Read a saved benchmark, a folder or its JSON file; raise GourmetError if it is invalid."""
+    path = path / FILE if path.is_dir() else path
     try:
         return TypeAdapter(Bench).validate_json(path.read_bytes())
     except (OSError, ValueError) as exc:
