@@ -24,7 +24,7 @@ REPOSITORIES = Path("/models"), Path("/gourmet/models")
 TIMEOUT_S = 8.0
 # Triton, or `gourmet up`: both end at SIGTERM.
 FIRST_PROCESS = 1
-MOST_HUNG_CHECKS = 6
+MAX_HUNG_CHECKS = 6
 HUNG = Path(tempfile.gettempdir(), "gourmet-hung-checks")
 
 
@@ -69,7 +69,7 @@ def end_if_hung(triton: Triton, model: str) -> None:
     before = HUNG.read_text() if HUNG.exists() else ""
     history = before + computed if before.startswith(computed) else computed
     HUNG.write_text(history)
-    if history.count("\n") == MOST_HUNG_CHECKS:
+    if history.count("\n") == MAX_HUNG_CHECKS:
         HUNG.unlink()
         os.kill(FIRST_PROCESS, signal.SIGTERM)
 

@@ -4,12 +4,12 @@
 #   cpu-stack.sh engine            which of the two; status 3 and the reason where there is neither
 #   cpu-stack.sh build             build the images
 #   cpu-stack.sh up SERVICE…       start, return once each is healthy
-#   cpu-stack.sh again SERVICE     put a new container in the place of this service's, and leave the others
+#   cpu-stack.sh again SERVICE     replace this service's container, and leave the others
 #   cpu-stack.sh health SERVICE    run its health check now: 0 if it is healthy
 #   cpu-stack.sh container SERVICE the running container's id
 #   cpu-stack.sh down              stop and remove containers, networks and volumes
-# The overlays that are named in OVERLAYS are laid over it. GOURMET_BUILD names a command to use in place of `docker build`; COMPOSE_PROJECT_NAME keeps two stacks apart;
-# WAIT_S is how long a service may take to become healthy (180).
+# OVERLAYS names more compose files. GOURMET_BUILD names a command to use in place of `docker build`.
+# COMPOSE_PROJECT_NAME keeps two stacks apart. WAIT_S is how long a service may take to become healthy (180).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-gourmetgram}
