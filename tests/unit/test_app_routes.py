@@ -11,9 +11,11 @@ from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
 from app.classifier import Prediction
-from app.core import errors
+from app.core.errors import ServingError
+from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, NobodyWaits, TritonUnreachable
+from gourmet.contracts import BadAnswer
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.decode import PictureError
+from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
 
@@ -50,7 +52,7 @@ def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> 
         ({"Accept": "text/html;q=0.5, application/json;q=0.9"}, "json"),
     ],
 )
-@pytest.mark.parametrize("outcome", [EGG, errors.ServingError("triton_unavailable", "away")])
+@pytest.mark.parametrize("outcome", [EGG, ServingError("triton_unavailable", "away")])
 def test_the_answer_has_the_form_that_the_client_prefers(
     headers: dict[str, str], kind: str, outcome: Prediction | Exception
 ) -> None:
@@ -83,17 +85,19 @@ def test_photos_that_a_browser_cannot_show_and_samples_are_shown() -> None:
     assert browser.get("/caption/sample.jpg").mimetype == "image/jpeg"
 
 
+# The errors of the client, the systems and the decoders, which nobody translates on the way.
 FAULTS = [
-    (errors.ServingError("inference_failed", "x"), 502, "inference_failed", None),
-    (errors.ServingError("triton_unavailable", "x"), 503, "triton_unavailable", "2"),
-    (errors.ModelNotReady("m", ["a", "b"]), 503, "model_not_ready", "2"),
-    (errors.ServingError("triton_busy", "x"), 503, "triton_busy", "2"),
-    (errors.ServingError("triton_too_slow", "x"), 504, "triton_too_slow", None),
-    (errors.ServingError("broken_picture", "x"), 400, "broken_picture", None),
+    (BadAnswer("x"), 502, "inference_failed", None),
+    (TritonUnreachable.at("127.0.0.1:9", "refused"), 503, "triton_unavailable", "2"),
+    (ModelUnavailable("m", ["a", "b"], "", "not found", 404), 503, "model_not_ready", "2"),
+    (ModelBusy("x", 503), 503, "triton_busy", "2"),
+    (NoAnswerInTime(3), 504, "triton_too_slow", None),
+    (NobodyWaits("the client disconnected"), 499, "client_left", None),
+    (DecodersBusy(), 503, "overloaded", "2"),
     (PictureError("animated", "x"), 415, "animated", None),
     (PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
-    (PictureError("too_complex", "x"), 413, "too_complex", None),
-    (errors.ServingError("internal", "x"), 500, "internal", None),
+    (PictureError("too_slow", "x"), 504, "too_slow", None),
+    (ServingError("corrections_full", "x"), 507, "corrections_full", None),
     (RuntimeError("a secret"), 500, "internal", None),
 ]
 
@@ -119,7 +123,7 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
 
 
 def test_an_error_message_is_escaped_on_the_page() -> None:
-    reply = post(client(errors.ServingError("inference_failed", "<script>alert(1)</script>")), **SCRIPT)
+    reply = post(client(ServingError("inference_failed", "<script>alert(1)</script>")), **SCRIPT)
     assert "<script>" not in reply.text
     assert "&lt;script&gt;" in reply.text
 
