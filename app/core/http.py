@@ -92,6 +92,11 @@ def request_id() -> str:
     return str(g.request_id)
 
 
+def route() -> str:
+    """Return the pattern of the request's path, since a path may contain anything."""
+    return request.url_rule.rule if request.url_rule else "unknown"
+
+
 def since_start_ms() -> float:
     return (time.perf_counter() - float(g.started)) * 1000
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from flask import Flask, Response, g, has_request_context, request
 
-from app.core.http import marks, since_start_ms
+from app.core.http import marks, route, since_start_ms
 from app.core.settings import Settings
 
 _requests: Final = logging.getLogger("app.requests")
@@ -64,9 +64,8 @@ def init_app(app: Flask, settings: Settings) -> None:
 def _log_request(response: Response) -> Response:
     if response.status_code < 400 and marks().probe:
         return response
-    route = request.url_rule.rule if request.url_rule else "unknown"
     fields = {
-        "route": route,
+        "route": route(),
         "method": request.method if request.url_rule else "unknown",
         "status": response.status_code,
         "ms": round(since_start_ms(), 1),

@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.core.http import since_start_ms
+from app.core.http import route, since_start_ms
 from app.core.settings import Settings
 from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
@@ -126,15 +126,11 @@ class Metrics:
             self.of_system[system]["phase_seconds"].labels(phase).observe(ms / 1000)
 
     def observe_response(self, response: Response) -> Response:
-        route = request.url_rule.rule if request.url_rule else "unknown"
         # Clients may send any word as a method, and must not choose the values of labels.
         method = request.method if request.method in _METHODS else OTHER
-        self.observe_request(route, method, response.status_code, since_start_ms() / 1000)
+        self.requests.labels(route(), method, response.status_code).inc()
+        self.request_seconds.labels(route()).observe(since_start_ms() / 1000)
         return response
-
-    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        self.requests.labels(route, method, status).inc()
-        self.request_seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
         registry: CollectorRegistry = self._registry

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
 
-from app.core.http import request_id
+from app.core.http import request_id, route
 from app.core.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -95,16 +95,15 @@ def carried(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def _name_span() -> None:
-    """Name the request's span after its route, since a path may contain anything."""
+    """Name the request's span after its route."""
     from opentelemetry.trace import format_trace_id, get_current_span
 
     span = get_current_span()
     if not span.get_span_context().is_valid:
         return
     g.trace_id = format_trace_id(span.get_span_context().trace_id)
-    route = request.url_rule.rule if request.url_rule else "unknown"
-    span.update_name(f"{request.method} {route}")
-    span.set_attributes({"http.route": route, "gourmet.request_id": request_id()})
+    span.update_name(f"{request.method} {route()}")
+    span.set_attributes({"http.route": route(), "gourmet.request_id": request_id()})
 
 
 def _describe_answer(response: Response) -> Response:
