@@ -45,25 +45,6 @@ class RequestCancelled(Exception):
     """The client disconnected before its request was computed."""
 
 
-class Cancellations:
-    """Find the requests that Triton cancelled while they waited, because their gRPC client disconnected.
-
-    One check takes as long as a small run. So there are ten a second, and one for every request while the
-    request checked last was cancelled. Triton notices only with its answer that an HTTP client disconnected.
-    """
-
-    def __init__(self) -> None:
-        self._last_was_cancelled, self._checked_at = False, 0.0
-
-    def check(self, request: Any) -> None:
-        """Raise RequestCancelled if the request was cancelled."""
-        now = time.monotonic()
-        if self._last_was_cancelled or now - self._checked_at > _CHECK_EVERY_S:
-            self._last_was_cancelled, self._checked_at = bool(request.is_cancelled()), now
-            if self._last_was_cancelled:
-                raise RequestCancelled("request cancelled: the client disconnected while it waited")
-
-
 @dataclass
 class Job:
     """One request: its inputs, the names of the requested outputs, and at the end its answer or error."""
@@ -78,7 +59,62 @@ class Job:
         return int(next(iter(self.feeds.values())).shape[0])
 
 
-def text(name: str, array: Array) -> Array:
+class Executor:
+    """The `execute` of a backend: read the requests of one call, run them in batches, and answer them.
+
+    It finds the requests that Triton cancelled while they waited, because their gRPC client disconnected. One
+    check takes as long as a small run. So there are ten a second, and one for every request while the request
+    checked last was cancelled. Triton notices only with its answer that an HTTP client disconnected.
+    """
+
+    def __init__(
+        self, pb_utils: Any, run: Run, config: Mapping[str, Any], invalid: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """`invalid` are the errors of `run` that blame the client."""
+        self._pb_utils, self._run = pb_utils, run
+        self._invalid: tuple[type[Exception], ...] = (UnusableTensors, *invalid)
+        self._batched = config["max_batch_size"] > 0
+        self._strings = {tensor["name"] for tensor in config["input"] if tensor["data_type"] == "TYPE_STRING"}
+        self._last_was_cancelled, self._checked_at = False, 0.0
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Return a response for each request."""
+        jobs = [self._read(request) for request in requests]
+        _answer_all(jobs, self._run, batched=self._batched)
+        return [self._response(job) for job in jobs]
+
+    def _read(self, request: Any) -> Job:
+        job = Job({}, list(request.requested_output_names()))
+        try:
+            self._check_cancelled(request)
+            for tensor in request.inputs():
+                name, array = tensor.name(), tensor.as_numpy()
+                job.feeds[name] = _text(name, array) if name in self._strings else array
+        except (UnusableTensors, RequestCancelled) as exc:
+            job.error = exc
+        return job
+
+    def _check_cancelled(self, request: Any) -> None:
+        now = time.monotonic()
+        if self._last_was_cancelled or now - self._checked_at > _CHECK_EVERY_S:
+            self._last_was_cancelled, self._checked_at = bool(request.is_cancelled()), now
+            if self._last_was_cancelled:
+                raise RequestCancelled("request cancelled: the client disconnected while it waited")
+
+    def _response(self, job: Job) -> Any:
+        if job.error is None:
+            # Triton has no scalars; at least one dimension is what the config promises.
+            return self._pb_utils.InferenceResponse(
+                [self._pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
+            )
+        error = self._pb_utils.TritonError
+        code = error.INVALID_ARG if isinstance(job.error, self._invalid) else error.INTERNAL
+        if isinstance(job.error, RequestCancelled):
+            code = error.CANCELLED
+        return self._pb_utils.InferenceResponse(error=error(str(job.error), code))
+
+
+def _text(name: str, array: Array) -> Array:
     """Decode the strings of a tensor: Triton passes bytes, ONNX Runtime takes text."""
     try:
         strings = [item.decode() for item in array.ravel()]
@@ -89,20 +125,6 @@ def text(name: str, array: Array) -> Array:
     decoded = np.empty(len(strings), dtype=np.object_)
     decoded[:] = strings
     return decoded.reshape(array.shape)
-
-
-def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ()) -> Any:
-    """Return the response of a job. UnusableTensors and errors of the types `invalid` blame the client."""
-    if job.error is None:
-        # Triton has no scalars; at least one dimension is what the config promises.
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
-        )
-    is_clients = isinstance(job.error, (UnusableTensors, *invalid))
-    code = pb_utils.TritonError.INVALID_ARG if is_clients else pb_utils.TritonError.INTERNAL
-    if isinstance(job.error, RequestCancelled):
-        code = pb_utils.TritonError.CANCELLED
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
 
 
 def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
@@ -118,7 +140,7 @@ def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
 
 
-def answer_all(jobs: Iterable[Job], run: Run, *, batched: bool) -> None:
+def _answer_all(jobs: Iterable[Job], run: Run, *, batched: bool) -> None:
     """Answer every job that has no error, with as few runs as the shapes allow."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:

@@ -48,23 +48,7 @@ class TritonPythonModel:
             f"with {cpu_threads(config)} CPU threads"
         )
         malloc.give_back()  # the file
-        self._run = engine.run
-        self._batched = config["max_batch_size"] > 0
-        self._cancellations = batches.Cancellations()
-        self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
+        self._executor = batches.Executor(pb_utils, engine.run, config, (sessions.InvalidArgument,))
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        jobs = [self._read(request) for request in requests]
-        batches.answer_all(jobs, self._run, batched=self._batched)
-        return [batches.response(pb_utils, job, (sessions.InvalidArgument,)) for job in jobs]
-
-    def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
-        job = batches.Job({}, list(request.requested_output_names()))
-        try:
-            self._cancellations.check(request)
-            for tensor in request.inputs():
-                name, array = tensor.name(), tensor.as_numpy()
-                job.feeds[name] = batches.text(name, array) if name in self._strings else array
-        except (batches.UnusableTensors, batches.RequestCancelled) as exc:
-            job.error = exc
-        return job
+        return self._executor.execute(requests)

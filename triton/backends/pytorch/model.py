@@ -33,28 +33,11 @@ class TritonPythonModel:
             torch_network.check(config)
             version = Path(args["model_repository"], args["model_version"])
             path = manifest.deployed_file(version, config, "model.pt")
-            self._network = torch_network.TorchNetwork(
-                path,
-                config,
-                wanted_device(args),
-                warn=pb_utils.Logger.log_warn,
-            )
+            network = torch_network.TorchNetwork(path, config, wanted_device(args), pb_utils.Logger.log_warn)
         except GourmetError as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
-        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
-        self._batched = config["max_batch_size"] > 0
-        self._cancellations = batches.Cancellations()
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {network}")
+        self._executor = batches.Executor(pb_utils, network.run, config)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        jobs = [self._read(request) for request in requests]
-        batches.answer_all(jobs, self._network.run, batched=self._batched)
-        return [batches.response(pb_utils, job) for job in jobs]
-
-    def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
-        job = batches.Job({}, list(request.requested_output_names()))
-        try:
-            self._cancellations.check(request)
-            job.feeds = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        except batches.RequestCancelled as exc:
-            job.error = exc
-        return job
+        return self._executor.execute(requests)

@@ -18,8 +18,8 @@ import torch
 
 from gourmet.errors import GourmetError
 from gourmet.runtime import batches, malloc
-from gourmet.runtime.batches import Array, Feeds, UnusableTensors
-from gourmet.runtime.instances import THREADS_PARAMETER, Device, integer_parameter, switch
+from gourmet.runtime.batches import Array, Feeds
+from gourmet.runtime.instances import THREADS_PARAMETER, Device, integer_parameter, open_or_fall_back, switch
 from gourmet.runtime.reading import in_short
 
 Config = Mapping[str, Any]
@@ -89,12 +89,21 @@ def by_number(names: Sequence[str]) -> list[str]:
     return [numbered[number] for number in range(len(names))]
 
 
+def _torch_device(device: Device) -> torch.device:
+    if device.kind != "cpu" and not torch.cuda.is_available():
+        raise GourmetError(
+            f"KIND_GPU needs a GPU, but torch {torch.__version__} finds none: install a torch built for "
+            "CUDA, or set the instance group's kind to KIND_CPU"
+        )
+    return torch.device(str(device))
+
+
 class TorchNetwork:
     """One instance: a file, run with the settings of its config. Raise GourmetError if it cannot be run."""
 
     def __init__(self, path: Path, config: Config, device: Device, warn: Callable[[str], None]) -> None:
         self._config, self._warn = config, warn
-        self._device = self._torch_device(device)
+        self._device = open_or_fall_back(device, _torch_device, warn, config["name"])
         # One thread unless the config says more: see OMP_WAIT_POLICY in model.py.
         threads = (integer_parameter(config, name) for name in ("INTRA_OP_THREAD_COUNT", THREADS_PARAMETER))
         self._threads = next(filter(None, threads), 1)
@@ -121,19 +130,6 @@ class TorchNetwork:
                 during.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
             by_name = self._named(self._module(*tensors))
             return [self._with_declared_type(name, by_name[name].cpu().numpy()) for name in requested]
-
-    def _torch_device(self, device: Device) -> torch.device:
-        if device.kind == "cpu":
-            return torch.device("cpu")
-        if torch.cuda.is_available():
-            return torch.device(str(device))
-        if device.required:
-            raise GourmetError(
-                f"KIND_GPU needs a GPU, but torch {torch.__version__} finds none: install a torch built for "
-                "CUDA, or set the instance group's kind to KIND_CPU"
-            )
-        self._warn(f"{self._config['name']} runs on the CPU instead of {device}: torch finds no GPU")
-        return torch.device("cpu")
 
     def _prepare_process(self) -> None:
         if self._device.type == "cpu":
@@ -212,7 +208,7 @@ class TorchNetwork:
                 stacked = {name: np.stack([row] * rows) if rows else row for name, row in feeds.items()}
                 try:
                     self.run(stacked, self._outputs)
-                except (GourmetError, UnusableTensors):
+                except GourmetError:
                     raise
                 except Exception as exc:  # some networks cannot compute zeros
                     self._warn(
