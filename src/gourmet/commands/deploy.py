@@ -19,9 +19,9 @@ from gourmet.commands.options import (
 )
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
-from gourmet.deploying.comparison import Comparison
-from gourmet.deploying.target import Deployment
+from gourmet.deploying.target import Comparison, Deployment
 from gourmet.errors import UsageError
+from gourmet.runtime.manifest import facts
 from gourmet.systems import registry
 
 
@@ -67,7 +67,6 @@ def deploy(
     made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
     from gourmet.commands.load_and_ask import install
-    from gourmet.deploying.target import table
     from gourmet.serving.overview import owner_of
     from gourmet.tasks.classification import learn_more
 
@@ -91,11 +90,9 @@ def deploy(
         raise UsageError(
             f"`gourmet deploy {system} --format {form}` does not make {name}: leave --format out"
         )
-    triton, shown = url or serving_url(models), list[str]()
-    rows, compared = list[dict[str, Any]](), dict[str, Any]()
+    triton, shown, rows = url or serving_url(models), list[str](), list[dict[str, Any]]()
 
     def show(comparison: Comparison) -> None:
-        compared[comparison.model] = comparison.as_dict()
         if comparison.text() not in shown:
             click.echo(f"{comparison.model}: {comparison.text()}", err=as_json)
         shown.append(comparison.text())
@@ -106,20 +103,16 @@ def deploy(
 
     with alone_in(models):
         for chosen in chosen_forms:
-            model = models / deployment.targets[chosen].model
             with bar(f"exporting {chosen}") as tick:
-                how: dict[str, Any] = {"force": force, "show": show, "tick": tick}
-                folder, checks, answer = install(
-                    deployment, chosen, models, triton, send=send, number=number, **how
-                )
+                how: dict[str, Any] = {"number": number, "force": force, "show": show, "tick": tick}
+                folder, report = install(deployment, chosen, models, triton, send=send, **how)
             if as_json:
-                about = {"model": model.name, "version": int(folder.name), "folder": str(folder)}
-                gate = [vars(check) for check in checks]
-                rows.append(
-                    {**about, "serves": bool(triton), "gate": gate, "compared": compared.get(model.name)}
-                )
+                about = facts(folder)
+                row = {"model": about["model"], "version": int(folder.name), "folder": str(folder)}
+                compared = about.get("compared")
+                rows.append({**row, "serves": bool(triton), "gate": about["gate"], "compared": compared})
             else:
-                click.echo("\n".join([str(folder), table(checks), *filter(None, [answer])]))
+                click.echo(f"{folder}\n{report}")
     if as_json:
         click.echo(json.dumps(rows, indent=2))
 

@@ -97,7 +97,6 @@ def deployer(
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
     from gourmet.commands.load_and_ask import install
-    from gourmet.deploying.target import table
     from gourmet.serving.connect import either
     from gourmet.tasks.classification.deployer import DeployerOptions, deployment_of
 
@@ -106,14 +105,12 @@ def deployer(
         with alone_in(models), bar(f"{options.config} as {options.form}") as tick:
             triton = either(url) if url else serving_url(models)
             deployment = deployment_of(options, models, tick)
-            version, checks, answer = install(
-                deployment, options.form, models, triton, number=options.version
-            )
+            version, report = install(deployment, options.form, models, triton, number=options.version)
     except GourmetError:
         click.echo("nothing was written", err=True)
         raise
     click.echo(f"weights of {options.config}: {deployment.facts['training']['weights']}", err=True)
-    click.echo("\n".join([table(checks), *filter(None, [answer])]))
+    click.echo(report)
     click.echo(
         f"deployed {options.model} version {options.version}, {options.form} of {options.config}: {version}"
     )

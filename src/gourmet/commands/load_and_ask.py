@@ -11,7 +11,7 @@ import numpy as np
 
 from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.deploying.deploy import deploy, load
-from gourmet.deploying.target import Check, Deployment
+from gourmet.deploying.target import Deployment, table
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
@@ -28,11 +28,11 @@ def install(
     send: bool = False,
     check: Callable[[Path], None] = lambda _version: None,
     **how: Any,
-) -> tuple[Path, Sequence[Check], str]:
+) -> tuple[Path, str]:
     """Deploy a format, and have the Triton at `url`, if any, load it and answer its sample.
 
-    Return the version's folder, the checks of the gate and the answer. `check` is called with the version in
-    place; `how` goes to `deploy`. If a step fails, both disk and Triton are as before.
+    Return the version's folder, and a text with the checks of the gate and the answer. `check` is called with
+    the version in place; `how` goes to `deploy`. If a step fails, both disk and Triton are as before.
     """
     answers = list[str]()
 
@@ -43,7 +43,7 @@ def install(
 
     with served_as_before(url, [models / deployment.targets[form].model], send=send):
         version, checks = deploy(deployment, form, models, served=served, **how)
-    return version, checks, "".join(answers)
+    return version, "\n".join([table(checks), *answers])
 
 
 def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:

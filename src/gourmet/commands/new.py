@@ -15,7 +15,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
 from gourmet.deploying.data_systems import new_folder
-from gourmet.deploying.target import Deployment, table
+from gourmet.deploying.target import Deployment
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
@@ -220,10 +220,10 @@ def _deploy(
     """Deploy all formats, and have Triton serve them."""
     for form in deployment.targets:
         with bar(f"exporting {form}"):
-            version, checks, answer = install(
+            version, report = install(
                 deployment, form, where.models, where.triton, send=where.send, check=check
             )
-        click.echo("\n".join([str(version), table(checks), *filter(None, [answer])]))
+        click.echo(f"{version}\n{report}")
 
 
 def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:

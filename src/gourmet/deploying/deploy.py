@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import as_json, as_pbtxt, parse
-from gourmet.deploying.comparison import Comparison, serving, weights_of
-from gourmet.deploying.target import Check, Deployment, Target, table
+from gourmet.deploying.target import Check, Comparison, Deployment, Target, serving, table, weights_of
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.deploying.comparison import Comparison, Measure, comparison_of
+from gourmet.deploying.target import Comparison, Measure, comparison_of
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER

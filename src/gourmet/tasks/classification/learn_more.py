@@ -19,8 +19,7 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
-from gourmet.deploying.comparison import Comparison, Measure, serving
-from gourmet.deploying.target import Check, Deployment, Target
+from gourmet.deploying.target import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.repository import model_names

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from gourmet.client.model_config import as_json
 from gourmet.contracts import GeneratedText
-from gourmet.deploying.comparison import Comparison, Measure, comparison_of, weights_of
-from gourmet.deploying.target import Check
+from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.runtime.decoding import package
