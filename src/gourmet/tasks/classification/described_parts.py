@@ -9,13 +9,14 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
-from gourmet.deploying.target import Calibrated, Check, Deployment, Target
+from gourmet.deploying.target import Calibrated, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
@@ -187,28 +188,29 @@ def as_given(
 ) -> tuple[PictureClassifier, GivenOnnx]:
     """Return `system` adapted to the file's pictures and tensors, and the open file. `show` the settings."""
     network = GivenOnnx(path, options.layout)
-    check_outputs(path, network.labels, len(system.labels))
-    side, tensors = int(network.found["side"]), dict(network.found)
+    signature = network.signature
+    check_outputs(path, signature.labels, len(system.labels))
+    side = signature.side
     if side and options.size not in (None, side):
         raise UsageError(f"--size {options.size}: {path} takes pictures of {side} pixels, and no others")
     system = replace(
         system,
-        datatypes=(str(tensors["datatype"]),),
-        layout=str(tensors["layout"]),
-        mean=(0.0,) * int(tensors["channels"]),
+        datatypes=(signature.datatype,),
+        layout=signature.layout,
+        mean=(0.0,) * signature.channels,
         probability_outputs=(),
-        logit_outputs=(network.output,),
+        logit_outputs=(signature.output,),
     )
-    file = {"size": side, **{key: tensors.get(key) for key in ("mean", "std")}}
-    system = _with_pictures(system, options, [("the file", file), *known], show)
+    file = ("the file", {"size": side, **signature.statistics})
+    system = _with_pictures(system, options, [file, *known], show)
     try:
         rows = network.answers(system, batched=False)(some_pictures(system, 4))
     except GourmetError as exc:
-        if network.rows < 2:
+        if signature.rows < 2:
             raise
         raise GourmetError(
-            f"{path} takes {network.rows} pictures at a time, also within the network: export it again with "
-            "a free batch, or one of 1"
+            f"{path} takes {signature.rows} pictures at a time, also within the network: export it again "
+            "with a free batch, or one of 1"
         ) from exc
     within = bool(((rows >= 0) & (rows <= 1)).all() and rows.any())
     are_probabilities = within and system.are_probabilities(rows)
@@ -223,17 +225,17 @@ def as_given(
         )
     if options.outputs == "logits" or not are_probabilities:
         function = "a sigmoid of each" if system.multi_label else "their softmax"
-        show(f"output    {network.output}, logits: shown is {function}")
+        show(f"output    {signature.output}, logits: shown is {function}")
         return system, network
-    show(f"output    {network.output}, probabilities already: shown as they are")
-    return replace(system, probability_outputs=(network.output,), logit_outputs=()), network
+    show(f"output    {signature.output}, probabilities already: shown as they are")
+    return replace(system, probability_outputs=(signature.output,), logit_outputs=()), network
 
 
 def doubt(system: PictureClassifier, served: Path) -> str:
     """Return why a served file seems not to be a trained network; empty if it seems to be one."""
     network = GivenOnnx(served, system.layout)
     pictures = some_pictures(system, 16)
-    scores = network.answers(system, batched=network.rows != 1)(pictures)
+    scores = network.answers(system, batched=network.signature.rows != 1)(pictures)
     rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
     if np.ptp(scores, axis=1).max() <= small:
@@ -310,7 +312,7 @@ class DescribedExport:
         return Deployment({ONNX: _given(system, weights, network)}, facts, vars(calibration))
 
     def _measured(self, labelled: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
-        answers = network.answers(self.system, batched=network.rows != 1)
+        answers = network.answers(self.system, batched=network.signature.rows != 1)
         return calibrated(self.system, data(self.system), labelled, answers, tick)
 
     def find(self, checkpoint: str) -> Path:
@@ -350,27 +352,23 @@ def _network(system: PictureClassifier) -> TorchvisionNetwork:
 
 def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
-    layout, model = system.layout, system.default_model
-    batched = network.rows != 1
+    signature, model = network.signature, system.default_model
+    batched = signature.rows != 1
 
     def opened(path: Path) -> Answers:
-        return GivenOnnx(path, layout).answers(system, batched=batched)
+        return GivenOnnx(path, system.layout).answers(system, batched=batched)
 
     def build(path: Path) -> dict[str, Any]:
-        if network.made is None:
+        if network.changed is None:
             shutil.copyfile(file, path)
             return {"form": "ONNX, exported elsewhere"}
-        path.write_bytes(network.made)
+        path.write_bytes(network.changed)
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
-    def compare(answers: Answers) -> Sequence[Check]:
-        """Check the number of scores, and that each row has the same answer in a batch and alone."""
-        labels = len(system.labels)
-        count = Check("labels", str(network.labels), str(labels), network.labels == labels)
-        alone = network.answers(system, batched=False)
-        return [count, *gate.same_answers(alone, answers, some_pictures(system, 16))]
-
+    alone = partial(
+        gate.same_answers, network.answers(system, batched=False), photos=some_pictures(system, 16)
+    )
     row = system.tensor(some_pictures(system, 1), system.datatypes[0]).shape[1:]
-    types = (str(network.found["datatype"]), str(network.found["scores"]))
-    config = onnx_config(system, model, network.input, row, network.output, batched=batched, types=types)
-    return Target(model, "model.onnx", build, gate.verify(opened, compare), config, system.labels)
+    types = (signature.datatype, signature.scores)
+    config = onnx_config(system, model, signature.input, row, signature.output, batched=batched, types=types)
+    return Target(model, "model.onnx", build, gate.verify(opened, alone), config, system.labels)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
@@ -38,6 +39,75 @@ _KINDS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Signature:
+    """The input and the output of a classifier of pictures. A side of 0, or 0 rows, may be any."""
+
+    input: str
+    datatype: str
+    layout: str
+    channels: int
+    side: int
+    rows: int
+    output: str
+    scores: str  # their type
+    labels: int
+    statistics: Mapping[str, Sequence[float]]  # mean and std, if the file has them
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, layout: str) -> Signature:
+        """Raise ValueError unless the file takes pixels and gives a score for each label.
+
+        `layout` is for files that do not say where the channels are.
+        """
+        graph = model.graph
+        weights = {tensor.name for tensor in graph.initializer}
+        inputs, outputs = [tensor for tensor in graph.input if tensor.name not in weights], list(graph.output)
+        for name in (tensor.name for tensor in (*inputs, *outputs)):
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"it calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, "
+                    "digits and _ . : / - in it; export the network again with plain names",
+                )
+        kinds = [tensor.type.tensor_type.elem_type for tensor in (*inputs, *outputs)]
+        shapes = [
+            [dim.dim_value for dim in tensor.type.tensor_type.shape.dim] for tensor in (*inputs, *outputs)
+        ]
+        taken, gives = shapes[: len(inputs)], shapes[len(inputs) :]
+        known = all(kind in _KINDS for kind in kinds) and _KINDS.get(kinds[-1]) != "UINT8"
+        if known and [*map(len, taken)] == [4] and [*map(len, gives)] == [2]:
+            (rows, *picture), (_, labels) = taken[0], gives[0]
+            layout = _layout(picture, layout)
+            channels, high, wide = picture if layout == "NCHW" else (picture[2], *picture[:2])
+            side = max(high, wide)
+            if (
+                channels in (0, 1, 3)
+                and {high, wide} <= {0, side}
+                and side <= _MAX_SIDE
+                and 1 < labels <= _MAX_LABELS
+            ):
+                return cls(
+                    inputs[0].name,
+                    _KINDS[kinds[0]],
+                    layout,
+                    channels or 3,
+                    side,
+                    rows,
+                    outputs[0].name,
+                    _KINDS[kinds[1]],
+                    labels,
+                    _statistics(model),
+                )
+        names = [
+            f"{tensor.name!r} {shape}" for tensor, shape in zip((*inputs, *outputs), shapes, strict=True)
+        ]
+        raise ValueError(
+            f"it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
+            "float tensor [N, 3, side, side], or uint8, float16, the channels last or a single one, of at "
+            f"most {_MAX_SIDE} pixels a side, and gives one [N, labels]",
+        )
+
+
 class GivenOnnx:
     """An open ONNX file with all its weights; it takes any number of pictures if that is possible."""
 
@@ -47,18 +117,16 @@ class GivenOnnx:
         try:
             content = path.read_bytes()
             model = onnx.load_model_from_string(content)
-            self.found = signature(model, layout)
+            self.signature = Signature.of(model, layout)
             is_changed = _take_in(model, path.parent)
-            if self.found["rows"] > 1:
+            if self.signature.rows > 1:
                 _free_batch(model)
                 is_changed = True
-            self.made = model.SerializeToString() if is_changed else None
+            self.changed = model.SerializeToString() if is_changed else None
             # Opened from bytes, so that no other file can be read.
-            self._session = _session(self.made or content)
+            self._session = _session(self.changed or content)
         except Exception as exc:  # protobuf and ONNX Runtime have their own
             raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
-        self.input, self.output = str(self.found["input"]), str(self.found["output"])
-        self.labels, self.rows = int(self.found["labels"]), int(self.found["rows"])
 
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Return a function that answers pixels, prepared by `system`, in one batch or one by one."""
@@ -71,53 +139,11 @@ class GivenOnnx:
         return answer
 
     def _scores(self, rows: npt.NDArray[Any]) -> Scores:
+        signature = self.signature
         try:
-            return np.asarray(self._session.run([self.output], {self.input: rows})[0], np.float32)
+            return np.asarray(self._session.run([signature.output], {signature.input: rows})[0], np.float32)
         except Exception as exc:
             raise GourmetError(f"{self._path} cannot be run: {in_short(exc)}") from exc
-
-
-def signature(model: onnx.ModelProto, layout: str = "") -> dict[str, Any]:
-    """Return the input and output of the ONNX file; raise ValueError unless it takes pixels and gives a score
-    a label. A size of 0 is any size.
-
-    `layout` is for those that do not say where the channels are.
-    """
-    graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs, outputs = [tensor for tensor in graph.input if tensor.name not in weights], list(graph.output)
-    for name in (tensor.name for tensor in (*inputs, *outputs)):
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"it calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, digits "
-                "and _ . : / - in it; export the network again with plain names",
-            )
-    kinds = [tensor.type.tensor_type.elem_type for tensor in (*inputs, *outputs)]
-    shapes = [[dim.dim_value for dim in tensor.type.tensor_type.shape.dim] for tensor in (*inputs, *outputs)]
-    taken, gives = shapes[: len(inputs)], shapes[len(inputs) :]
-    known = all(kind in _KINDS for kind in kinds) and _KINDS.get(kinds[-1]) != "UINT8"
-    if known and [*map(len, taken)] == [4] and [*map(len, gives)] == [2]:
-        (rows, *picture), (_, labels) = taken[0], gives[0]
-        layout = _layout(picture, layout)
-        channels, high, wide = picture if layout == "NCHW" else (picture[2], *picture[:2])
-        side = max(high, wide)
-        if (
-            channels in (0, 1, 3)
-            and {high, wide} <= {0, side}
-            and side <= _MAX_SIDE
-            and 1 < labels <= _MAX_LABELS
-        ):
-            return {
-                **{"input": inputs[0].name, "datatype": _KINDS[kinds[0]], "layout": layout},
-                **{"output": outputs[0].name, "scores": _KINDS[kinds[1]], "labels": labels},
-                **{"channels": channels or 3, "side": side, "rows": rows, **_statistics(model)},
-            }
-    names = [f"{tensor.name!r} {shape}" for tensor, shape in zip((*inputs, *outputs), shapes, strict=True)]
-    raise ValueError(
-        f"it has {shorten(', '.join(names), 300)} (0 is any size); a classifier of pictures takes one "
-        f"float tensor [N, 3, side, side], or uint8, float16, the channels last or a single one, of at most "
-        f"{_MAX_SIDE} pixels a side, and gives one [N, labels]",
-    )
 
 
 def _layout(picture: Sequence[int], chosen: str) -> str:
