@@ -18,9 +18,9 @@ import pyarrow.parquet
 import pytest
 
 from gourmet.bulk import inputs as bulk_inputs
-from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.inputs import Photos
 from gourmet.bulk.on_ray import check_for_ray
-from gourmet.bulk.resumable_table import Columns, HowMany, Journal, Row, check_table, run, write_table
+from gourmet.bulk.resumable_table import Columns, Journal, Row, check_table, run, write_table
 from gourmet.bulk.summary import Summary
 from gourmet.commands.bulk import table_of
 from gourmet.errors import GourmetError, UsageError
@@ -56,7 +56,10 @@ def row(path: str, label: str = "Egg", probability: float = 0.75, error: str | N
 class Asked:
     """A model that says Egg to everything."""
 
-    columns = COLUMNS
+    columns, plan = COLUMNS, PLAN
+
+    def __init__(self, together: int = 1, in_flight: int = 1) -> None:
+        self.together, self.in_flight = together, in_flight
 
     def rows(self, names: Sequence[str]) -> list[Row]:
         return [row(bulk_inputs.as_text(name)) for name in names]
@@ -83,12 +86,12 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
     lines = io.BytesIO((tmp_path / "list.txt").read_bytes())
     monkeypatch.setattr(bulk_inputs.sys, "stdin", SimpleNamespace(buffer=lines))
     arguments = (str(tmp_path / "in"), str(tmp_path / "list.txt"), str(tmp_path / "in/3.webp"))
-    result = Inputs(arguments, {".jpg", ".png", ".webp"})
+    result = Photos(arguments)
     listed = ["one.jpg", "two words.jpg", "zw\udcf6lf.jpg"]
     below = [str(tmp_path / "in" / name) for name in ("3.webp", "a/9.jpg", "b/1.PNG", "b/2.jpg")]
     assert list(result) == list(result) == [*below, *listed, str(tmp_path / "in/3.webp")]
     assert result.count() == 8
-    stdin = Inputs(("-",), {".jpg"})
+    stdin = Photos(("-",))
     assert stdin.count() is None
     assert list(stdin) == listed
 
@@ -103,13 +106,13 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
 )
 def test_inputs_that_cannot_be_read_are_refused_with_the_next_step(given: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        Inputs((given,), {".jpg"})
+        Photos((given,))
 
 
 def test_an_invalid_list_of_files_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"a.jpg\n" + b"x" * 5_000)
     with pytest.raises(UsageError, match=r"line 2 of .* is not a file name"):
-        list(Inputs((str(tmp_path / "list"),), {".jpg"}))
+        list(Photos((str(tmp_path / "list"),)))
 
 
 # A run that is stopped
@@ -118,7 +121,7 @@ def test_an_invalid_list_of_files_is_refused_with_its_line(tmp_path: Path) -> No
 def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> None:
     names = (os.fsdecode(b"zw\xf6lf.jpg"), *(f"{number}.jpg" for number in range(1, 40)))
     (tmp_path / "list").write_bytes(os.fsencode("\n".join(names)))
-    inputs, batches = Inputs((str(tmp_path / "list"),), {".jpg"}), list[list[str]]()
+    inputs, batches = Photos((str(tmp_path / "list"),)), list[list[str]]()
 
     class FailsAt20(Asked):
         def rows(self, names: Sequence[str]) -> list[Row]:
@@ -129,7 +132,7 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
 
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         with pytest.raises(GourmetError, match="went away"):
-            run(inputs, journal, FailsAt20(), HowMany(3, 1), none)
+            run(inputs, journal, FailsAt20(3, 1), none)
         kept = journal.rows
     assert 0 < kept <= 20
     with journal.path.open("ab") as file:  # what a crash cuts off is asked again
@@ -137,14 +140,14 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
     batches[:] = [[]] * 20
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         assert journal.rows == kept
-        run(inputs, journal, FailsAt20(), HowMany(3, 4), none)
+        run(inputs, journal, FailsAt20(3, 4), none)
         assert [entry["path"] for entry in journal] == ["zw\ufffdlf.jpg", *names[1:]]
     assert sum(map(len, batches)) == 40 - kept
 
 
 def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("a.jpg\nb.jpg")
-    inputs = Inputs((str(tmp_path / "list"),), {".jpg"})
+    inputs = Photos((str(tmp_path / "list"),))
     path = tmp_path / "out.part"
     with closing(Journal(path, PLAN)) as journal:
         journal.add([row("a.jpg")])
@@ -157,7 +160,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
         closing(Journal(path, PLAN)) as journal,
         pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, but the input is z\.jpg"),
     ):
-        run(inputs, journal, Asked(), HowMany(1, 1), none)
+        run(inputs, journal, Asked(), none)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +193,8 @@ def made(folder: Path) -> Iterator[None]:
     """A table of forty photos, one in a request."""
     for number in range(40):
         (folder / f"{number}.jpg").touch()
-    inputs, messages = Inputs((str(folder),), {".jpg"}), {"doing": "", "none_there": ""}
-    with table_of(inputs, Asked(), HowMany(1, 1), folder / "out.csv", plan=PLAN, **messages):
+    inputs = Photos((str(folder),))
+    with table_of(inputs, Asked(), folder / "out.csv"):
         yield
 
 

@@ -1,28 +1,37 @@
-"""The inputs of a run: named files, the files in folders, and files named by a list or stdin."""
+"""The inputs of a run: files by name, in folders, in a list or from stdin; or texts."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, TypeVar
 
 from gourmet.errors import UsageError
+from gourmet.pictures.header import SUFFIXES
 
 STDIN: Final = "-"
 _MAX_NAME_BYTES: Final = 4_096
 T = TypeVar("T")
 
 
-class NamedInputs(Protocol):
-    """Inputs as names or texts, always in the same order."""
+class Inputs(Protocol):
+    """Inputs as names of files or as texts, always in the same order."""
 
     @property
     def column(self) -> str:
-        """The column with the name of the input."""
+        """The column with the input."""
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The arguments of the command line."""
+
+    @property
+    def nothing(self) -> str:
+        """The message of a run without inputs."""
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -31,12 +40,12 @@ class NamedInputs(Protocol):
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Photos:
     """Names of files, never all in memory at a time. Stdin is read once."""
 
     sources: Sequence[str]
-    suffixes: Collection[str]
     column: str = "path"
+    nothing: str = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
     def __post_init__(self) -> None:
         for source in self.sources:
@@ -60,7 +69,7 @@ class Inputs:
             yield from _lines(source, sys.stdin.buffer)
         elif Path(source).is_dir():
             yield from self._below(source)
-        elif self._has_suffix(source):
+        elif _is_photo(source):
             yield source
         else:
             try:
@@ -72,10 +81,11 @@ class Inputs:
     def _below(self, folder: str) -> Iterator[str]:
         for parent, folders, names in os.walk(folder):
             folders.sort()
-            yield from (f"{parent}/{name}" for name in sorted(names) if self._has_suffix(name))
+            yield from (f"{parent}/{name}" for name in sorted(names) if _is_photo(name))
 
-    def _has_suffix(self, name: str) -> bool:
-        return Path(name).suffix.lower() in self.suffixes
+
+def _is_photo(name: str) -> bool:
+    return Path(name).suffix.lower() in SUFFIXES
 
 
 def _lines(source: str, file: BinaryIO) -> Iterator[str]:
@@ -88,6 +98,39 @@ def _lines(source: str, file: BinaryIO) -> Iterator[str]:
             )
         if name := os.fsdecode(line.strip()):
             yield name
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of the command line, or the lines of stdin, without empty ones."""
+
+    sources: Sequence[str]
+    column: str = "text"
+    nothing: str = "no texts are there: name some, or write them to stdin, a line each"
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for text in self.sources or text_lines(sys.stdin.buffer) if text)
+
+    def count(self) -> int | None:
+        """Return the number of texts, or None where stdin is a pipe, which can be read only once."""
+        if self.sources:
+            return sum(1 for _ in self)
+        if not sys.stdin.buffer.seekable():
+            return None
+        position = sys.stdin.buffer.tell()
+        number = sum(1 for _ in self)
+        sys.stdin.buffer.seek(position)
+        return number
+
+
+def text_lines(file: BinaryIO) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode().strip()
+        except UnicodeDecodeError as exc:
+            raise UsageError(
+                f"line {number} is not UTF-8 from byte {exc.start} on: convert it first"
+            ) from exc
 
 
 def as_text(name: str) -> str:

@@ -16,7 +16,7 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest
-from gourmet.contracts import Generation, Tensors, WarnsOfAnswers
+from gourmet.contracts import ExampleKind, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
@@ -24,6 +24,13 @@ from gourmet.pictures.header import look
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
+NOT_SURE: Final = "  (not sure)"
+# By kind of example: the columns of the input and of its answer, and the inputs of a request. Two requests
+# fill the served loop, and no photo waits long for the others of its request to be decoded.
+_COLUMNS: Final[Mapping[ExampleKind, tuple[str, str, int]]] = {
+    "picture": ("path", "caption", 8),
+    "text": ("text", "translation", 16),
+}
 _ONLY_ROW: Final = re.compile(r"^\w+ row 0 of 1: ")
 
 
@@ -50,8 +57,10 @@ class _Answer(Ranked):
 class ModelRows:
     """A served model that returns rows. Several threads may call it."""
 
-    named: str  # the column with the names of the inputs
+    named: str  # the column with the input
     within_s: float
+    together: int
+    in_flight: int
 
     def __init__(self, url: str, model: str) -> None:
         self._triton = connect(url)
@@ -63,6 +72,14 @@ class ModelRows:
 
     @property
     def columns(self) -> Columns:
+        raise NotImplementedError
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        return {"model": self.model.name, "columns": list(self.columns)}
+
+    def in_words(self, row: Row) -> str:
+        """Return an answered row for a terminal."""
         raise NotImplementedError
 
     def rows(self, names: Sequence[str]) -> list[Row]:
@@ -109,14 +126,17 @@ class PhotoRows(ModelRows):
 
     named = "path"
     within_s = 60.0
+    together, in_flight = 4, 16
 
-    def __init__(self, url: str, model: str) -> None:
-        super().__init__(url, model)
-        try:
-            self.contract = _classifier(self.model.name, self.model.system)
-        except BaseException:
-            self.close()
-            raise
+    @cached_property
+    def contract(self) -> PictureClassifier:
+        model, system = self.model.name, self.model.system
+        if not system:
+            raise UsageError(f"the config of {model!r} names no system: name another model with --model")
+        contract = registry.load(system)
+        if not isinstance(contract, PictureClassifier):
+            raise UsageError(f"{model!r} does not classify pictures: name another model with --model")
+        return contract
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -186,11 +206,10 @@ class PhotoRows(ModelRows):
         return {**row, "answer": in_short(row, self.contract.subject)[0]}
 
     def in_words(self, row: Row) -> str:
-        """Return an answered row for a terminal."""
         label, share = in_short(row, self.contract.subject)
         words = f"{row['candidates'] or label}, {share:.0%}"
         is_sure = row["sure"] or row.get("relevant") is False
-        return words if is_sure else f"{words}  (not sure)"
+        return words if is_sure else f"{words}{NOT_SURE}"
 
 
 def in_short(row: Row, subject: str) -> tuple[str, float]:
@@ -204,15 +223,17 @@ class GeneratedRows(ModelRows):
     """Generates texts from texts or photos: translations, captions."""
 
     within_s = 600.0
+    in_flight = 2  # enough for the served loop to be full
 
-    def __init__(
-        self, url: str, model: str, system: str, made: str, options: Mapping[str, int | str]
-    ) -> None:
-        """Connect to the model; `made` is the column of the answers."""
+    def __init__(self, url: str, model: str, system: str, options: Options) -> None:
         super().__init__(url, model)
-        self.system: Generation = registry.generation(system)
-        self.made, self._options = made, options
-        self.named = "path" if self.system.example_kind == "picture" else "text"
+        self.system, self._options = registry.generation(system), options
+        self.named, self.made, together = _COLUMNS[self.system.example_kind]
+        self.together = together if self.model.max_batch_size else 1
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        return {**super().plan, **self._options}
 
     @cached_property
     def columns(self) -> Columns:
@@ -242,6 +263,9 @@ class GeneratedRows(ModelRows):
             rows.append({**row, "warning": answer.warning or None, "sure": self.model.is_sure(answer)})
         return rows
 
+    def in_words(self, row: Row) -> str:
+        return f"{row[self.made]}{NOT_SURE if row.get('sure') is False else ''}"
+
 
 def read_photo(path: str) -> bytes:
     """Read a photo; raise ValueError if it cannot be read or is not a picture."""
@@ -251,12 +275,3 @@ def read_photo(path: str) -> bytes:
         raise ValueError(f"the file cannot be read: {exc.strerror or exc}") from exc
     look(data)
     return data
-
-
-def _classifier(model: str, system: str) -> PictureClassifier:
-    if not system:
-        raise UsageError(f"the config of {model!r} names no system: name another model with --model")
-    contract = registry.load(system)
-    if not isinstance(contract, PictureClassifier):
-        raise UsageError(f"{model!r} does not classify pictures: name another model with --model")
-    return contract

@@ -12,25 +12,26 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.bulk.resumable_table import AskedModel, HowMany, answered, arrow_schema, pyarrow
+from gourmet.bulk.resumable_table import AskedModel, answered, arrow_schema, pyarrow
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.optional import optional
 
 _NAME: Final = "item"  # Ray's name of the column
+_BATCH: Final = 64  # inputs that a worker gets at a time
 _WRITERS: Final = {".parquet": "write_parquet", ".jsonl": "write_json"}
 
 
 class _Rows:
     """A worker's connection to Triton, and the rows of a batch of names."""
 
-    def __init__(self, opened: Callable[[], AskedModel], how: HowMany) -> None:
-        self._model, self._how = opened(), how
+    def __init__(self, opened: Callable[[], AskedModel]) -> None:
+        self._model = opened()
         self._schema = arrow_schema(self._model.columns)
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         # Bytes, since names need not be UTF-8.
         names = [os.fsdecode(name) for name in batch[_NAME].tolist()]
-        rows = [row for part in answered(self._model, names, self._how) for row in part]
+        rows = [row for part in answered(self._model, names) for row in part]
         return pyarrow().Table.from_pylist(rows, schema=self._schema)
 
 
@@ -42,7 +43,7 @@ def check_for_ray(out: Path | None) -> None:
         raise UsageError("--engine ray needs a cluster: start one (`ray start --head`) and set RAY_ADDRESS")
 
 
-def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: HowMany, out: Path) -> None:
+def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], out: Path) -> None:
     """Write the model's answers about `names` into the folder `out`, on the cluster at RAY_ADDRESS."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = optional("ray", "--engine ray", "ray", ", or use --engine local")
@@ -59,8 +60,8 @@ def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], how: 
         workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         rows = data.from_items([os.fsencode(name) for name in names]).map_batches(
             _Rows,
-            fn_constructor_args=(opened, how),
-            batch_size=how.together * how.in_flight,
+            fn_constructor_args=(opened,),
+            batch_size=_BATCH,
             concurrency=(1, workers),
             num_cpus=0,  # workers wait for Triton; the writers need the CPUs
         )

@@ -11,12 +11,11 @@ import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from gourmet.bulk.inputs import NamedInputs, as_text, in_parts
+from gourmet.bulk.inputs import Inputs, as_text, in_parts
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.reports.table import spreadsheet_cell
 from gourmet.runtime.files import written_aside
@@ -35,23 +34,24 @@ _PARQUET_ROWS: Final = 10_000  # in memory at a time
 class AskedModel(Protocol):
     """A served model that answers inputs with rows. Several threads may call it."""
 
+    together: int  # inputs of a request
+    in_flight: int  # requests at a time
+
     @property
     def columns(self) -> Columns: ...
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """What identifies the model and its options: a run with another plan is another run."""
 
     def rows(self, names: Sequence[str]) -> list[Row]: ...
 
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class HowMany:
-    together: int  # inputs of a request
-    in_flight: int  # requests at a time
-
-
-def answered(model: AskedModel, names: Iterable[str], how: HowMany) -> Iterator[list[Row]]:
+def answered(model: AskedModel, names: Iterable[str]) -> Iterator[list[Row]]:
     """Yield the rows in the order of the inputs, request by request."""
-    yield from in_threads(model.rows, in_parts(names, how.together), how.in_flight)
+    yield from in_threads(model.rows, in_parts(names, model.together), model.in_flight)
 
 
 class Journal:
@@ -117,7 +117,7 @@ class Journal:
             raise self._unwritten(exc) from exc
         self.rows += len(rows)
 
-    def without_row(self, inputs: NamedInputs) -> Iterator[str]:
+    def without_row(self, inputs: Inputs) -> Iterator[str]:
         """Yield the inputs without a row; raise UsageError if the other inputs differ from the rows."""
         names = iter(inputs)
         for number, row in enumerate(islice(self, self.rows), 1):
@@ -144,10 +144,10 @@ class Journal:
         return GourmetError(f"{self.path} cannot be written ({error.strerror}): free disk space")
 
 
-def run(inputs: NamedInputs, journal: Journal, model: AskedModel, how: HowMany, tick: Tick) -> None:
+def run(inputs: Inputs, journal: Journal, model: AskedModel, tick: Tick) -> None:
     """Add a row for each input that has none. After an error, the rows so far stay in the journal."""
     total, began, before = inputs.count(), time.monotonic(), journal.rows
-    for rows in answered(model, journal.without_row(inputs), how):
+    for rows in answered(model, journal.without_row(inputs)):
         journal.add(rows)
         rate = (journal.rows - before) / max(1e-9, time.monotonic() - began)
         of_all = f"/{total:,}" if total is not None else ""

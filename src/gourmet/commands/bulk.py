@@ -1,33 +1,39 @@
-"""Options that the verbs for many inputs share: the engine and the table."""
+"""What classify, caption and translate share: options, the lines of a terminal, and the table."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import click
 
-from gourmet.bulk.inputs import NamedInputs
-from gourmet.bulk.model_rows import GeneratedRows
+from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.model_rows import GeneratedRows, ModelRows
 from gourmet.bulk.on_ray import check_for_ray, write_with_ray
-from gourmet.bulk.resumable_table import SUFFIX, AskedModel, HowMany, Journal, check_table, run, write_table
+from gourmet.bulk.resumable_table import (
+    SUFFIX,
+    AskedModel,
+    Journal,
+    answered,
+    check_table,
+    run,
+    write_table,
+)
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped
 from gourmet.commands.values import PATH
 from gourmet.contracts import ExampleKind, Generation, Options
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
 Engine = Literal["local", "ray"]
-# Requests at a time: enough for the served loop to be full.
-_REQUESTS: Final = 2
 _RESUMES: Final = "the same command resumes"
 
 
@@ -45,15 +51,6 @@ def system_for(kind: ExampleKind, system: str | None = None, of_model: str = "")
             f"--system {name or '…'} does not answer a {kind} with a text; these do: {', '.join(systems)}"
         )
     return systems[name]
-
-
-@dataclass(frozen=True)
-class Generating:
-    """A model that answers examples with texts, and the number of examples in flight."""
-
-    open: Callable[[], GeneratedRows]
-    rows: GeneratedRows
-    how: HowMany
 
 
 def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,45 +86,40 @@ def check_out(out: Path | None, engine: Engine) -> None:
         check_table(out)
 
 
-@contextmanager
-def generating(
-    kind: ExampleKind,
-    made: str,
-    options: Options,
-    *,
-    system: str | None = None,
-    model: str | None,
-    url: str,
-    together: int,
-) -> Iterator[Generating]:
-    """Open a `model`, or a `system`'s, for `together` inputs a request; the column `made` has its answers."""
+def generated_rows(
+    kind: ExampleKind, options: Options, *, system: str | None = None, model: str | None, url: str
+) -> Callable[[], GeneratedRows]:
+    """Return a function that opens the `model`, or a `system`'s; Ray's workers call it, too."""
     name = model or system_for(kind, system).default_model
     with connect(url) as triton:
         of_model = triton.describe(name).system
-    opened = partial(GeneratedRows, url, name, system_for(kind, system, of_model).name, made, options)
-    with closing(opened()) as rows:
-        how = HowMany(together if rows.model.max_batch_size else 1, _REQUESTS)
-        yield Generating(opened, rows, how)
+    return partial(GeneratedRows, url, name, system_for(kind, system, of_model).name, options)
+
+
+def print_answers(inputs: Inputs, model: ModelRows) -> None:
+    """Print a line for each photo; raise GourmetError if one has no answer."""
+    failed = total = 0
+    for row in chain.from_iterable(answered(model, inputs)):
+        total += 1
+        failed += bool(row["error"])
+        words = row["error"] or model.in_words(row)
+        click.echo(printable(f"{row['path']}: {words}"), err=bool(row["error"]))
+    if not total:
+        raise UsageError(inputs.nothing)
+    if failed:
+        raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
 
 
 @contextmanager
-def table_of(
-    inputs: NamedInputs,
-    model: AskedModel,
-    how: HowMany,
-    out: Path,
-    *,
-    plan: Mapping[str, Any],
-    doing: str,
-    none_there: str,
-) -> Iterator[Journal]:
-    """Ask about the inputs without a row of this `plan`, and write the table; the block gets its rows."""
+def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
+    """Ask about the inputs that have no row yet, and write the table; the block gets its rows."""
+    plan = {**model.plan, "inputs": inputs.sources}
     with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
         if journal.rows:
             click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
-            with bar(doing) as tick:
-                run(inputs, journal, model, how, tick)
+            with bar("asking") as tick:
+                run(inputs, journal, model, tick)
         except KeyboardInterrupt:
             raise Stopped(f"stopped after {journal.rows:,} rows; {_RESUMES}") from None
         except UsageError:
@@ -136,7 +128,7 @@ def table_of(
             raise GourmetError(f"{exc}\n       {journal.rows:,} rows are kept; {_RESUMES}") from exc
         if not journal.rows:
             journal.remove()
-            raise UsageError(none_there)
+            raise UsageError(inputs.nothing)
         try:
             write_table(journal, out, model.columns)
             try:
@@ -150,21 +142,17 @@ def table_of(
         journal.remove()
 
 
-def table_by_ray(inputs: NamedInputs, opened: Callable[[], AskedModel], how: HowMany, out: Path) -> None:
+def table_by_ray(inputs: Inputs, opened: Callable[[], AskedModel], out: Path) -> None:
     names = map(os.path.abspath, inputs) if inputs.column == "path" else inputs  # for other nodes
-    write_with_ray(opened, names, how, out)
+    write_with_ray(opened, names, out)
     click.echo(f"table in the folder {out}", err=True)
 
 
-def generated_table(
-    inputs: NamedInputs, by: Generating, out: Path, engine: Engine, *, plan: Mapping[str, Any], doing: str
-) -> None:
+def generated_table(inputs: Inputs, opened: Callable[[], GeneratedRows], out: Path, engine: Engine) -> None:
     """Write a table of generated texts, and report how many inputs have an answer."""
     if engine == "ray":
-        table_by_ray(inputs, by.open, by.how, out)
+        table_by_ray(inputs, opened, out)
         return
-    model = by.rows.model.name
-    nothing, plan = f"there is nothing to ask {model} about", {"model": model, **plan}
-    with table_of(inputs, by.rows, by.how, out, plan=plan, doing=doing, none_there=nothing) as rows:
+    with closing(opened()) as model, table_of(inputs, model, out) as rows:
         errors = [bool(row["error"]) for row in rows]
     click.echo(f"{errors.count(False):,} of {len(errors):,} have an answer\ntable in {out}", err=True)

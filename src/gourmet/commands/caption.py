@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from contextlib import closing
 from pathlib import Path
 
 import click
 
-from gourmet.bulk.inputs import Inputs
-from gourmet.bulk.model_rows import read_photo
-from gourmet.bulk.resumable_table import answered
+from gourmet.bulk.inputs import Photos
+from gourmet.bulk.model_rows import NOT_SURE, read_photo
 from gourmet.commands.bulk import (
     Engine,
-    Generating,
     beams_option,
     bulk_options,
     check_out,
+    generated_rows,
     generated_table,
-    generating,
+    print_answers,
     system_for,
 )
-from gourmet.commands.progress import bar
 from gourmet.contracts import Options
-from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.header import SUFFIXES
-
-# Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
-_PHOTOS = 8
+from gourmet.errors import UsageError, printable
 
 
 @click.command()
@@ -60,41 +53,24 @@ def caption(
     check_out(out, engine)
     options: Options = {} if prompt is None else {"prompt": prompt}
     options = {**options, "beams": beams} if beams > 1 else options
-    inputs = Inputs(photos, SUFFIXES)
+    inputs = Photos(photos)
     if stream:
-        _in_pieces(model, url, _paths_of(inputs), options)
+        _in_pieces(model, url, inputs, options)
         return
-    with generating("picture", "caption", options, model=model, url=url, together=_PHOTOS) as by:
-        if out:
-            plan = {"options": options, "inputs": inputs.sources}
-            generated_table(inputs, by, out, engine, plan=plan, doing="describing")
-        else:
-            _whole(by, _paths_of(inputs))
+    opened = generated_rows("picture", options, model=model, url=url)
+    if out:
+        generated_table(inputs, opened, out, engine)
+    else:
+        with closing(opened()) as rows:
+            print_answers(inputs, rows)
 
 
-def _paths_of(inputs: Inputs) -> list[str]:
-    if not (paths := list(inputs)):
-        raise UsageError(f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}")
-    return paths
-
-
-def _whole(by: Generating, paths: Sequence[str]) -> None:
-    failed = 0
-    rows = chain.from_iterable(answered(by.rows, paths, by.how))
-    with bar("describing") as tick:
-        for number, (path, row) in enumerate(zip(paths, rows, strict=True), 1):
-            tick(number / len(paths), f"{number}/{len(paths)}")
-            failed += bool(row["error"])
-            words = row["error"] or f"{row['caption']}{_doubt(row.get('sure'))}"
-            click.echo(printable(f"{path}: {words}"), err=bool(row["error"]))
-    if failed:
-        raise GourmetError(f"{failed} of {len(paths)} photos have no caption")
-
-
-def _in_pieces(name: str | None, url: str, paths: Sequence[str], options: Options) -> None:
+def _in_pieces(name: str | None, url: str, photos: Photos, options: Options) -> None:
     from gourmet.client.deadline import Deadline
     from gourmet.serving.connect import connect
 
+    if not (paths := list(photos)):
+        raise UsageError(photos.nothing)
     system = system_for("picture")
     with connect(url) as triton:
         model = triton.describe(name or f"{system.default_model}_stream")
@@ -111,8 +87,4 @@ def _in_pieces(name: str | None, url: str, paths: Sequence[str], options: Option
                 if outputs is not None:
                     piece = system.generated(outputs, model)
                     click.echo(printable(piece.text), nl=False)
-            click.echo(_doubt(model.is_sure(piece)) if piece else "")
-
-
-def _doubt(sure: bool | None) -> str:
-    return "  (not sure)" if sure is False else ""
+            click.echo(NOT_SURE if piece and model.is_sure(piece) is False else "")

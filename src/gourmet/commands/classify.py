@@ -11,16 +11,11 @@ from pathlib import Path
 
 import click
 
-from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.inputs import Photos
 from gourmet.bulk.model_rows import PhotoRows
-from gourmet.bulk.resumable_table import HowMany, answered
 from gourmet.bulk.summary import Summary
-from gourmet.commands.bulk import Engine, bulk_options, check_out, table_by_ray, table_of
-from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.header import SUFFIXES
-
-_TOGETHER, _IN_FLIGHT = 4, 16  # photos in a request, and requests
-_NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
+from gourmet.commands.bulk import Engine, bulk_options, check_out, print_answers, table_by_ray, table_of
+from gourmet.errors import UsageError, printable
 
 
 @click.command()
@@ -40,13 +35,12 @@ def classify(photos: tuple[str, ...], out: Path | None, model: str | None, engin
     RAY_ADDRESS=10.0.0.1:6379 gourmet classify /photos --engine ray --out all.parquet --url triton:8000
     """
     check_out(out, engine)
-    inputs, how = Inputs(photos, SUFFIXES), HowMany(_TOGETHER, _IN_FLIGHT)
-    opened = partial(PhotoRows, url, model or usual_model())
+    inputs, opened = Photos(photos), partial(PhotoRows, url, model or usual_model())
     if out and engine == "ray":
-        table_by_ray(inputs, opened, how, out)
+        table_by_ray(inputs, opened, out)
         return
     with closing(opened()) as photo_rows:
-        _to_table(inputs, photo_rows, how, out) if out else _to_terminal(inputs, photo_rows, how)
+        _to_table(inputs, photo_rows, out) if out else print_answers(inputs, photo_rows)
 
 
 def usual_model() -> str:
@@ -66,32 +60,12 @@ def usual_model() -> str:
     return models[0]
 
 
-def _to_terminal(inputs: Inputs, photo_rows: PhotoRows, how: HowMany) -> None:
-    failed = total = 0
-    for rows in answered(photo_rows, inputs, how):
-        for row in rows:
-            total += 1
-            if row["error"]:
-                failed += 1
-                click.echo(printable(f"{row['path']}: {row['error']}"), err=True)
-            else:
-                click.echo(printable(f"{row['path']}: {photo_rows.in_words(row)}"))
-    if not total:
-        raise UsageError(_NONE_THERE)
-    if failed:
-        raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
-
-
-def _to_table(inputs: Inputs, photo_rows: PhotoRows, how: HowMany, out: Path) -> None:
+def _to_table(inputs: Photos, photo_rows: PhotoRows, out: Path) -> None:
     from gourmet.runtime.files import write_whole
 
-    plan = {"model": photo_rows.model.name, "inputs": inputs.sources, "columns": list(photo_rows.columns)}
-    table = table_of(inputs, photo_rows, how, out, plan=plan, doing="classifying", none_there=_NONE_THERE)
-    with table as rows:
+    with table_of(inputs, photo_rows, out) as rows:
         summary, page = Summary.of(rows, photo_rows.contract.subject), out.with_suffix(".html")
-        command = shlex.join(["gourmet", *sys.argv[1:]])
-        write_whole(
-            page, summary.page(photo_rows.contract, command, datetime.now(UTC).isoformat(timespec="seconds"))
-        )
+        command, when = shlex.join(["gourmet", *sys.argv[1:]]), datetime.now(UTC)
+        write_whole(page, summary.page(photo_rows.contract, command, when.isoformat(timespec="seconds")))
     click.echo(printable(summary.text()))
     click.echo(f"table in {out}, page in {page}", err=True)

@@ -5,29 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
+from gourmet.bulk.inputs import Texts, text_lines
+from gourmet.bulk.model_rows import GeneratedRows
 from gourmet.bulk.resumable_table import answered
 from gourmet.commands.bulk import (
     Engine,
-    Generating,
     beams_option,
     bulk_options,
     check_out,
+    generated_rows,
     generated_table,
-    generating,
 )
 from gourmet.commands.progress import bar
 from gourmet.contracts import Options
 from gourmet.errors import UsageError, printable
 
-_TEXTS = 16  # of a request
 _MAX_NAMED = 20
 
 
@@ -64,13 +62,12 @@ def translate(
     check_out(out, engine)
     texts = tuple(chain.from_iterable(map(_texts_of, texts)))
     options: Options = {"beams": beams} if beams > 1 else {}
-    how = {"system": system, "model": model, "together": _TEXTS}
-    with generating("text", "translation", options, url=url, **how) as by:  # type: ignore[arg-type]
-        if out:
-            plan = {"beams": beams, "texts": texts}
-            generated_table(_Texts(texts), by, out, engine, plan=plan, doing="translating")
-            return
-        _print(list(texts) or list(_read(sys.stdin.buffer)), "text" if texts else "line", by)
+    opened = generated_rows("text", options, system=system, model=model, url=url)
+    if out:
+        generated_table(Texts(texts), opened, out, engine)
+        return
+    with closing(opened()) as rows:
+        _print(texts or list(text_lines(sys.stdin.buffer)), "text" if texts else "line", rows)
 
 
 def _texts_of(argument: str) -> Iterator[str]:
@@ -79,19 +76,19 @@ def _texts_of(argument: str) -> Iterator[str]:
     with suppress(OSError, ValueError):  # the argument is too long for a path
         if path.is_file():
             with path.open("rb") as file:
-                yield from _read(file)
+                yield from text_lines(file)
             return
     if re.fullmatch(r"\S*/\S+|\S+\.(txt|md|csv|tsv|jsonl?)", argument):
         raise UsageError(f"{argument} does not exist: name a file of texts, a line each, or write a text")
     yield argument
 
 
-def _print(lines: Sequence[str], kind: str, by: Generating) -> None:
+def _print(lines: Sequence[str], kind: str, model: GeneratedRows) -> None:
     numbers = [number for number, line in enumerate(lines, 1) if line]
     translations: dict[int, str] = {}
     warnings: list[str] = []
     rough: list[int] = []
-    rows = chain.from_iterable(answered(by.rows, filter(None, lines), by.how))
+    rows = chain.from_iterable(answered(model, filter(None, lines)))
     with bar("translating") as tick:
         for number, row in zip(numbers, rows, strict=True):
             where = f"{kind} {number}"
@@ -110,35 +107,3 @@ def _print(lines: Sequence[str], kind: str, by: Generating) -> None:
         warnings.append(f"{len(rough)} of {len(translations)} are rough guesses: {kind} {named}")
     for warning in warnings:
         click.echo(printable(f"Warning: {warning}"), err=True)
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """The texts of the command line, or the lines of stdin, without empty ones."""
-
-    texts: Sequence[str]
-    column: str = "text"
-
-    def __iter__(self) -> Iterator[str]:
-        return (text for text in self.texts or _read(sys.stdin.buffer) if text)
-
-    def count(self) -> int | None:
-        """Return the number of texts, or None where stdin is a pipe, which can be read only once."""
-        if self.texts:
-            return sum(1 for _ in self)
-        if not sys.stdin.buffer.seekable():
-            return None
-        position = sys.stdin.buffer.tell()
-        number = sum(1 for _ in self)
-        sys.stdin.buffer.seek(position)
-        return number
-
-
-def _read(file: BinaryIO) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
-        try:
-            yield line.decode().strip()
-        except UnicodeDecodeError as exc:
-            raise UsageError(
-                f"line {number} is not UTF-8 from byte {exc.start} on: convert it first"
-            ) from exc
