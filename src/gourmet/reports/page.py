@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from gourmet.reports.table import number_columns
+
 _ENVIRONMENT: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parents[1]),
     autoescape=True,
@@ -20,6 +22,7 @@ _ENVIRONMENT: Final = Environment(
 )
 # Defaults of variables that not every page sets.
 _ENVIRONMENT.globals.update(when="", command="", style="", says="")
+_ENVIRONMENT.filters["number_columns"] = number_columns
 
 
 def render(template: str, **variables: Any) -> str:
