@@ -23,7 +23,7 @@ from gourmet.systems.captioner.evaluate import EVALUATION
 from gourmet.systems.captioner.export import EXPORT
 from gourmet.systems.captioner.network import GridVision
 from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining
-from gourmet.tasks.system_parts import BadData, EmptyPart
+from gourmet.tasks.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.loop import BEST, fit
 
@@ -121,7 +121,7 @@ def stage(name: str) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_evaluation_uses_the_served_loop_and_deploys_the_threshold(data: Path, run: Path) -> None:
-    result = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
+    result = EVALUATION.evaluate(EvaluateOptions(run / BEST, data), stage)
     assert result.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
     assert result.as_dict()["scores"]["test"]["photos"] == 4
     report = result.write(run / BEST, "captioner")

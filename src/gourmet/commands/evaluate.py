@@ -32,7 +32,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     Without trained weights, measure the served ones on the examples of --data.
     """
     from gourmet.runtime import malloc
-    from gourmet.tasks.system_parts import SystemParts
+    from gourmet.tasks.system_parts import EvaluateOptions, SystemParts
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
@@ -46,7 +46,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
             )
         weights = _served(system)
     weights = weights or trained
-    measured = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
+    measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
     report = measured.write(weights, f"{system}: {weights.name}")
     if as_json:
         click.echo(json.dumps(measured.as_dict(), indent=2))

@@ -86,6 +86,17 @@ class Data(Protocol):
 Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 
 
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of an evaluation."""
+
+    weights: Path
+    data: Path
+    limit: int | None = None  # examples of each part
+    device: str = "cpu"
+    architecture: str = ""  # of weights whose file does not say it
+
+
 class EvaluationReport(Protocol):
     """The result of an evaluation."""
 
@@ -104,16 +115,7 @@ class Evaluation(Protocol):
     @property
     def load(self) -> Load: ...
 
-    def evaluate(
-        self,
-        weights: Path,
-        data: Path,
-        stage: Stage,
-        *,
-        limit: int | None,
-        device: str,
-        architecture: str = "",
-    ) -> EvaluationReport: ...
+    def evaluate(self, options: EvaluateOptions, stage: Stage) -> EvaluationReport: ...
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks.generation.certainty import chosen
 from gourmet.tasks.generation.comparison import whole_answers
 from gourmet.tasks.generation.evaluation import GenerationReport, Section, to_read
-from gourmet.tasks.system_parts import Evaluation, Stage
+from gourmet.tasks.system_parts import EvaluateOptions, Evaluation, Stage
 from gourmet.training.task import Tick
 
 _PARTS: Final = ("validation", "test")
@@ -73,17 +73,8 @@ class CaptionEvaluation:
         checkpoint = load(weights)
         return checkpoint.network, checkpoint.about
 
-    def evaluate(
-        self,
-        weights: Path,
-        data: Path,
-        stage: Stage,
-        *,
-        limit: int | None,
-        device: str,
-        architecture: str = "",
-    ) -> GenerationReport:
-        checkpoint = load(weights)
+    def evaluate(self, options: EvaluateOptions, stage: Stage) -> GenerationReport:
+        data, limit, checkpoint = options.data, options.limit, load(options.weights)
         seen = list(decoded(data, photos(data, "validation", limit)[: 4 * _ROWS], checkpoint.network.side))
         files = TrainedCaptioner(checkpoint, False, SYSTEM, seen).files
         served = CaptionerNetwork.open(files, available_cpus())

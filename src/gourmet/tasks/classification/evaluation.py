@@ -40,7 +40,7 @@ from gourmet.tasks.classification.accuracy import (
 )
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode, origin_of
-from gourmet.tasks.system_parts import BadData, Data, Load, Stage, evenly
+from gourmet.tasks.system_parts import BadData, Data, EvaluateOptions, Load, Stage, evenly
 from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
@@ -222,17 +222,9 @@ class ClassifierEvaluation:
     # part, and half of any other.
     accuracy_goals: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.75})
 
-    def evaluate(
-        self,
-        weights: Path,
-        data: Path,
-        stage: Stage,
-        *,
-        limit: int | None,
-        device: str,
-        architecture: str = "",
-    ) -> EvaluatedClassifier:
-        network, about = self.load(weights, architecture)
+    def evaluate(self, options: EvaluateOptions, stage: Stage) -> EvaluatedClassifier:
+        data, limit, device = options.data, options.limit, options.device
+        network, about = self.load(options.weights, options.architecture)
         answered = {}
         for part in self.data.parts(data):
             with stage(part) as tick:
@@ -245,7 +237,7 @@ class ClassifierEvaluation:
             answered,
             self.system.labels,
             self.accuracy_goals,
-            calibration_of(chosen, weights) if chosen else None,
+            calibration_of(chosen, options.weights) if chosen else None,
         )
         return replace(evaluated, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
 

@@ -11,7 +11,7 @@ from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.files import write_whole
 from gourmet.tasks import evaluation_file
-from gourmet.tasks.system_parts import Load, Reference, Stage, TextData
+from gourmet.tasks.system_parts import EvaluateOptions, Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
 
 _READ: Final = 20
@@ -69,21 +69,13 @@ class TextEvaluation:
     answer: Answer
     parts: tuple[str, ...] = ("validation", "test")
 
-    def evaluate(
-        self,
-        weights: Path,
-        data: Path,
-        stage: Stage,
-        *,
-        limit: int | None,
-        device: str,
-        architecture: str = "",
-    ) -> GenerationReport:
+    def evaluate(self, options: EvaluateOptions, stage: Stage) -> GenerationReport:
         scores, sections = {}, []
         for name in self.parts:
-            references = self.data.references(data, name, limit)
+            references = self.data.references(options.data, name, options.limit)
+            texts = [pair.text for pair in references]
             with stage(name) as tick:
-                answers = self.answer(weights, [pair.text for pair in references], device, tick)
+                answers = self.answer(options.weights, texts, options.device, tick)
             scores[name] = asdict(part := score(references, answers))
             shown = [(pair.text, text, pair.answer) for pair, text in zip(references, answers, strict=True)]
             sections.append(part.section(name, shown))
