@@ -17,10 +17,11 @@ from gourmet.tasks.classification.check import (
     AskedAgain,
     BatchAnswer,
     CheckedPictures,
-    PictureAnswers,
     PictureReport,
     agreement,
+    joined,
 )
+from gourmet.tasks.classification.evaluation import Answered
 
 LABELS = ("a", "b", "c<d")
 MODEL = ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3")
@@ -29,31 +30,35 @@ PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.
 CLASSES = np.array([0, 1, 1, 2])
 
 
-def pictures(classes: np.ndarray | None = CLASSES) -> CheckedPictures:
-    names = ["p0", "p1", "p2", "p3"]
-    return CheckedPictures(Path("data"), names, classes, lambda rows: iter([b"picture"] * 4))
+PICTURES = CheckedPictures(
+    Path("data"), ["p0", "p1", "p2", "p3"], CLASSES, lambda rows: iter([b"picture"] * len(rows))
+)
 
 
-def answers() -> PictureAnswers:
-    return PictureAnswers(PROBABILITIES.copy(), versions=frozenset("3"))
+def batch(*rows: int, version: str = "3", relevance: np.ndarray | None = None) -> BatchAnswer:
+    return BatchAnswer(rows, PROBABILITIES[[*rows]], relevance, version, 10.0)
 
 
-def report(got: PictureAnswers, of: CheckedPictures | None = None, **more: object) -> PictureReport:
-    batches = [BatchAnswer(first, got.probabilities[first:][:2], None, "3", 10.0) for first in (0, 2)]
+def answers(*batches: BatchAnswer) -> Answered:
+    return joined(PICTURES, batches or [batch(0, 1), batch(2, 3)], 3)[1]
+
+
+def report(*batches: BatchAnswer, **more: object) -> PictureReport:
+    of_all = [*batches] or [batch(0, 1), batch(2, 3)]
     return PictureReport(
         model=MODEL,
         contract=CONTRACT,
-        pictures=of or pictures(),
+        pictures=PICTURES,
         options=CheckOptions("letters", None, Path("models")),
-        replies=Replies(batches, sent=4, wall_s=0.5, **more),  # type: ignore[arg-type]
-        answers=got,
+        replies=Replies(of_all, sent=4, wall_s=0.5, **more),  # type: ignore[arg-type]
+        answers=answers(*of_all),
         again=AskedAgain(4, 1e-7, ()),
         eager="no weights",
     )
 
 
 def test_quality_of_the_answers_by_hand() -> None:
-    quality = report(answers()).quality
+    quality = report().quality
     assert quality is not None
     assert quality.accuracy.top1 == 3 / 4
     assert quality.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
@@ -63,9 +68,7 @@ def test_quality_of_the_answers_by_hand() -> None:
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
-    got = answers()
-    got.probabilities[1] = np.nan
-    made = report(got, failures=[FailedRequest(["p1"], "no answer within 60 s")])
+    made = report(batch(0), batch(2, 3), failures=[FailedRequest(["p1"], "no answer within 60 s")])
     assert made.answered == 3
     assert made.quality is not None
     assert made.quality.accuracy.top1 == 1.0
@@ -77,16 +80,16 @@ def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_ac
 
 
 def test_rows_mixed_up_and_two_versions_are_problems() -> None:
-    got = replace(answers(), versions=frozenset("34"))
-    made = replace(report(got), again=AskedAgain(4, 0.4, ("p1 (its answer went to p2)",)))
+    made = report(batch(0, 1), batch(2, 3, version="4"))
+    made = replace(made, again=AskedAgain(4, 0.4, ("p1 (its answer went to p2)",)))
     mixed, versions = made.problems()
     assert "p1 (its answer went to p2)" in mixed
     assert "the versions 3, 4 answered" in versions
 
 
 def test_nothing_answered_is_a_report_without_accuracy() -> None:
-    got = PictureAnswers.joined([], 4, 3)
-    made = replace(report(got, failures=[FailedRequest(["p0", "p1"], "broken")]), again=None)
+    failed = Replies[BatchAnswer](failures=[FailedRequest(["p0", "p1"], "broken")], sent=2)
+    made = replace(report(), replies=failed, answers=joined(PICTURES, [], 3)[1], again=None)
     assert made.quality is None
     assert "0 of 4 pictures answered" in made.summary()
     assert "p0 … p1: broken" in made.problems()[0]
@@ -94,7 +97,7 @@ def test_nothing_answered_is_a_report_without_accuracy() -> None:
 
 
 def test_the_numbers_have_one_name_in_check_and_evaluate() -> None:
-    numbers = report(answers()).as_dict()["quality"]
+    numbers = report().as_dict()["quality"]
     assert numbers["answered_surely"] == numbers["answered"] == 2 / 4
     assert numbers["calibration_error"] == numbers["calibration_error_after"]
     assert numbers["threshold"] == 0.6
@@ -104,21 +107,18 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
     theirs[2] = [0.1, 0.6, 0.3]
-    compared = agreement(answers(), theirs, pictures(), LABELS, "w")
+    compared = agreement(answers(), theirs, LABELS, "w", labelled=True)
     assert compared.different == 1
     assert compared.largest_difference == pytest.approx(0.2)
     assert [entry["name"] for entry in compared.worst[:2]] == ["p1", "p2"]
     assert (compared.worst[0]["served"], compared.worst[0]["other"]) == ("a", "b")
     assert compared.top1 == 4 / 4
-    got = answers()
-    got.probabilities[0] = np.nan
-    compared = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, "w")
-    assert (compared.pictures, compared.different) == (3, 0), "a row without an answer is not compared"
+    without_labels = agreement(answers(), PROBABILITIES, LABELS, "w", labelled=False)
+    assert (without_labels.different, without_labels.top1) == (0, None)
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
-    got = answers()
-    made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, "w"))
+    made = replace(report(), eager=agreement(answers(), PROBABILITIES, LABELS, "w", labelled=True))
     html = made.page()
     assert html.count("<svg") == 3
     assert "c&lt;d" in html
@@ -131,12 +131,12 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
 
 def test_pictures_of_another_subject_are_counted_and_never_sure() -> None:
     food = replace(MODEL, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
-    got = replace(answers(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
-    result = replace(report(got), model=food)
+    relevance = np.array([0.1, 0.9, 0.9, 0.9], np.float32)
+    result = replace(report(batch(0, 1, 2, 3, relevance=relevance)), model=food)
     assert result.declined is not None
     assert (result.declined.irrelevant, result.declined.unsure) == (1 / 4, 2 / 4)
     assert result.quality is not None
     assert result.quality.at_threshold.coverage == 1 / 4
     assert result.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
     assert "25.0% said to be something else, 50.0% not sure" in result.summary()
-    assert report(answers()).declined is None, "from a model that does not tell"
+    assert report().declined is None, "from a model that does not tell"

@@ -72,7 +72,9 @@ def test_a_higher_threshold_answers_less() -> None:
 
 def answered(temperature: float) -> Answered:
     logits, classes = sampled(temperature, photos=400)
-    return Answered(logits, classes, [f"{i}.jpg" for i in range(400)], lambda row: b"picture")
+    return Answered(
+        logits, classes, [f"{i}.jpg" for i in range(400)], lambda rows: iter([b"picture"] * len(rows))
+    )
 
 
 def page_of(evaluation: EvaluatedClassifier, folder: Path, title: str = "blobs") -> str:
@@ -125,7 +127,7 @@ def test_pictures_of_another_subject_are_counted_by_their_verdict(tmp_path: Path
         np.array([[9.0, 0, 0, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 0]]),
         np.full(3, 4),
         ["a", "b", "c"],
-        lambda row: b"picture",
+        lambda rows: iter([b"picture"] * len(rows)),
         np.array([0.1, 0.9, 0.9], np.float32),
     )
     evaluation = evaluate({"validation": foods, "other": other}, LABELS, {"validation": 0.75})

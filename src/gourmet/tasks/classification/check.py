@@ -104,9 +104,9 @@ def _loose(data: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """The pictures of one request, by their places among all."""
+    """The pictures of one request, and their rows among all."""
 
-    first: int
+    rows: Sequence[int]
     names: Sequence[str]
     blobs: Sequence[bytes]
 
@@ -115,38 +115,28 @@ class PictureBatch:
 class BatchAnswer:
     """The answers to the pictures of one request."""
 
-    first: int  # of the pictures
+    rows: Sequence[int]  # of the pictures
     probabilities: Scores
     relevance: Scores | None
     version: str
     total_ms: float  # of the request
 
 
-@dataclass(frozen=True)
-class PictureAnswers:
-    """The answers to all pictures. Rows without an answer are nan."""
-
-    probabilities: Scores
-    relevance: Scores | None = None  # [pictures], of models that give it
-    versions: frozenset[str] = frozenset()
-
-    @classmethod
-    def joined(cls, answers: Sequence[BatchAnswer], pictures: int, labels: int) -> PictureAnswers:
-        rows = np.full((pictures, labels), np.nan, dtype=np.float32)
-        relevance = np.full(pictures, np.nan, dtype=np.float32)
-        for answer in answers:
-            mine = slice(answer.first, answer.first + len(answer.probabilities))
-            rows[mine] = answer.probabilities
-            if answer.relevance is not None:
-                relevance[mine] = answer.relevance
-        gives_it = any(answer.relevance is not None for answer in answers)
-        return cls(rows, relevance if gives_it else None, frozenset(answer.version for answer in answers))
-
-    @property
-    def answered(self) -> npt.NDArray[np.bool_]:
-        """Mark the rows that have an answer."""
-        answered: npt.NDArray[np.bool_] = ~np.isnan(self.probabilities[:, 0])
-        return answered
+def joined(
+    pictures: CheckedPictures | Answered, answers: Sequence[BatchAnswer], labels: int
+) -> tuple[npt.NDArray[np.int64], Answered]:
+    """Return the rows of the pictures that have an answer, and their answers."""
+    rows = np.array([row for answer in answers for row in answer.rows], np.int64)
+    scores = np.concatenate([np.empty((0, labels), np.float32), *(answer.probabilities for answer in answers)])
+    relevance = [answer.relevance for answer in answers if answer.relevance is not None]
+    answered = Answered(
+        np.log(np.maximum(scores, 1e-12)),
+        np.zeros(len(rows), np.int64) if pictures.classes is None else pictures.classes[rows],
+        [pictures.names[row] for row in rows],
+        lambda some: pictures.read([int(rows[row]) for row in some]),
+        np.concatenate(relevance) if len(relevance) == len(answers) > 0 else None,
+    )
+    return rows, answered
 
 
 @dataclass(frozen=True)
@@ -157,22 +147,6 @@ class AskedAgain:
     largest_difference: float
     different: tuple[str, ...]  # names of pictures that got another answer alone, and whose it was
     refused: tuple[str, ...] = ()  # names of pictures that got none alone, and why
-
-    @classmethod
-    def compared(
-        cls, in_batches: PictureAnswers, alone: PictureAnswers, names: Sequence[str], refused: tuple[str, ...]
-    ) -> AskedAgain:
-        largest, different = 0.0, []
-        rows = np.flatnonzero(alone.answered)
-        for row in rows:
-            apart = np.abs(in_batches.probabilities - alone.probabilities[row]).max(axis=1)
-            nearest = int(np.nanargmin(apart))
-            largest = max(largest, float(apart[row]))
-            if apart[row] > _SAME_WITHIN:
-                is_swapped = apart[nearest] <= _SAME_WITHIN
-                whose = f" (its answer went to {names[nearest]})" if is_swapped else ""
-                different.append(f"{names[row]}{whose}")
-        return cls(len(rows) + len(refused), largest, tuple(different), refused)
 
 
 @dataclass(frozen=True)
@@ -217,23 +191,22 @@ class Agreement:
 
 
 def agreement(
-    answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], other: str
+    answers: Answered, theirs: Scores, labels: tuple[str, ...], other: str, *, labelled: bool
 ) -> Agreement:
-    """Compare the served answers with `theirs`, the other probabilities of the answered pictures."""
-    answered = np.flatnonzero(answers.answered)
-    mine = answers.probabilities[answered]
+    """Compare the served answers with `theirs`, the other probabilities of the same pictures."""
+    mine = np.exp(answers.logits)
     apart = np.abs(mine - theirs).max(axis=1)
     best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
     # Other classes first, and the largest differences first among them.
     order = np.lexsort((-apart, best == right))[:_WORST]
     return Agreement(
         other=other,
-        pictures=len(answered),
+        pictures=len(mine),
         different=int((best != right).sum()),
         largest_difference=float(apart.max()),
         worst=[
             {
-                "name": pictures.names[answered[row]],
+                "name": answers.names[row],
                 "served": labels[best[row]],
                 "served_sure": float(mine[row].max()),
                 "other": labels[right[row]],
@@ -242,7 +215,7 @@ def agreement(
             }
             for row in order
         ],
-        top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[answered])),
+        top1=float(np.mean(right == answers.classes)) if labelled else None,
     )
 
 
@@ -255,7 +228,7 @@ class PictureReport:
     pictures: CheckedPictures
     options: CheckOptions
     replies: Replies[BatchAnswer]
-    answers: PictureAnswers
+    answers: Answered
     again: AskedAgain | None
     eager: Agreement | str  # or why it was not compared
     against: Agreement | None = None  # with another served model or version
@@ -266,19 +239,11 @@ class PictureReport:
 
     @property
     def answered(self) -> int:
-        return int(self.answers.answered.sum())
+        return len(self.answers.names)
 
-    @cached_property
-    def _part(self) -> Answered:
-        rows, relevance = np.flatnonzero(self.answers.answered), self.answers.relevance
-        classes = self.pictures.classes
-        return Answered(
-            np.log(np.maximum(self.answers.probabilities[rows], 1e-12)),
-            np.zeros(len(rows), np.int64) if classes is None else classes[rows],
-            [self.pictures.names[row] for row in rows],
-            lambda row: next(self.pictures.read([int(rows[row])])),
-            None if relevance is None else relevance[rows],
-        )
+    @property
+    def versions(self) -> list[str]:
+        return sorted({answer.version for answer in self.replies.answers})
 
     @property
     def _calibration(self) -> Calibration:
@@ -290,14 +255,14 @@ class PictureReport:
         """Return the accuracy, or None without labels or answers."""
         if self.pictures.classes is None or not self.answered:
             return None
-        return evaluation.measure(self._part, self.contract.labels_of(self.model), self._calibration)
+        return evaluation.measure(self.answers, self.contract.labels_of(self.model), self._calibration)
 
     @cached_property
     def declined(self) -> Declined | None:
         """Return the shares of declined answers; None where the model does not report what is relevant."""
         if self.answers.relevance is None:
             return None
-        return evaluation.declined(self._part, self._calibration)
+        return evaluation.declined(self.answers, self._calibration)
 
     def problems(self) -> list[str]:
         """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
@@ -317,9 +282,9 @@ class PictureReport:
                 for what, names in ((other, again.different), (refused, again.refused))
                 if names
             ]
-        if len(self.answers.versions) > 1:
+        if len(self.versions) > 1:
             problems.append(
-                f"the versions {', '.join(sorted(self.answers.versions))} answered, so these are numbers of "
+                f"the versions {', '.join(self.versions)} answered, so these are numbers of "
                 "none of them: repeat the check when nothing is being deployed"
             )
         return problems
@@ -340,7 +305,7 @@ class PictureReport:
         problems, replies, quality, eager = self.problems(), self.replies, self.quality, self.eager
         return {
             "model": self.model.name,
-            "versions": sorted(self.answers.versions),
+            "versions": self.versions,
             "system": self.model.system,
             "url": self.options.url,
             "data": str(self.pictures.source),
@@ -376,7 +341,7 @@ class PictureReport:
 
     def headline(self) -> str:
         """The model, the pictures, and whether all of them were answered."""
-        versions = ", ".join(sorted(self.answers.versions)) or self.model.version
+        versions = ", ".join(self.versions) or self.model.version
         return (
             f"{self.model.name} version {versions} at {self.options.url}: {self.answered} of "
             f"{len(self.pictures)} pictures answered ({self.pictures.source})"
@@ -443,18 +408,19 @@ class PictureCheck:
     triton: Triton
     model: ModelInfo
     parts: SystemParts
-    pictures: CheckedPictures
+    pictures: CheckedPictures | Answered
 
-    def questions(self) -> Iterator[PictureBatch]:
+    def questions(self, batch: int = _BATCH) -> Iterator[PictureBatch]:
         """Yield batches, of which the last may be smaller. None is larger than what the model takes."""
-        everything, batch = self.pictures.read(range(len(self.pictures))), max(1, self.model.max_batch_size)
-        batch = min(_BATCH, batch)
-        for first in range(0, len(self.pictures), batch):
+        names, batch = self.pictures.names, min(batch, max(1, self.model.max_batch_size))
+        everything = self.pictures.read(range(len(names)))
+        for first in range(0, len(names), batch):
             try:
                 blobs = list(islice(everything, batch))
             except OSError as exc:
-                raise BadData(f"{self.pictures.source} cannot be read: {exc}") from exc
-            yield PictureBatch(first, self.pictures.names[first : first + len(blobs)], blobs)
+                raise BadData(f"{names[first]} cannot be read: {exc}") from exc
+            rows = range(first, first + len(blobs))
+            yield PictureBatch(rows, names[first : rows.stop], blobs)
 
     def ask(self, question: PictureBatch) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
@@ -478,56 +444,58 @@ class PictureCheck:
         if not contract.are_probabilities(rows):
             raise BadAnswer("the probabilities of a row do not sum to 1")
         relevance = contract.relevance(outputs, model)
-        return BatchAnswer(question.first, rows, relevance, answer.model_version, total_ms)
+        return BatchAnswer(question.rows, rows, relevance, answer.model_version, total_ms)
 
     def ask_about_all(self, replies: Replies[BatchAnswer], tick: Tick) -> None:
-        ask_all(self.ask, self.questions(), len(self.pictures), self.triton, replies, tick)
+        ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, tick)
 
-    def joined(self, replies: Replies[BatchAnswer]) -> PictureAnswers:
-        labels = self.parts.classifier.labels_of(self.model)
-        return PictureAnswers.joined(replies.answers, len(self.pictures), len(labels))
+    def joined(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], Answered]:
+        return joined(self.pictures, replies.answers, len(self.parts.classifier.labels_of(self.model)))
 
-    def ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
+    def ask_again(self, answers: Answered, tick: Tick) -> AskedAgain:
         """Ask about some pictures alone: their answers in a batch must be the same.
 
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
         which accuracy alone would show as a bad network.
         """
-        answered = np.flatnonzero(answers.answered)
-        rows = np.sort(np.random.default_rng(0).choice(answered, min(_AGAIN, len(answered)), replace=False))
-        names, replies = self.pictures.names, Replies[BatchAnswer]()
-        read = zip(rows.tolist(), self.pictures.read(rows.tolist()), strict=True)
-        alone = (PictureBatch(row, [names[row]], [blob]) for row, blob in read)
-        ask_all(self.ask, alone, len(rows), self.triton, replies, tick, threads=1)
-        refused = tuple(map(str, replies.failures))
-        return AskedAgain.compared(answers, self.joined(replies), names, refused)
+        count = len(answers.names)
+        chosen = np.sort(np.random.default_rng(0).choice(count, min(_AGAIN, count), replace=False))
+        some, replies = replace(self, pictures=answers.some(chosen)), Replies[BatchAnswer]()
+        ask_all(some.ask, some.questions(batch=1), len(chosen), self.triton, replies, tick, threads=1)
+        rows, alone = some.joined(replies)
+        in_batches, largest, different = np.exp(answers.logits), 0.0, []
+        for row, name, own in zip(chosen[rows], alone.names, np.exp(alone.logits), strict=True):
+            apart = np.abs(in_batches - own).max(axis=1)
+            nearest = int(apart.argmin())
+            largest = max(largest, float(apart[row]))
+            if apart[row] > _SAME_WITHIN:
+                is_swapped = apart[nearest] <= _SAME_WITHIN
+                whose = f" (its answer went to {answers.names[nearest]})" if is_swapped else ""
+                different.append(f"{name}{whose}")
+        return AskedAgain(len(chosen), largest, tuple(different), tuple(map(str, replies.failures)))
 
-    def compare(self, answers: PictureAnswers, options: CheckOptions, stage: Stage) -> Agreement | str:
-        """Compare the answers with the network's, or return why its weights are not known."""
-        weights = options.weights or exported_weights(self.model, max(answers.versions), options.repository)
-        if isinstance(weights, str):
-            return weights
-        contract = self.parts.classifier
+    def compare(self, answers: Answered, weights: Path, stage: Stage) -> Agreement:
+        """Compare the answers with those of the network with these weights."""
+        contract, count = self.parts.classifier, len(answers.names)
         with stage("asking the network") as tick:
             malloc.use(malloc.TRAINING)
             network, _ = self.parts.evaluation.load(weights, "")
-            rows = np.flatnonzero(answers.answered).tolist()
-            logits = evaluation.ask(network, contract, self.pictures.read(rows), len(rows), tick)
-        theirs = contract.scaled(logits, self.model.temperature)
-        return agreement(answers, theirs, self.pictures, contract.labels_of(self.model), str(weights))
+            logits = evaluation.ask(network, contract, answers.read(range(count)), count, tick)
+        return self._agreement(answers, contract.scaled(logits, self.model.temperature), str(weights))
 
-    def compare_with(self, other: ModelInfo, answers: PictureAnswers, stage: Stage) -> Agreement:
+    def compare_with(self, other: ModelInfo, answers: Answered, stage: Stage) -> Agreement:
         """Compare the answers with those of another served model to the same pictures."""
-        replies = Replies[BatchAnswer]()
+        same, replies = replace(self, model=other, pictures=answers), Replies[BatchAnswer]()
         with stage(f"asking {other.target}") as tick:
-            replace(self, model=other).ask_about_all(replies, tick)
-        theirs = self.joined(replies)
-        both = answers.answered & theirs.answered
-        if not both.any():
+            same.ask_about_all(replies, tick)
+        rows, theirs = same.joined(replies)
+        if not len(rows):
             raise GourmetError(f"{other.target} answered none: {first_of(replies.failures)}")
-        mine = replace(answers, probabilities=np.where(both[:, None], answers.probabilities, np.nan))
+        return self._agreement(answers.some(rows), np.exp(theirs.logits), other.target)
+
+    def _agreement(self, answers: Answered, theirs: Scores, other: str) -> Agreement:
         labels = self.parts.classifier.labels_of(self.model)
-        return agreement(mine, theirs.probabilities[both], self.pictures, labels, other.target)
+        return agreement(answers, theirs, labels, other, labelled=self.pictures.classes is not None)
 
 
 def check(
@@ -540,18 +508,20 @@ def check(
     if other and (other.system, contract.labels_of(other)) != (model.system, contract.labels_of(model)):
         raise UsageError(f"{options.against} has other labels than {model.name}: name one of {model.system}")
     picture_check, replies = PictureCheck(triton, model, parts, pictures), Replies[BatchAnswer]()
-    picture_check.ask(PictureBatch(0, ["the sample"], [contract.sample()]))
+    picture_check.ask(PictureBatch([0], ["the sample"], [contract.sample()]))
     with replies.until_stopped(), stage("asking") as tick:
         picture_check.ask_about_all(replies, tick)
-    answers = picture_check.joined(replies)
+    _, answers = picture_check.joined(replies)
     again: AskedAgain | None = None
     against: Agreement | None = None
     eager: Agreement | str = "no picture was answered"
     with replies.until_stopped():
-        if answers.versions and not replies.stopped:
+        if answers.names and not replies.stopped:
             with stage("asking some again") as tick:
                 again = picture_check.ask_again(answers, tick)
-            eager = picture_check.compare(answers, options, stage)
+            version = max(answer.version for answer in replies.answers)
+            weights = options.weights or exported_weights(model, version, options.repository)
+            eager = weights if isinstance(weights, str) else picture_check.compare(answers, weights, stage)
             if other:
                 against = picture_check.compare_with(other, answers, stage)
     if replies.stopped:

@@ -65,15 +65,16 @@ class Answered:
     logits: Scores
     classes: Classes  # as many as there are labels: none of them
     names: Sequence[str]
-    picture: Callable[[int], bytes]  # its own bytes, for the report
+    read: Callable[[Sequence[int]], Iterator[bytes]]  # the pictures of some rows
     relevance: Scores | None = None  # [pictures], from networks that give it
 
     def some(self, rows: npt.NDArray[np.signedinteger[Any]]) -> Answered:
+        """Return some rows in this order."""
         return Answered(
             self.logits[rows],
             self.classes[rows],
             [self.names[row] for row in rows],
-            lambda row: self.picture(int(rows[row])),
+            lambda some: self.read([int(rows[row]) for row in some]),
             None if self.relevance is None else self.relevance[rows],
         )
 
@@ -251,7 +252,7 @@ class ClassifierEvaluation:
             logits,
             classes=np.array([picture.class_id for picture in pictures]),
             names=[picture.name for picture in pictures],
-            picture=lambda row: next(self.data.read(pictures[row : row + 1])),
+            read=lambda rows: self.data.read([pictures[row] for row in rows]),
             relevance=relevance(logits) if self.system.subject else None,
         )
 
@@ -261,7 +262,7 @@ class ClassifierEvaluation:
         logits = ask(network, self.system, iter(files), len(files), tick, device)
         none = np.full(len(files), len(self.system.labels))
         names = [f"made up {number}" for number, _ in enumerate(files, 1)]
-        return Answered(logits, none, names, files.__getitem__, relevance(logits))
+        return Answered(logits, none, names, lambda rows: map(files.__getitem__, rows), relevance(logits))
 
 
 def ask(
@@ -336,7 +337,7 @@ def calibrated(
         rows,
         pixels.classes,
         [photo.name for photo in photos],
-        lambda row: next(data.read(photos[row : row + 1])),
+        lambda rows: data.read([photos[row] for row in rows]),
     )
     goals = {GIVEN: _GOAL}
     chosen = calibrate({GIVEN: part}, goals, 0.0 if is_logits else 1.0)

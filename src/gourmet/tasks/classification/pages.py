@@ -102,14 +102,14 @@ def mistakes(part: Measured, labels: Sequence[str], temperature: float) -> list[
     probabilities = softmax(answered.logits, temperature)
     answers = probabilities.argmax(axis=1)
     sure = np.where(answers == answered.classes, -1.0, probabilities.max(axis=1))
+    rows = [row for row in np.argsort(-sure)[:_MISTAKES].tolist() if sure[row] >= 0.0]
     return [
         {
-            "picture": base64.b64encode(answered.picture(row)).decode(),
+            "picture": base64.b64encode(picture).decode(),
             "true": labels[answered.classes[row]],
             "answer": labels[answers[row]],
             "sure": sure[row],
             "name": answered.names[row],
         }
-        for row in np.argsort(-sure)[:_MISTAKES].tolist()
-        if sure[row] >= 0.0
+        for row, picture in zip(rows, answered.read(rows), strict=True)
     ]
