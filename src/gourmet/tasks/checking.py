@@ -194,6 +194,11 @@ def as_words(times_ms: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in times_ms.items()) + " ms"
 
 
+def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """Format names and values for a terminal; leave out empty values."""
+    return [f"{name:<12}{value}" for name, value in facts if value]
+
+
 def first_of(reasons: Sequence[object], count: int = 5) -> str:
     """Join the first of several reasons."""
     return "; ".join([*map(str, reasons[:count]), *(("…",) if len(reasons) > count else ())])

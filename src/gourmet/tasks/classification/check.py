@@ -31,6 +31,7 @@ from gourmet.tasks.checking import (
     Replies,
     as_words,
     ask_all,
+    fact_lines,
     first_of,
 )
 from gourmet.tasks.classification import evaluation
@@ -127,7 +128,9 @@ def joined(
 ) -> tuple[npt.NDArray[np.int64], Answered]:
     """Return the rows of the pictures that have an answer, and their answers."""
     rows = np.array([row for answer in answers for row in answer.rows], np.int64)
-    scores = np.concatenate([np.empty((0, labels), np.float32), *(answer.probabilities for answer in answers)])
+    scores = np.concatenate(
+        [np.empty((0, labels), np.float32), *(answer.probabilities for answer in answers)]
+    )
     relevance = [answer.relevance for answer in answers if answer.relevance is not None]
     answered = Answered(
         np.log(np.maximum(scores, 1e-12)),
@@ -355,10 +358,9 @@ class PictureReport:
 
     def summary(self) -> str:
         stopped = "what follows is about the answers that had come by then" if self.stopped else ""
-        quality = self.quality
+        quality, warnings = self.quality, [("STOPPED", stopped), ("note", self.pictures.note)]
         facts = [*(quality.facts() if quality else ()), *self.facts()]
-        named = [("STOPPED", stopped), ("note", self.pictures.note), *facts]
-        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in named if value)]
+        lines = [self.headline(), *fact_lines([*warnings, *facts])]
         if quality:
             heading = ("class", "pictures", "recall", "precision")
             lines += ["", columns([heading, *quality.accuracy.rows()])]

@@ -23,6 +23,7 @@ from gourmet.tasks.checking import (
     Replies,
     as_words,
     ask_all,
+    fact_lines,
     first_of,
     percentiles,
 )
@@ -139,39 +140,45 @@ class TextReport:
             "against": self.against and {"model": self.against, "same": self.same},
         }
 
-    def summary(self) -> str:
-        numbers = self.as_dict()
+    @property
+    def _headline(self) -> str:
         name = f"{self.model.name} version {self.model.version}"
-        lines = [f"{name}: {numbers['answered']} of {self.texts} {self.of} answered"]
+        return f"{name}: {len(self.replies.answers)} of {self.texts} {self.of} answered"
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        """Yield name and value of each measurement."""
+        numbers, scores, near = self.as_dict(), self.scores, self.near_of_sure
         if self.compared_with:
-            lines.append(f"pieces      {numbers['pieces']}, joined and compared with {self.compared_with}")
+            yield "pieces", f"{numbers['pieces']}, joined and compared with {self.compared_with}"
         for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
             if numbers[key] and (self.model.decoupled or key == "total_ms"):
-                lines.append(f"{name:<12}{as_words(numbers[key])}")
-        if self.scores:
-            scores = self.scores
-            lines.append(
-                f"BLEU        {scores.all.bleu:.1f} ± {scores.margin:.1f}, chrF {scores.all.chrf:.1f} "
-                f"({scores.signatures[0]})"
-            )
+                yield name, as_words(numbers[key])
+        if scores:
+            bleu = f"{scores.all.bleu:.1f} ± {scores.margin:.1f}, chrF {scores.all.chrf:.1f}"
+            yield "BLEU", f"{bleu} ({scores.signatures[0]})"
         if self.sure is not None:
-            near = self.near_of_sure
             of_them = "" if near is None else f"; of them {100 * near:.1f} % have a chrF of at least {NEAR:g}"
-            lines.append(f"sure        {100 * self.sure:.1f} % of the answers{of_them}")
+            yield "sure", f"{100 * self.sure:.1f} % of the answers{of_them}"
         if self.agreement is not None:
-            lines.append(f"as eager    {100 * self.agreement:.1f} % of the answers are the network's own")
+            yield "as eager", f"{100 * self.agreement:.1f} % of the answers are the network's own"
         if self.against:
-            lines.append(f"against     {100 * self.same:.1f} % of the answers are those of {self.against}")
-        return "\n".join(
-            lines + [f"{answer.text} → {answer.joined}" for answer in self.replies.answers[:_SHOWN]]
-        )
+            yield "against", f"{100 * self.same:.1f} % of the answers are those of {self.against}"
+
+    def summary(self) -> str:
+        answers = [f"{answer.text} → {answer.joined}" for answer in self.replies.answers[:_SHOWN]]
+        return "\n".join([self._headline, *fact_lines(self._facts()), *answers])
 
     def page(self) -> str:
         sure = {True: "sure", False: "rough guess", None: ""}
-        rows = [(answer.text, answer.joined, sure[answer.sure]) for answer in self.replies.answers]
-        rows += [(failure.names[0], failure.reason, "") for failure in self.replies.failures]
-        title, summary = f"gourmet check: {self.model.name}", self.summary()
-        return render("tasks/generation/check.html", title=title, summary=summary, rows=rows)
+        return render(
+            "tasks/generation/check.html",
+            title=f"gourmet check: {self.model.name}",
+            headline=self._headline,
+            faults=self.faults(),
+            facts=self._facts(),
+            rows=[(answer.text, answer.joined, sure[answer.sure]) for answer in self.replies.answers],
+            failures=[(failure.names[0], failure.reason) for failure in self.replies.failures],
+        )
 
 
 @dataclass(frozen=True)
