@@ -25,8 +25,7 @@ from gourmet.bulk.resumable_table import (
     write_table,
 )
 from gourmet.commands.options import url_option
-from gourmet.commands.progress import bar
-from gourmet.commands.report_output import Stopped
+from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH
 from gourmet.contracts import ExampleKind, Generation, Options
 from gourmet.errors import GourmetError, UsageError, printable

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gourmet.commands.options import alone_in, given_url, serving_url, url_option
-from gourmet.commands.progress import bar
-from gourmet.commands.report_output import Stopped, give, page_path, report_options, write_json
+from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import own_models
+from gourmet.runtime.files import own_models, write_whole
 from gourmet.systems import registry
+
+if TYPE_CHECKING:  # which would import numpy for --help
+    from gourmet.tasks.checking import CheckReport
 
 
 @click.command()
@@ -45,7 +48,8 @@ from gourmet.systems import registry
 )
 @click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
-@report_options
+@click.option("--out", type=PATH, help="Write a page: FILE.html, or a folder for MODEL.html.")
+@click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
     """Measure how often the served MODEL is right, and how fast it answers, on many examples.
 
@@ -76,7 +80,7 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
         models = next((folder for folder in folders if (folder / model).is_dir()), own_models())
         _calibrate(owner_of(models / model)[0], how["data"], models, json_to)
         return
-    page = page_path(out, model)
+    page = _page_path(out, model)
     options = checking.CheckOptions(model, **how)
     with connect(options.url) as triton:
         info = triton.describe(model)
@@ -90,7 +94,35 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
             report = checking.check(triton, options, info, SystemParts(info.system, registry.piece), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
-    give(report, json_to, page)
+    _give(report, json_to, page)
+
+
+def _page_path(out: Path | None, model: str) -> Path | None:
+    """Return the file of the page of --out."""
+    if out and out.suffix not in ("", ".html"):
+        raise UsageError(f"--out {out} is not a page: name a folder, or a file that ends in .html")
+    return out / f"{model.replace('/', '-')}.check.html" if out and not out.suffix else out
+
+
+def _write_json(numbers: dict[str, Any], json_to: str) -> None:
+    """Write into the file of --json, or to the terminal for `-`."""
+    text = json.dumps(numbers, indent=2)
+    click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+
+
+def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
+    """Print and write the report; raise Stopped after Ctrl-C, or GourmetError if it has faults."""
+    if json_to:
+        _write_json(report.as_dict(), json_to)
+    if json_to != "-":
+        click.echo(printable(report.summary()))  # it has other people's names and texts
+    if page:
+        write_whole(page, report.page())
+        click.echo(f"page in {page}", err=True)
+    if report.stopped:
+        raise Stopped(f"stopped after {report.progress()}")
+    if faults := report.faults():
+        raise GourmetError("\n       ".join(faults))
 
 
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
@@ -118,7 +150,7 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
         with served_as_before(triton, chosen):
             recalibrate(chosen, calibrated.calibration, calibrated.facts, served)
     if json_to:
-        write_json(dict(calibrated.facts), json_to)
+        _write_json(dict(calibrated.facts), json_to)
     if json_to == "-":
         return
     click.echo("\n".join(calibrated.lines))

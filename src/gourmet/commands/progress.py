@@ -1,4 +1,4 @@
-"""The progress bar of every verb."""
+"""The progress bar of every verb, and the error of one that Ctrl-C stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
+from gourmet.errors import GourmetError
 from gourmet.training.task import Tick
+
+
+class Stopped(GourmetError):
+    """Ctrl-C stopped a verb before its end."""
+
+    exit_code = 130
 
 
 @contextlib.contextmanager
