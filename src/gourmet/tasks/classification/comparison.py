@@ -132,9 +132,7 @@ class Candidate:
         if are_probabilities:  # whose model applies the temperature itself
             level = rows.sum(axis=1) if self.system.subject else None
             rows, calibration = np.log(np.maximum(rows, 1e-12)), replace(calibration, temperature=1.0)
-        return shares(
-            Answered(rows, held_out.classes, (), lambda rows: iter(()), level), calibration, self.system
-        )
+        return shares(Answered(rows, held_out.classes, relevance=level), calibration, self.system)
 
     def _on_activations(self, version: Path, file: str, calibration: Calibration) -> Iterator[Measure]:
         """Compare on the shipped activations of photos that are not shipped."""

@@ -64,8 +64,8 @@ class Answered:
 
     logits: Scores
     classes: Classes  # as many as there are labels: none of them
-    names: Sequence[str]
-    read: Callable[[Sequence[int]], Iterator[bytes]]  # the pictures of some rows
+    names: Sequence[str] = ()
+    read: Callable[[Sequence[int]], Iterator[bytes]] = lambda rows: iter(())  # the pictures of some rows
     relevance: Scores | None = None  # [pictures], from networks that give it
 
     def some(self, rows: npt.NDArray[np.signedinteger[Any]]) -> Answered:

@@ -55,9 +55,7 @@ class Rehearsal:
         """Measure `layer`, or else the network that the set was made of, on the held-out rows."""
         logits = layer(self.activations[self.held]) if layer else self.before[self.held]
         level = relevance(logits) if system.subject else None
-        return shares(
-            Answered(logits, self.classes[self.held], (), lambda rows: iter(()), level), calibration, system
-        )
+        return shares(Answered(logits, self.classes[self.held], relevance=level), calibration, system)
 
 
 def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
