@@ -8,6 +8,7 @@ import pytest
 
 from gourmet.reports import page
 from gourmet.reports.chart import Bar, Drawing, Series, bars, lines, matrix
+from gourmet.reports.table import columns, number_columns
 
 SVG = "{http://www.w3.org/2000/svg}"
 BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]
@@ -44,3 +45,19 @@ def test_a_page_names_its_command_and_escapes_its_texts() -> None:
     assert "<title>m &amp; n · 2026-11-22 10:04</title>" in html
     assert "<h1>m &amp; n</h1>" in html
     assert "<code>gourmet x &lt;y&gt;</code>" in html
+
+
+def test_words_are_aligned_left_and_numbers_right_on_pages_and_terminals() -> None:
+    rows = [("2 dogs", "0.5", "7 cats", "1.2e-03"), ("12", "–", "3", "10")]
+    assert number_columns(rows) == [False, True, False, True]
+    answers = page.render(
+        "tasks/generation/check.html",
+        title="",
+        headline="",
+        faults=(),
+        facts=(),
+        failures=(),
+        rows=[("a b", "c d", "12")],
+    )
+    assert "<td>a b<td>c d<td class='number'>12" in answers
+    assert columns([("name", "count"), ("a", "7")]) == "name  count\na         7"

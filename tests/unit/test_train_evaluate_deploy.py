@@ -120,7 +120,11 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
         (["train", "food11"], "food11 brings no data along: name a folder or file"),
         (["train", "digits", "--pretrained"], "no pretrained weights for digits: train without --pretrained"),
         (["train", "digits", "--data", "nowhere"], "nowhere cannot be read"),
-        (["evaluate", "food11"], "last.safetensors does not exist: train first"),
+        *(
+            (["evaluate", name], "train first, or measure the served weights on labelled examples")
+            for name in ("food11", "food_classifier_int8")
+        ),
+        (["evaluate", "fod11"], "'fod11' is neither a system nor a model"),
         (
             ["deploy", "food11", "--format", "floppy"],
             "--format floppy is not a format of food11; there are torchscript, onnx, int8, all",
