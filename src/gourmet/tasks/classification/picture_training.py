@@ -46,7 +46,7 @@ class PictureTraining:
     def recipe(
         self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
     ) -> Recipe:
-        """Small pictures first, where a photo is cheap, and the serving size at the end.
+        """Return a recipe with small pictures first, which are cheap, and the serving size at the end.
 
         On a CPU a photo of 64 pixels costs a twelfth of one of 224.
         """
@@ -68,13 +68,13 @@ class PictureTraining:
         held = self.data.listing(data, "validation", per_class * labels)
         train, validation = decode((photos, held), natural_side(photos, self.system.input_size), tick)
         torch.manual_seed(seed)
-        return self.task(train, validation, device, pretrained=pretrained)
-
-    def task(self, train: Pixels, held: Pixels, device: str, *, pretrained: bool) -> PictureTask:
         assert self.network
         architecture = self.network.architecture
-        network = build(architecture, len(self.system.labels), pretrained=pretrained)
-        return PictureTask(self.system, network, describe(self.system, architecture), train, held, device)
+        network, about = (
+            build(architecture, labels, pretrained=pretrained),
+            describe(self.system, architecture),
+        )
+        return PictureTask(self.system, network, about, train, validation, device)
 
     def bundled_data(self) -> tuple[Path, str] | None:
         return None
