@@ -127,7 +127,7 @@ def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
 
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
-    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.commands.running import load_and_ask, served_as_before
     from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
     from gourmet.deploying.target import Calibrating
     from gourmet.tasks.system_parts import SystemParts

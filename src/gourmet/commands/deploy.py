@@ -66,7 +66,7 @@ def deploy(
     learn-more`, a plain .pth or safetensors (--architecture), or the .onnx of a system that `gourmet new`
     made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
-    from gourmet.commands.load_and_ask import install
+    from gourmet.commands.running import install
     from gourmet.serving.overview import owner_of
     from gourmet.tasks.classification import learn_more
 

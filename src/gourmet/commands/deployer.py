@@ -96,7 +96,7 @@ def deployer(
     ]
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
-    from gourmet.commands.load_and_ask import install
+    from gourmet.commands.running import install
     from gourmet.serving.connect import either
     from gourmet.tasks.classification.deployer import DeployerOptions, deployment_of
 

@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from gourmet.client.errors import ApiRestricted, TritonRefused
-from gourmet.commands.load_and_ask import ask, load_and_ask
 from gourmet.commands.options import url_option
+from gourmet.commands.running import ask, load_and_ask
 from gourmet.commands.values import FOLDER
 from gourmet.deploying.own_folder import beside_the_served, remove_own_copy
 from gourmet.errors import GourmetError, UsageError, printable

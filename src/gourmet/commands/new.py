@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from gourmet.commands.load_and_ask import install, served_as_before
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.running import tell_web
+from gourmet.commands.running import install, served_as_before, tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
 from gourmet.deploying.data_systems import new_folder
 from gourmet.deploying.target import Deployment

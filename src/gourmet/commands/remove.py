@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.options import repositories_option, serving_url, url_option
-from gourmet.commands.running import repositories_to_change, tell_web, unload
+from gourmet.commands.options import alone_in, repositories_option, serving_url, url_option
+from gourmet.commands.running import tell_web
 from gourmet.deploying.data_systems import removal_of, take_away
 from gourmet.deploying.deploy import load, tidied
 from gourmet.errors import UsageError
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
 @click.command()
@@ -27,12 +28,18 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
 
     Only files that deploying and `gourmet new` wrote are deleted. The page goes first, then its models.
     """
+    if not repositories:
+        raise UsageError(
+            "this changes the repository of a Triton elsewhere: name its folder with --repository"
+        )
     removal = removal_of(name, repositories)
     for path in (*removal.of_system, *removal.of_models):
         click.echo(f"to be removed: {path}")
     if not yes:
         click.confirm("Remove it?", abort=True)
-    if removal_of(name, repositories_to_change(repositories)) != removal:
+    for folder in repositories:
+        click.get_current_context().with_resource(alone_in(folder))
+    if removal_of(name, repositories) != removal:
         raise UsageError(f"{name} was changed meanwhile: look at it again with `gourmet list`")
     for folder in {path.parent for path in removal.of_models if path.is_dir()}:
         tidied(folder)
@@ -41,7 +48,8 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
         tell_web(removal.system, is_there=False)
     for model in removal.models:
         if triton := url or serving_url(model.parent):
-            unload(model.name, triton)
+            with connect(triton, LOADS_WITHIN_S) as server:
+                server.unload(model.name)
     if removal.models:
         _take_away(removal.of_models)
         return

@@ -24,7 +24,7 @@ def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool
     Config and labels come back with the version, and it is asked for its sample. If it does not answer,
     nothing changes. If no Triton answers, only the files change. The withdrawn version is deleted.
     """
-    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.commands.running import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deployed_together
     from gourmet.deploying.deploy import rollback as withdraw
 

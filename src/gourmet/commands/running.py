@@ -1,21 +1,105 @@
-"""Tell the running stack about models or systems that a verb changed."""
+"""Have the running stack serve what a verb changed: load and ask models, and reload the web app."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+import numpy as np
 import psutil
 
-from gourmet.commands.options import alone_in, asked_stack
+from gourmet.client.triton import BadSample, Triton, ask_sample
+from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
-from gourmet.errors import UsageError
+from gourmet.deploying.deploy import deploy, load
+from gourmet.deploying.target import Deployment, table
+from gourmet.errors import GourmetError, UsageError
+from gourmet.measure.inputs import DataSource, rows_for
+from gourmet.repository import versions
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.processes import http_ok, wait_until
+from gourmet.systems import registry
 
 _RELOADED_WITHIN_S: Final = 60.0
+
+
+def install(
+    deployment: Deployment,
+    form: str,
+    models: Path,
+    url: str | None,
+    *,
+    send: bool = False,
+    check: Callable[[Path], None] = lambda _version: None,
+    **how: Any,
+) -> tuple[Path, str]:
+    """Deploy a format, and have the Triton at `url`, if any, load it and answer its sample.
+
+    Return the version's folder, and a text with the checks of the gate and the answer. `check` is called with
+    the version in place; `how` goes to `deploy`. If a step fails, both disk and Triton are as before.
+    """
+    answers = list[str]()
+
+    def served(version: Path) -> None:
+        check(version)
+        if url:
+            answers.append(load_and_ask(url, version.parent, send=send))
+
+    with served_as_before(url, [models / deployment.targets[form].model], send=send):
+        version, checks = deploy(deployment, form, models, served=served, **how)
+    return version, "\n".join([table(checks), *answers])
+
+
+def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
+    """Load the latest version of `model` and describe its answer; raise unless that version answers."""
+    name, number = model.name, versions(model)[-1]
+    if not load(url, name, model if send else None):
+        return f"{url} polls its repository: it loads {name} by itself, and was not asked"
+    with connect(url, LOADS_WITHIN_S) as triton:
+        info = triton.describe(name)
+        if info.version != str(number):
+            raise GourmetError(
+                f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
+                f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
+            )
+        return ask(triton, name)
+
+
+def ask(triton: Triton, name: str) -> str:
+    """Ask a loaded model for its sample; raise unless it answers."""
+    info = triton.describe(name)
+    with contextlib.suppress(BadSample):  # the sample is wrong, the model may be right
+        if info.system in registry.names():
+            return f"{name} answers: {ask_sample(triton, registry.load(info.system), name)}"
+    try:
+        rows = rows_for(info, DataSource(count=1))
+    except UsageError:
+        return f"{name} is loaded; its inputs may have any size, so it was not asked"
+    inputs = {tensor.name: rows.tensor(tensor, [0]) for tensor in rows.inputs}
+    outputs = triton.generate(info, inputs).values()
+    if not all(np.isfinite(output).all() for output in outputs if output.dtype.kind == "f"):
+        raise GourmetError(f"{name} answers with numbers that are not finite")
+    return f"{name} answers"
+
+
+@contextlib.contextmanager
+def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
+    """If the block fails, have Triton serve again what lay on disk before."""
+    existed = [model.is_dir() for model in models]
+    try:
+        yield
+    except BaseException:
+        for model, was_there in zip(models, existed, strict=True) if url else ():
+            with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
+                if was_there:
+                    load(str(url), model.name, model if send else None)
+                else:
+                    triton.unload(model.name)
+        raise
 
 
 def tell_web(system: str, *, is_there: bool = True) -> None:
@@ -34,21 +118,3 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
             wait_until(lambda: http_ok(page) == is_there, _RELOADED_WITHIN_S, f"{page} did not change")
     except TimeoutError as exc:  # the models themselves are changed
         click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
-
-
-def repositories_to_change(repositories: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the repositories that a verb may change, and hold their locks from now on."""
-    if not repositories:
-        raise UsageError(
-            "this changes the repository of a Triton elsewhere: name its folder with --repository"
-        )
-    for folder in repositories:
-        click.get_current_context().with_resource(alone_in(folder))
-    return repositories
-
-
-def unload(model: str, url: str | None) -> None:
-    """Unload a model from the Triton at `url`, if there is one."""
-    if url:
-        with connect(url, LOADS_WITHIN_S) as triton:
-            triton.unload(model)
