@@ -16,7 +16,7 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest
-from gourmet.contracts import ExampleKind, Options, Tensors, WarnsOfAnswers
+from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
@@ -225,15 +225,22 @@ class GeneratedRows(ModelRows):
     within_s = 600.0
     in_flight = 2  # enough for the served loop to be full
 
-    def __init__(self, url: str, model: str, system: str, options: Options) -> None:
-        super().__init__(url, model)
-        self.system, self._options = registry.generation(system), options
-        self.named, self.made, together = _COLUMNS[self.system.example_kind]
+    def __init__(
+        self, url: str, kind: ExampleKind, options: Options, *, model: str | None, system: str | None = None
+    ) -> None:
+        """Connect to the `model`, or to a `system`'s."""
+        super().__init__(url, model or system_for(kind, system).default_model)
+        self._kind, self._system, self._options = kind, system, options
+        self.named, self.made, together = _COLUMNS[kind]
         self.together = together if self.model.max_batch_size else 1
+
+    @cached_property
+    def system(self) -> Generation:
+        return system_for(self._kind, self._system, self.model.system)
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        return {**super().plan, **self._options}
+        return {**super().plan, "system": self.system.name, **self._options}
 
     @cached_property
     def columns(self) -> Columns:
@@ -265,6 +272,22 @@ class GeneratedRows(ModelRows):
 
     def in_words(self, row: Row) -> str:
         return f"{row[self.made]}{NOT_SURE if row.get('sure') is False else ''}"
+
+
+def system_for(kind: ExampleKind, system: str | None = None, of_model: str = "") -> Generation:
+    """Return the named system, the model's own, or the only one that is code; it answers with texts."""
+    systems = {
+        name: contract
+        for name, contract in registry.load_all().items()
+        if isinstance(contract, Generation) and contract.example_kind == kind
+    }
+    ours = [name for name in systems if not registry.is_data(name)]
+    name = system or (of_model if of_model in systems else ours[0] if len(ours) == 1 else "")
+    if name not in systems:
+        raise UsageError(
+            f"--system {name or '…'} does not answer a {kind} with a text; these do: {', '.join(systems)}"
+        )
+    return systems[name]
 
 
 def read_photo(path: str) -> bytes:

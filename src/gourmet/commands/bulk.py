@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,29 +26,10 @@ from gourmet.bulk.resumable_table import (
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH
-from gourmet.contracts import ExampleKind, Generation, Options
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.serving.connect import connect
-from gourmet.systems import registry
 
 Engine = Literal["local", "ray"]
 _RESUMES: Final = "the same command resumes"
-
-
-def system_for(kind: ExampleKind, system: str | None = None, of_model: str = "") -> Generation:
-    """Return the named system, the model's own, or the only one that is code; it answers with texts."""
-    systems = {
-        name: contract
-        for name, contract in registry.load_all().items()
-        if isinstance(contract, Generation) and contract.example_kind == kind
-    }
-    ours = [name for name in systems if not registry.is_data(name)]
-    name = system or (of_model if of_model in systems else ours[0] if len(ours) == 1 else "")
-    if name not in systems:
-        raise UsageError(
-            f"--system {name or '…'} does not answer a {kind} with a text; these do: {', '.join(systems)}"
-        )
-    return systems[name]
 
 
 def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,16 +63,6 @@ def check_out(out: Path | None, engine: Engine) -> None:
         check_for_ray(out)
     if out:
         check_table(out)
-
-
-def generated_rows(
-    kind: ExampleKind, options: Options, *, system: str | None = None, model: str | None, url: str
-) -> Callable[[], GeneratedRows]:
-    """Return a function that opens the `model`, or a `system`'s; Ray's workers call it, too."""
-    name = model or system_for(kind, system).default_model
-    with connect(url) as triton:
-        of_model = triton.describe(name).system
-    return partial(GeneratedRows, url, name, system_for(kind, system, of_model).name, options)
 
 
 def print_answers(inputs: Inputs, model: ModelRows) -> None:

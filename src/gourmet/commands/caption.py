@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import click
 
 from gourmet.bulk.inputs import Photos
-from gourmet.bulk.model_rows import NOT_SURE, read_photo
+from gourmet.bulk.model_rows import NOT_SURE, GeneratedRows, read_photo, system_for
 from gourmet.commands.bulk import (
     Engine,
     beams_option,
     bulk_options,
     check_out,
-    generated_rows,
     generated_table,
     print_answers,
-    system_for,
 )
 from gourmet.contracts import Options
 from gourmet.errors import UsageError, printable
@@ -57,7 +56,7 @@ def caption(
     if stream:
         _in_pieces(model, url, inputs, options)
         return
-    opened = generated_rows("picture", options, model=model, url=url)
+    opened = partial(GeneratedRows, url, "picture", options, model=model)
     if out:
         generated_table(inputs, opened, out, engine)
     else:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from gourmet.commands.bulk import (
     beams_option,
     bulk_options,
     check_out,
-    generated_rows,
     generated_table,
 )
 from gourmet.commands.progress import bar
@@ -62,7 +62,7 @@ def translate(
     check_out(out, engine)
     texts = tuple(chain.from_iterable(map(_texts_of, texts)))
     options: Options = {"beams": beams} if beams > 1 else {}
-    opened = generated_rows("text", options, system=system, model=model, url=url)
+    opened = partial(GeneratedRows, url, "text", options, model=model, system=system)
     if out:
         generated_table(Texts(texts), opened, out, engine)
         return
