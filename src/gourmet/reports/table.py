@@ -12,7 +12,7 @@ _EXPONENT: Final = re.compile(r"(?<=\d)e(?=[-+]?\d)")
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Format a table for a terminal, with its headings: words are aligned left, numbers right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    are_numbers = number_columns(rows[1:])
+    are_numbers = number_columns(rows[1:] or rows)
     return "\n".join(
         "  ".join(
             cell.rjust(width) if is_number else cell.ljust(width)
