@@ -9,7 +9,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -33,12 +32,6 @@ _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 _LEFT: Final = (".next.*", ".old[.-]*", ".withdrawn-*", ".*.part")
 # What a config says of a network, which may be another with each version.
 _OF_VERSION: Final = ("max_batch_size", "input", "output")
-
-
-class Worse(GourmetError):
-    """A candidate that is worse than what is served."""
-
-
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
 
@@ -61,11 +54,11 @@ def deploy(
     """
     target = deployment.targets[form]
     model = repository / target.model
-    comparison = compared(target, model, tick)
+    comparison = _compared(target, model, tick)
     if comparison:
         show(comparison)
         if comparison.lost and not force:
-            raise Worse(
+            raise GourmetError(
                 f"{model.name} is not deployed, version {comparison.version} goes on serving. The candidate "
                 f"loses more than the margin: {comparison.losses()}. --force deploys it all the same"
             )
@@ -120,11 +113,11 @@ def deploy(
             }
             (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             for name, text in files.items():
-                replace_text(model / name, text, undo)
+                _replace_text(model / name, text, undo)
     return final, checks
 
 
-def compared(target: Target, model: Path, tick: Tick) -> Comparison | None:
+def _compared(target: Target, model: Path, tick: Tick) -> Comparison | None:
     """Compare the candidate for `model` with the version that serves; return None if none serves."""
     version = serving(model) if model.is_dir() else None
     if not version:
@@ -145,7 +138,7 @@ def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
     return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
 
 
-def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
+def _replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
     """Write a file; `undo` restores the old text, or removes the new file. A link stays a link."""
     path = path.resolve()
     if path.exists():
@@ -271,7 +264,7 @@ def rollback(
     """
     steps = {model: tidied(model)[-2:] for model in models}
     texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
-    with ExitStack() as undo:
+    with contextlib.ExitStack() as undo:
         withdrawn = []
         for model, (_, latest) in steps.items():
             folder, aside = model / str(latest), model / f".withdrawn-{latest}"
@@ -279,7 +272,7 @@ def rollback(
             undo.callback(aside.rename, folder)
             withdrawn.append(aside)
             for name, text in texts[model].items():
-                replace_text(model / name, text, undo)
+                _replace_text(model / name, text, undo)
         served({model: before for model, (before, _) in steps.items()})
         undo.pop_all()
         for aside in withdrawn:
@@ -348,8 +341,8 @@ def recalibrate(
                 **facts,
                 "config": config.generated,
             }
-            replace_text(version / MANIFEST, json.dumps(about, indent=2) + "\n", undo)
+            _replace_text(version / MANIFEST, json.dumps(about, indent=2) + "\n", undo)
             for name, text in config.texts().items():
-                replace_text(model / name, text, undo)
+                _replace_text(model / name, text, undo)
             served(model)
         undo.pop_all()
