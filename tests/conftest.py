@@ -33,6 +33,7 @@ LONGEST = (
     "web/test_life_of_a_system.py",
     "served/test_lab_notebooks.py",
     "served/test_check.py",
+    "served/test_lab_command.py",
     "web/test_up.py",
     "web/test_observability.py",
     "web/test_food_page.py",

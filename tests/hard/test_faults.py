@@ -26,7 +26,7 @@ WELL_S: Final = 4.0
 # The app reports for so long that it is ready: it asks once a second, and waits for a frozen Triton.
 READY_LAGS_S: Final = 7.0
 KILLS: Final = 10
-Fault = Callable[[Product, PhotoLoad], contextlib.AbstractContextManager[None]]
+Fault = Callable[[Product], contextlib.AbstractContextManager[None]]
 
 
 class Probe(Repeating):
@@ -54,7 +54,7 @@ class Probe(Repeating):
 
 
 @contextlib.contextmanager
-def triton_is_killed(product: Product, _: PhotoLoad) -> Iterator[None]:
+def triton_is_killed(product: Product) -> Iterator[None]:
     """`gourmet up` starts Triton again; loading the models is part of the recovery."""
     (process,) = product.processes()[TRITON]
     process.kill()
@@ -63,23 +63,23 @@ def triton_is_killed(product: Product, _: PhotoLoad) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def triton_freezes(product: Product, load: PhotoLoad) -> Iterator[None]:
+def triton_freezes(product: Product) -> Iterator[None]:
     (process,) = product.processes()[TRITON]
     process.suspend()
     try:
-        load.run_for(15)
+        time.sleep(15)
         yield
     finally:
         process.resume()
 
 
 @contextlib.contextmanager
-def workers_are_killed(product: Product, load: PhotoLoad) -> Iterator[None]:
+def workers_are_killed(product: Product) -> Iterator[None]:
     """Kill a worker ten times, since most photos are in other processes when one dies."""
     workers = len(product.workers())
     for _ in range(KILLS):
         product.workers()[0].kill()
-        load.run_for(1)
+        time.sleep(1)
         wait_until(lambda: len(product.workers()) == workers, 30, "no other worker was started")
     yield
 
@@ -93,9 +93,9 @@ def suffer(product: Product, url: str, photos: list[KnownPhoto], fault: Fault, *
     """Bring `fault` about under load, and go on until all photos are answered again and none is lost."""
     before = product.counts()
     with Probe(url) as probe, PhotoLoad(url, photos, PER_S, silent_after_s=40, **more) as load:
-        load.run_for(3)
+        time.sleep(3)
         began = time.monotonic()
-        with fault(product, load):
+        with fault(product):
             pass
         ended = time.monotonic()
         eventually(lambda: answered_since(load, max(began, time.monotonic() - WELL_S)))

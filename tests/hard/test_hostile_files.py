@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 from support import hostile
-from support.decoding import decode
 
 from app.admission import gunicorn_conf
 from gourmet.pictures.decoders import CPU_S
@@ -42,11 +41,11 @@ def decode_all(files: Iterable[tuple[str, bytes]], note: Callable[[object], None
     results, most_s, most_mb = Counter[str](), 0.0, 0.0
     for name, data in files:
         if len(processes()) == 1:  # the one that decodes apart was ended
-            decode(hostile.seeds()["tiff"])
+            hostile.decode(hostile.seeds()["tiff"])
         for process in processes():
             Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # forgets the peak
         before_mb, before_s = peak_mb(), spent_s()
-        result = decode(data)
+        result = hostile.decode(data)
         cpu_s, mb = spent_s() - before_s, peak_mb() - before_mb
         assert result, f"{name} was refused without a word"
         assert cpu_s <= MAX_CPU_S, f"{name} took {cpu_s:.1f} s"

@@ -29,7 +29,7 @@ def web(request: pytest.FixtureRequest, start: Callable[..., Any], triton: Any) 
 
 def alone(url: str, photos: list[KnownPhoto], at_once: int, seconds: float) -> Account:
     with PhotoLoad(url, photos, at_once=at_once) as load:
-        load.run_for(seconds)
+        time.sleep(seconds)
     return load.account()
 
 
@@ -50,13 +50,13 @@ def test_photos_beyond_the_capacity_are_refused_at_once_and_the_others_answered_
     capacity = full.per_s(ANSWERED)
     with PhotoLoad(web.url, photos, capacity * TIMES) as load:
         begin = time.monotonic()
-        load.run_for(30)
+        time.sleep(30)
         early_mib = memory_mib(web)
-        load.run_for(SECONDS - 30)
+        time.sleep(SECONDS - 30)
         late_mib = memory_mib(web)
         ended = time.monotonic()
         load.per_s = capacity / 4
-        load.run_for(15)
+        time.sleep(15)
     overload = load.account().between(begin, ended)
     p95_s, refused_s = overload.quantile_s(ANSWERED, 0.95), overload.quantile_s(REFUSED, 0.95)
     note(f"{capacity:.0f} photos/s without overload, {overload.per_s(ANSWERED):.0f} with; "

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.up import Up
 
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
@@ -46,41 +47,16 @@ needs_jupyterlab = pytest.mark.skipif(
 )
 
 
-class RunningLab:
-    """A `gourmet lab`, its ports and what it has printed."""
+class RunningLab(Up):
+    """A `gourmet lab`, and how JupyterLab is asked."""
 
-    def __init__(self, log: Path, **environment: str) -> None:
-        self._log = log
-        self.lab, self.web, self.http, grpc, metrics = free_ports(5)
-        ports = (f"--port={self.web}", f"--http-port={self.http}", f"--grpc-port={grpc}")
-        command = [str(Path(sys.executable).with_name("gourmet")), "lab", f"--lab-port={self.lab}"]
-        env = {name: value for name, value in os.environ.items() if name != "TRITON_SERVER_URL"}
-        with log.open("w") as out:
-            self.process = subprocess.Popen(
-                [*command, *ports, f"--metrics-port={metrics}", "--no-browser"],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={
-                    **env,
-                    "PYTHONUNBUFFERED": "1",
-                    "JUPYTER_RUNTIME_DIR": str(log.parent),
-                    "GOURMET_LAB": str(log.parent / "lab"),
-                    **environment,
-                },
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def said(self, text: str) -> bool:
-        if self.process.poll() is not None:
-            pytest.fail(f"gourmet lab ended while {text!r} was waited for:\n{self.output}")
-        return text in self.output
+    def __init__(self, folder: Path, **environment: str) -> None:
+        (self.lab,) = free_ports(1)
+        env = {"JUPYTER_RUNTIME_DIR": str(folder), "GOURMET_LAB": str(folder / "lab"), **environment}
+        super().__init__(f"--lab-port={self.lab}", "--no-browser", verb="lab", tmp=folder, env=env)
 
     def wait_until_open(self) -> None:
-        wait_until(lambda: self.said("Ctrl-C ends the lab\n"), 200, "JupyterLab opens", poll_s=0.2)
+        self.wait_for("Ctrl-C ends the lab\n")
         wait_until(lambda: http_ok(f"http://127.0.0.1:{self.lab}/api"), 60, "JupyterLab answers", poll_s=0.2)
 
     def contents(self, token: str) -> Any:
@@ -88,22 +64,19 @@ class RunningLab:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.lab}/api/contents", headers={"Authorization": f"token {token}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        self.process.wait(60)
 
 
 @pytest.fixture
-def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningLab]:
+def lab(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningLab]:
+    monkeypatch.delenv("TRITON_SERVER_URL", raising=False)
     beside = {"TRITON_SERVER_URL": request.getfixturevalue("triton").http_url} if request.param else {}
-    running = RunningLab(tmp_path / "log", **beside)
-    try:
-        yield running
-    finally:
+    running = RunningLab(tmp_path, **beside)
+    yield running
+    if running.process.poll() is None:
         running.stop()
 
 
@@ -119,7 +92,7 @@ def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
     with pytest.raises(urllib.error.HTTPError, match="403"):
         lab.contents("wrong")
     assert "triton.ipynb" in [entry["name"] for entry in lab.contents(token)["content"]]
-    stack = [f"http://127.0.0.1:{lab.web}/readyz", f"http://127.0.0.1:{lab.http}/v2/health/ready"]
+    stack = [f"http://127.0.0.1:{lab.port}/readyz", f"http://127.0.0.1:{lab.http}/v2/health/ready"]
     starts_one = "starts a stack" in request.node.name
     assert [http_ok(url) for url in stack] == [starts_one, starts_one]
     lab.stop()

@@ -2,10 +2,10 @@
 
     photos = learn(web.url, some_photos)            # what each is answered when it is asked alone
     with PhotoLoad(web.url, photos, per_s=20) as load:
-        load.run_for(5)
+        time.sleep(5)
         ...bring the fault about, and end it...
         ended = time.monotonic()
-        load.run_for(10)
+        time.sleep(10)
     account = load.account()
     account.count(WRONG), account.count(SILENT), account.recovery_s(ended)
 
@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import math
 import resource
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -167,9 +166,6 @@ class PhotoLoad:
     def __exit__(self, *_: object) -> None:
         self._load.stop()
         self._pool.shutdown()
-
-    def run_for(self, seconds: float) -> None:
-        time.sleep(seconds)
 
     def account(self) -> Account:
         """Everything so far; after the end, every request that was sent."""

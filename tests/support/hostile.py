@@ -1,6 +1,6 @@
-"""Files and requests that are made to break something: any number of them, each from its number alone.
+"""Files, texts and requests that are made to break something, and how a file of them is decoded.
 
-    name, data = hostile.file(4711)         # always the same bytes for the same number
+    name, data = hostile.file(4711)  # the same number has always the same bytes
 
 A file begins as one of the seeds, a small picture of every format and mode, and has one to four defects
 done to it. `bombs()` are the few that are expensive on purpose: honest ones at the limits and ones beyond.
@@ -20,6 +20,9 @@ from typing import Any, Final
 import numpy as np
 import pillow_heif
 from PIL import Image
+
+from gourmet.pictures.decode import PictureError, from_base64
+from gourmet.systems.food11.contract import SYSTEM
 
 _EXTREMES: Final = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _TAILS: Final = (
@@ -246,6 +249,19 @@ _DEFECTS: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (
 )
 
 
+def decode(data: bytes) -> str:
+    """Return "pixels" or the code of a refusal that has words; unexpected errors propagate."""
+    try:
+        picture = from_base64(data)
+        SYSTEM.identify(picture)
+        image = SYSTEM.pixels(picture)
+    except PictureError as exc:
+        return exc.code if str(exc) else ""
+    assert image.shape == (SYSTEM.input_size, SYSTEM.input_size, 3), image.shape
+    assert image.dtype == "uint8"
+    return "pixels"
+
+
 def bombs() -> dict[str, bytes]:
     """Files that are expensive to decode: at the limits of each format, and beyond them where they lie."""
     five, four = (4999, 4999), (3999, 3999)
@@ -449,3 +465,29 @@ def _lying_chunks(draw: random.Random, body: bytes) -> Framing:
     return {"Transfer-Encoding": "chunked"}, size + b"\r\n" + body + draw.choice(
         (b"", b"\r\n", b"\r\n0\r\n\r\n")
     )
+
+
+_CHARACTERS: Final = (
+    "abcdefghij XYZ",
+    "абвгдежзийклмнопрстуфхцчшщъыьэюя АБВ",
+    "".join(map(chr, range(32))) + "\x7f\x80\x85\x9f",
+    "אבגדהابتث\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f",
+    "😀👩‍👩‍👧‍👦🏳️‍🌈🇷🇺🇬🇧👍🏿\U000e0067\U000e007f",
+    "\u0300\u0301\u0308\u20dd\u0489\u1ab0\ufe20",
+    "\ufeff\ufffe\uffff\ufffd\u2028\u2029\u00a0\u3000\u200b\u2060",
+    "\ud800\udbff\udc00\udfff",
+    ".!?…\"'»”’)]([{<«“„ \n\t,;:—–-",
+    "▁</s><pad><unk>",
+    "中文日本語한국어ไทยहिन्दी𝔘𝔫𝔦ⅷ①㍿ﷺ",
+)
+_LENGTHS: Final = (0, 1, 2, 3, 10, 50, 300)
+
+
+def text(draw: random.Random) -> str:
+    """Of a few kinds of characters, mixed or one after another; now and then longer than is allowed."""
+    kinds = draw.sample(_CHARACTERS, draw.randint(1, 3))
+    length = draw.choice(_LENGTHS) if draw.random() < 0.98 else draw.randint(1900, 2100)
+    if draw.random() < 0.5:
+        return "".join(draw.choice(draw.choice(kinds)) for _ in range(length))
+    length_per_kind = max(1, length // len(kinds)) if length else 0
+    return "".join(draw.choice(kind) * draw.randint(0, length_per_kind) for kind in kinds)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import LineSink
 from gourmet.serving.triton_server import TritonOptions, TritonServer
@@ -23,6 +25,7 @@ class RunningTriton:
     options: TritonOptions
     repository: Path
     log: list[str]
+    pid: int
 
     @property
     def http_url(self) -> str:
@@ -31,6 +34,10 @@ class RunningTriton:
     @property
     def grpc_url(self) -> str:
         return self.options.grpc_url
+
+    def stubs(self) -> set[int]:
+        """Return the processes of its Python models, without those that decode for them."""
+        return {child.pid for child in psutil.Process(self.pid).children()}
 
 
 def triton_server(*repositories: Path, on_line: LineSink = lambda line: None, **more: Any) -> TritonServer:
@@ -52,7 +59,8 @@ def run_triton(*repositories: Path, **more: Any) -> Iterator[RunningTriton]:
     log: list[str] = []
     with triton_server(*repositories, on_line=log.append, **more) as server:
         server.wait_until_live(180)
-        yield RunningTriton(server.options, repositories[0], log)
+        assert server.pid
+        yield RunningTriton(server.options, repositories[0], log, server.pid)
 
 
 def some_models(folder: Path, *names: str) -> Path:

@@ -29,6 +29,7 @@ class Up:
         env: dict[str, str] | None = None,
         within: tuple[str, ...] = (),
         program: str = GOURMET,
+        verb: str = "up",
     ) -> None:
         """`within`: a command that becomes the one that it is given, such as `unshare`."""
         # Its own folder for what it puts together, so that what it leaves can be told from others'.
@@ -42,7 +43,7 @@ class Up:
             f"--metrics-port={self.metrics}",
         )
         self.process = subprocess.Popen(
-            [*within, program, "up", *ports, *arguments],
+            [*within, program, verb, *ports, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -76,7 +77,7 @@ class Up:
 
     def said(self, text: str) -> bool:
         if self.ended():
-            pytest.fail(f"gourmet up ended while {text!r} was waited for:\n{self.output}")
+            pytest.fail(f"it ended while {text!r} was waited for:\n{self.output}")
         return text in self.output
 
     def wait_for(self, text: str, timeout_s: float = 180) -> float:

@@ -11,8 +11,7 @@ import zlib
 import pytest
 from PIL import Image
 from support import hostile
-from support.decoding import decode
-from support.hostile import encoded, png_chunk
+from support.hostile import decode, encoded, png_chunk
 
 from gourmet.pictures import header
 from gourmet.pictures.decode import PictureError, identify, is_harmless, square_pixels

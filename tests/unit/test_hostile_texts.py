@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from support.hostile_texts import hostile_text
+from support import hostile
 
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, problem, text_of
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
@@ -35,9 +35,9 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(learn([text.decode() for text in SYSTEM.examples(32, seed=0)], 150))
 
 
-def hostile() -> Iterator[str]:
+def texts() -> Iterator[str]:
     draw = random.Random(20)
-    return (hostile_text(draw) for _ in range(MANY))
+    return (hostile.text(draw) for _ in range(MANY))
 
 
 def test_characters_that_expand_count_by_their_expanded_length(
@@ -52,7 +52,7 @@ def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again
     tokenizer: Tokenizer,
 ) -> None:
     taken = 0
-    for text in hostile():
+    for text in texts():
         if why := problem(text):
             assert why.startswith("the text ")
             assert len(why) < 200

@@ -14,7 +14,6 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 from support.eventually import eventually
-from support.hostile_rows import stubs
 from support.planted import gif, plant
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp, form
@@ -104,7 +103,7 @@ def test_a_request_cancelled_in_triton_ends_its_decoding(planted_triton: Running
     tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
 
     def there() -> set[psutil.Process]:
-        return set(decoding(*stubs(planted_triton.http_url)))
+        return set(decoding(*planted_triton.stubs()))
 
     began = time.monotonic()
     with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client, ThreadPoolExecutor() as pool:

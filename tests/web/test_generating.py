@@ -9,17 +9,17 @@ import base64
 import http.client
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from support import hostile
-from support.hostile_texts import hostile_text
 from support.planted import gif, plant
-from support.slow_captioner import slow_captioner
 from support.triton import ROOT, RunningTriton, run_triton
 from support.web_app import StartWeb, WebApp, form
 
@@ -38,6 +38,16 @@ ENDLESS: Final = "Да, " * 490
 GENERATE: Final = "/api/v1/generate"
 HOSTILE: Final = 100
 THRESHOLD: Final = -0.6
+CAPTIONER_MODEL = """
+from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.systems.registry import piece
+
+
+class TritonPythonModel(GenerationModel):
+    @staticmethod
+    def part_of_system(_, *which):
+        return piece("captions", *which)
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,20 @@ Webs = dict[str, tuple[WebApp, RunningTriton]]
 BY_NAME: Final = {case.system: case for case in CASES}
 
 
+def slow_captioner(folder: Path) -> Path:
+    """A repository of the captioner with the tests' own network; its steps take CAPTIONS_PAUSE_S."""
+    for name in ("captions", "captions_stream"):
+        ours = folder / name.replace("captions", "captioner")
+        shutil.copytree(SUPPORT / "models" / name, ours)
+        config = (ours / "config.pbtxt").read_text().replace("captions", "captioner")
+        sure = f'parameters [ {{ key: "threshold" value: {{ string_value: "{THRESHOLD}" }} }} ]\n'
+        (ours / "config.pbtxt").write_text(config + sure)
+        (ours / "1" / "model.py").write_text(CAPTIONER_MODEL)
+    package = folder / "captioner_stream" / "1" / "package.json"
+    package.write_text(package.read_text().replace("captions", "captioner"))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
     """The systems of the tests and the captioner with a made-up network, whose steps take a while."""
@@ -90,7 +114,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]
         patch.setenv("GOURMET_SYSTEMS", str(SUPPORT / "systems"))
         patch.setenv("ECHO_PAUSE_S", "0.1")
         patch.setenv("CAPTIONS_PAUSE_S", "0.02")
-        captioner = slow_captioner(tmp_path_factory.mktemp("captioner"), threshold=THRESHOLD)
+        captioner = slow_captioner(tmp_path_factory.mktemp("captioner"))
         yield from run_triton(captioner, SUPPORT / "models")
 
 
@@ -290,7 +314,7 @@ def test_a_text_with_little_russian_is_translated_with_a_warning(translator: Web
 
 def test_hostile_texts_cost_no_other_client_an_answer(translator: WebApp) -> None:
     case, draw = BY_NAME["translator"], random.Random(5)
-    texts = [hostile_text(draw) for _ in range(HOSTILE)]
+    texts = [hostile.text(draw) for _ in range(HOSTILE)]
     right = case.told(case.ask(translator, TEXTS[1]))
 
     def send(number: int) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from support.life import everything, git_status, gourmet, listed, status, verb
 from support.onnx_network import BYTE, network
+from support.repeating import Repeating
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.small_translator import GERMAN, saved_translator
 from support.triton import some_models
@@ -87,24 +86,6 @@ def classified(page: str, photo: bytes, **query: object) -> dict[str, Any]:
         return result
 
 
-@contextmanager
-def asked_all_the_time(url: str, photo: bytes) -> Iterator[list[int]]:
-    """The statuses of answers, one after the other."""
-    statuses: list[int] = []
-    ended = threading.Event()
-
-    def ask() -> None:
-        while not ended.is_set():
-            body, headers = form(photo)
-            statuses.append(status(urllib.request.Request(url, body, headers)))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    yield statuses
-    ended.set()
-    asking.join()
-
-
 def test_broken_systems_do_not_stop_the_stack_from_starting(page: str) -> None:
     paths = ("/", "/compare", "/readyz", "/classify/stones", "/api/v1/models")
     assert {path: status(f"{page}{path}") for path in paths} == dict.fromkeys(paths, 200)
@@ -133,9 +114,13 @@ def test_third_party_weights_answer_on_the_page_and_the_api_until_they_are_remov
     expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
     assert opened.locator(".card .top li .name").first.inner_text() == label
 
-    with asked_all_the_time(f"{page}/api/v1/classify?model={OURS[0]}", sample) as answers:
+    body, headers = form(sample)
+    asked = urllib.request.Request(f"{page}/api/v1/classify?model={OURS[0]}", body, headers)
+    statuses: list[int] = []
+    with Repeating(lambda *_: statuses.append(status(asked))):
+        wait_until(lambda: bool(statuses), 60, "no answer")
         verb("remove", "flowers", "--yes")
-    assert set(answers) == {200}
+    assert set(statuses) == {200}
     assert status(f"{page}/classify/flowers") == 404
     assert status(f"{page}/readyz") == 200
 

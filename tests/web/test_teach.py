@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.life import home
+from support.life import home, status
+from support.repeating import Repeating
 from support.triton import some_models
 from support.up import Up
 
@@ -56,31 +55,6 @@ def version(url: str) -> str:
     return str(answer(f"{url}/test")["model"]["version"])
 
 
-class Asking:
-    """A visitor who asks for the sample all the time, and the statuses of the answers."""
-
-    def __init__(self, url: str) -> None:
-        self.statuses: list[int] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._ask, args=(f"{url}/test",))
-
-    def __enter__(self) -> Asking:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _ask(self, url: str) -> None:
-        while not self._ended.is_set():
-            try:
-                with urllib.request.urlopen(url, timeout=60) as reply:
-                    self.statuses.append(reply.status)
-            except urllib.error.HTTPError as error:
-                self.statuses.append(error.code)
-
-
 @pytest.mark.slow
 def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_request(
     visit: Callable[..., Page], up: Up, home: Path
@@ -115,8 +89,9 @@ def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_requ
         assert int(after) > int(before)
     expect(panel.get_by_role("table", name="Held-out photos").get_by_role("row")).to_have_count(16)
 
-    with Asking(url) as asking:
-        wait_until(lambda: len(asking.statuses) > 3, 60, "the visitor has no answer")
+    statuses: list[int] = []
+    with Repeating(lambda *_: statuses.append(status(f"{url}/test"))):
+        wait_until(lambda: len(statuses) > 3, 60, "the visitor has no answer")
         use.click()
         expect(panel).to_contain_text("Version 2, which learned your photos, answers now.", timeout=120_000)
         assert version(url) == "2"
@@ -124,4 +99,4 @@ def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_requ
         expect(panel.get_by_role("button", name="Undo")).to_have_count(0, timeout=60_000)
         expect(panel).not_to_have_attribute("data-busy", "", timeout=60_000)
     assert version(url) == "1"
-    assert set(asking.statuses) == {200}
+    assert set(statuses) == {200}

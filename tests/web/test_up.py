@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.foreign_modules import sprung, trap
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
@@ -30,6 +29,8 @@ class TritonPythonModel:
         print("it hangs", flush=True)
         time.sleep(600)
 """
+# A module that notes that it was imported.
+TRAP = "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\nraise ImportError\n"
 
 
 @pytest.fixture
@@ -186,7 +187,9 @@ def test_the_other_models_serve_beside_a_broken_one(up, few) -> None:
 
 def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_path) -> None:
     """And no program imports a file from the temporary folder, where every user can write."""
-    trap(tmp_path / "tmp0", "sched", "flask", "gunicorn")
+    (tmp_path / "tmp0").mkdir()
+    for name in ("sched", "flask", "gunicorn"):
+        (tmp_path / "tmp0" / f"{name}.py").write_text(TRAP)
     (few / ONNX / "1" / "model.onnx").write_bytes(b"no network")
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the model 'food_classifier_onnx' did not load, the others serve:")
@@ -197,7 +200,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_p
     with caught.value as reply:
         state = json.load(reply)["systems"]["food11"]
     assert (caught.value.code, state["error"]["code"]) == (503, "model_not_ready")
-    assert not sprung(tmp_path / "tmp0"), running.output
+    assert not (tmp_path / "tmp0" / "imported").exists(), running.output
 
 
 @pytest.mark.slow
