@@ -334,8 +334,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         network = SERVING.open(repository.served_package(SYSTEM.name), threads)
-        words = network.vocabulary
-        room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_MAX_ROWS)
+        room = GenerationRoom(network.engine, network.vocabulary, _MAX_ROWS)
 
         def say(text: str) -> str:
             (parts,) = network.requested({TEXT: [text]})

@@ -29,9 +29,10 @@ from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import ServedNetwork
+from gourmet.runtime.decoding.contract import BEAMS, MAX_TOKENS
 from gourmet.runtime.decoding.loop import Row
 from gourmet.serving.connect import ask_sample, connect
-from gourmet.systems.captioner.contract import BEAMS, MAX_TOKENS, PROMPT
+from gourmet.systems.captioner.contract import PROMPT
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING
 from gourmet.systems.translator.contract import MOST_CHARACTERS

@@ -5,19 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row
+from gourmet.runtime.decoding.loop import Row, Vocabulary
 
 Found = tuple[list[int], float]
 
 
-def search(engine: Engine, row: Row, *, start: int, end: int) -> None:
+def search(engine: Engine, row: Row, vocabulary: Vocabulary) -> None:
     """The row's tokens, score and others are those of a search of as many beams, and it is finished."""
+    end = vocabulary.end
     (memory,) = engine.encode([row.source])
     places = memory.shape[3]
     width = engine.places or _width(places)
     memory = np.pad(memory, ((0, 0),) * 3 + ((0, width - places), (0, 0)))
     mask = np.int32([[index < places for index in range(width)]])
-    prefixes = [[start, *row.prefix]]  # of each beginning, what the network has had
+    prefixes = [[vocabulary.start, *row.prefix]]  # of each beginning, what the network has had
     begun: list[Found] = [([], 0.0)]
     whole: list[Found] = []
     for length in range(1, row.max_tokens + 1):
@@ -27,7 +28,9 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> None:
                 (begun[rank][1] + score, rank, token) for token, score in zip(tokens, scores, strict=True)
             ]
         best = sorted(candidates, reverse=True)[: 2 * row.beams]
-        whole += [(begun[rank][0], score) for score, rank, token in best[: row.beams] if token == end]
+        whole += [
+            (begun[rank][0], score) for score, rank, token in best[: row.beams] if token == vocabulary.end
+        ]
         chosen = [candidate for candidate in best if candidate[2] != end][: row.beams]
         prefixes = [[*prefixes[rank], token] for _, rank, token in chosen]
         begun = [([*begun[rank][0], token], score) for score, rank, token in chosen]

@@ -58,8 +58,7 @@ def test_rows_that_join_and_leave_get_the_tokens_of_transformers(
 ) -> None:
     forced = opened.tokenizer.encode(prompt)
     rows = [Row(pixels, MOST, prefix=forced) for pixels in pictures]
-    network = opened.network
-    Loop(served.engine, start=network.start, end=network.end, max_rows=4).complete(rows)
+    Loop(served.engine, served.vocabulary, 4).complete(rows)
     right = eager(opened, pictures, forced)
     assert [row.tokens for row in rows] == right
     assert len({tuple(row) for row in right}) > 1
@@ -68,14 +67,13 @@ def test_rows_that_join_and_leave_get_the_tokens_of_transformers(
 def test_one_beam_equals_greedy_and_three_beams_score_no_worse(
     opened: Checkpoint, served: CaptionerNetwork, pictures: Pixels
 ) -> None:
-    network = opened.network
     rows_by_beams = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
     for rows in rows_by_beams.values():
-        Loop(served.engine, start=network.start, end=network.end, max_rows=4).complete(rows)
+        Loop(served.engine, served.vocabulary, 4).complete(rows)
     assert [row.tokens for row in rows_by_beams[1]] == eager(opened, pictures, [])
     for row in rows_by_beams[3]:
         alone = Row(row.source, MOST, beams=3)
-        search(served.engine, alone, start=network.start, end=network.end)
+        search(served.engine, alone, served.vocabulary)
         assert (row.tokens, row.score, row.others) == (alone.tokens, alone.score, alone.others)
     worth = {
         beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in rows_by_beams.items()
@@ -109,7 +107,7 @@ def test_a_blip_with_577_places_answers_as_its_own_class(tmp_path: Path) -> None
     right = [row[: row.index(end)] if end in row else row for row in results]
     rows = [Row(pixels, MOST, prefix=prompt) for pixels in pictures]
     served = CaptionerNetwork.open(files, 1)
-    Loop(served.engine, start=opened.network.start, end=end, max_rows=4).complete(rows)
+    Loop(served.engine, served.vocabulary, 4).complete(rows)
     assert [row.tokens for row in rows] == eager(opened, pictures, prompt) == right
 
 
@@ -123,7 +121,7 @@ def test_special_tokens_are_never_an_answer(opened: Checkpoint, pictures: Pixels
     try:
         served = CaptionerNetwork.open(small_captioner.files(opened), 1)
         rows = [Row(pixels, MOST) for pixels in pictures]
-        Loop(served.engine, start=network.start, end=network.end, max_rows=8).complete(rows)
+        Loop(served.engine, served.vocabulary, 8).complete(rows)
         assert not {token for row in rows for token in row.tokens} & set(signs)
         assert [row.tokens for row in rows] == eager(opened, pictures, [])
     finally:

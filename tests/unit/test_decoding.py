@@ -23,7 +23,7 @@ from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.network import build
-from gourmet.systems.translator.serving import open_engine
+from gourmet.systems.translator.serving import MarianEngine
 from gourmet.systems.translator.train import Config, shape_of
 from gourmet.tasks.generation.graphs import Graph
 from gourmet.tasks.generation.int8 import quantized, rounded
@@ -31,6 +31,7 @@ from gourmet.tasks.generation.learning import padded
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30
+VOCABULARY: Any = SimpleNamespace(start=PAD, size=WORDS, pad=PAD, end=END)
 Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their score
 
 
@@ -38,8 +39,7 @@ Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their sc
 def network() -> torch.nn.Module:
     """Small, of weights as training keeps them, so large that answers are long and easily led astray."""
     config = Config(width=64, heads=4, encoder_layers=2, feed_forward=64)
-    vocabulary: Any = SimpleNamespace(size=WORDS, pad=PAD, end=END)
-    model = build({**shape_of(config, vocabulary), "max_position_embeddings": 128})
+    model = build({**shape_of(config, VOCABULARY), "max_position_embeddings": 128})
     torch.manual_seed(2)
     for weights in model.parameters():
         if weights.requires_grad and weights.dim() > 1:
@@ -47,14 +47,6 @@ def network() -> torch.nn.Module:
     with torch.no_grad():
         model.final_logits_bias[0, END] = 4.5
     return rounded(model).eval()
-
-
-def opened(network: torch.nn.Module, folder: Path) -> Engine:
-    files = {}
-    for name, graph in graphs(network).items():
-        graph.write(folder / name)
-        files[name] = (folder / name).read_bytes()
-    return open_engine(files, 1, PAD)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +59,7 @@ class Decoded:
     """Rows through a loop, and a way to wait for the end of all."""
 
     def __init__(self, engine: Engine, rows: int = 8, *, continuous: bool = True) -> None:
-        self.room = GenerationRoom(engine, start=PAD, end=END, max_rows=rows, continuous=continuous)
+        self.room = GenerationRoom(engine, VOCABULARY, rows, continuous=continuous)
         self._ended = threading.Semaphore(0)
         self.rows: list[Row] = []
 
@@ -101,8 +93,8 @@ def form(network: torch.nn.Module, sources: list[list[int]]) -> torch.nn.Module:
 
 
 @pytest.fixture(scope="module")
-def engine(form: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return opened(form, tmp_path_factory.mktemp("graphs"))
+def engine(form: torch.nn.Module) -> Engine:
+    return MarianEngine.of_graphs(*(graph.file() for graph in graphs(form).values()), 1, PAD)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +102,7 @@ def alone(engine: Engine, sources: list[list[int]]) -> Answers:
     """Return the answer to each source, computed alone."""
     rows = [Row(source, MAX_TOKENS) for source in sources]
     for row in rows:
-        Loop(engine, start=PAD, end=END, max_rows=8).complete([row])
+        Loop(engine, VOCABULARY, 8).complete([row])
     return [(tuple(row.tokens), row.score) for row in rows]
 
 
@@ -207,12 +199,12 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
         [Row(source, MAX_TOKENS, beams=2 + n % 3) for n, source in enumerate(sources[:9])] for _ in "ab"
     )
     for row in right:
-        search(engine, row, start=PAD, end=END)
+        search(engine, row, VOCABULARY)
     assert len({tuple(row.tokens) for row in right}) > 6
     beside = [Row(source, MAX_TOKENS) for source in sources]
     among = [*mixed, *beside]
     random.Random(5).shuffle(among)
-    Loop(engine, start=PAD, end=END, max_rows=11).complete(among)
+    Loop(engine, VOCABULARY, 11).complete(among)
     for result, expected in zip(mixed, right, strict=True):
         assert (result.tokens, result.others, result.finished) == (
             expected.tokens,
@@ -225,7 +217,7 @@ def test_a_beam_search_does_not_depend_on_the_other_rows(
 
 def test_more_beams_than_places_are_refused(engine: Engine, sources: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="4 beams need as many rows of the loop, which has 3: ask for fewer"):
-        Loop(engine, start=PAD, end=END, max_rows=3).complete([Row(sources[0], 5, beams=4)])
+        Loop(engine, VOCABULARY, 3).complete([Row(sources[0], 5, beams=4)])
 
 
 @pytest.fixture

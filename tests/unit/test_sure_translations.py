@@ -129,8 +129,7 @@ def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
 ) -> None:
     pieces: list[GeneratedText] = []
     job = AnswerJob(network.parts(SEVERAL), network, lambda _, piece: pieces.append(piece), in_pieces=True)
-    words = network.vocabulary
-    Loop(network.engine, start=words.start, end=words.end, max_rows=4).complete(job.rows)
+    Loop(network.engine, network.vocabulary, 4).complete(job.rows)
     outputs = [network.outputs(piece) for piece in pieces]
     assert ["SENTENCES" in output for output in outputs] == [False] * (len(pieces) - 1) + [True]
     whole = answered(network, SEVERAL)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from gourmet.contracts import GeneratedText, ScoredSentence
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row
+from gourmet.runtime.decoding.loop import Row, Vocabulary
 
 # An answer in order: texts that are copied, and rows whose tokens become text.
 Parts = Sequence[str | Row]
@@ -22,18 +22,6 @@ class OutOfTime(GourmetError):
 
 class ClientLeft(GourmetError):
     """An answer that was stopped because its client disconnected."""
-
-
-class Vocabulary(Protocol):
-    """The tokens of a system's answers."""
-
-    start: int  # the network's input before the first token of an answer
-    end: int  # the token that ends an answer
-
-    def decode(self, tokens: Sequence[int]) -> str: ...
-
-    def settled(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of this unfinished answer have a text that later tokens cannot change."""
 
 
 class ServedNetwork(Protocol):
@@ -104,8 +92,7 @@ class AnswerJob:
         self.advance()  # an answer without rows was not advanced yet
         others: Sequence[str] = ()
         if len(self._parts) == 1:  # the alternatives of several rows would have to be combined
-            decode = self._network.vocabulary.decode
-            others = [decode(row.answer_of(tokens)) for row in self.rows for tokens in row.others]
+            others = [self._text(row, tokens) for row in self.rows for tokens in row.others]
         return GeneratedText(self.text, self.tokens, self.score, others, sentences=self._sentences)
 
     def _advanced(self, row: Row) -> None:
@@ -138,7 +125,7 @@ class AnswerJob:
                 text = part
                 new += text
             else:
-                text = self._text(part) if part.finished else self._settled(part)
+                text = self._text(part, part.tokens) if part.finished else self._settled(part)
                 new += text[self._sent :]
                 self._sent = max(self._sent, len(text))
                 if not part.finished:
@@ -152,8 +139,8 @@ class AnswerJob:
         return new
 
     def _settled(self, row: Row) -> str:
-        vocabulary = self._network.vocabulary
-        return vocabulary.decode(row.answer[: vocabulary.settled(row.answer)])
+        vocabulary, tokens = self._network.vocabulary, [*row.prefix, *row.tokens]
+        return vocabulary.decode(tokens[: vocabulary.settled(tokens)])
 
-    def _text(self, row: Row) -> str:
-        return self._network.vocabulary.decode(row.answer)
+    def _text(self, row: Row, tokens: Sequence[int]) -> str:
+        return self._network.vocabulary.decode([*row.prefix, *tokens])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -76,6 +76,13 @@ class TextGenerator:
             if not (str(value).isdecimal() and smallest <= int(str(value)) <= largest):
                 raise ValueError(f"{name} is {value}; it has to be from {smallest} to {largest}")
         return [int(str(value)) for value in values]
+
+    def limits_and_beams(
+        self, inputs: Mapping[str, Sequence[object]], rows: int
+    ) -> Iterator[tuple[int, int]]:
+        """Return the largest number of tokens and the beams for each row of a request."""
+        columns = (self.option_of(name, inputs.get(name, ()), rows) for name in (MAX_TOKENS, BEAMS))
+        return zip(*columns, strict=True)
 
     def text_option(self, name: str, value: object) -> bytes | None:
         """Return an option that is a text; None for others."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +45,15 @@ class Engine(ABC):
     # Layers of a decoder that has separate inputs for the keys and values of each; 0: one input for all.
     layers_apart: int = 0
 
-    def __init__(self, decoder: Run) -> None:
-        self._decoder = decoder
+    def __init__(self, encoder: Run, decoder: Run) -> None:
+        self._encoder, self._decoder = encoder, decoder
 
-    def fit(self, graph: bytes) -> None:
-        """Adapt the inputs of a step to the decoder's graph."""
-        self.min_rows, self.layers_apart = min_rows(graph), layers_apart(graph)
+    @classmethod
+    def of_graphs(cls, encoder: bytes, decoder: bytes, threads: int, *more: Any) -> Self:
+        """Open both graphs with ONNX Runtime; `more` are the other arguments of a subclass."""
+        engine = cls(onnx_graph(encoder, threads), onnx_graph(decoder, threads), *more)
+        engine.min_rows, engine.layers_apart = min_rows(decoder), layers_apart(decoder)
+        return engine
 
     def is_brief(self, source: Any) -> bool:
         """Return whether encoding takes no longer than one or two steps: then the loop's thread does it."""

@@ -1,6 +1,6 @@
 """Continuous batching: finished rows leave between two steps, and waiting rows join.
 
-    loop = Loop(engine, start=1, end=0, max_rows=16)
+    loop = Loop(engine, vocabulary, 16)
     loop.add_requests(rows, memories)
     while not loop.is_idle:
         loop.step()
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +34,25 @@ class TooManyRows(GourmetError):
     """The queue of waiting rows is full."""
 
 
+class Vocabulary(Protocol):
+    """The tokens of a system's answers."""
+
+    start: int  # the network's input before the first token of an answer
+    end: int  # the token that ends an answer
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def settled(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of this unfinished answer have a text that later tokens cannot change."""
+
+
 @dataclass(eq=False)
 class Row:
-    """A source and its answer. The network continues the forced `prefix`, which does not count as tokens."""
+    """A source and its answer, which begins with `prefix`. Only what the network adds counts as `tokens`."""
 
     source: Any  # the input of the engine's `encode`
     max_tokens: int
     prefix: Sequence[int] = ()
-    prefix_is_answer: bool = False
     beams: int = 1
     # Makes the source, if that may take long: the room has threads for it.
     prepare: Callable[[Row], Any] | None = None
@@ -56,13 +67,6 @@ class Row:
     forced: int = 0  # tokens of the prefix that the network has read
     finished: FinishReason | None = None
     error: Exception | None = None
-
-    @property
-    def answer(self) -> Sequence[int]:
-        return self.answer_of(self.tokens)
-
-    def answer_of(self, tokens: Sequence[int]) -> Sequence[int]:
-        return [*self.prefix, *tokens] if self.prefix_is_answer else tokens
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         self.finished, self.error = reason, error
@@ -79,9 +83,9 @@ class Row:
 
 
 class Loop:
-    def __init__(self, engine: Engine, *, start: int, end: int, max_rows: int) -> None:
-        self._engine, self._slots = engine, Slots(engine, max_rows, start)
-        self._end = end
+    def __init__(self, engine: Engine, vocabulary: Vocabulary, max_rows: int) -> None:
+        self._engine, self._slots = engine, Slots(engine, max_rows, vocabulary.start)
+        self._end = vocabulary.end
         # The row at each place. A search has one place at its first step, and then one for each beam.
         self._rows: list[Row] = []
         self._searches: dict[Row, BeamSearch] = {}

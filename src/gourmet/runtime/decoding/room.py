@@ -1,6 +1,6 @@
 """The generation room runs the loop: any thread submits rows; encoding and the loop have a thread each.
 
-    room = GenerationRoom(engine, start=1, end=0, max_rows=16)
+    room = GenerationRoom(engine, vocabulary, 16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
 
 Sources that take long to prepare, such as a picture that takes seconds to decode, have a pool of threads. A
@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine, Floats
-from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
+from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows, Vocabulary
 
 # With "off", waiting rows join when all others are finished: it shows the gain of joining between two steps.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
@@ -78,12 +78,11 @@ class ClientQueues:
 
 class GenerationRoom:
     def __init__(
-        self, engine: Engine, *, start: int, end: int, max_rows: int, continuous: bool = True
+        self, engine: Engine, vocabulary: Vocabulary, max_rows: int, *, continuous: bool = True
     ) -> None:
         """Start the threads. Without `continuous`, waiting rows join when all others are finished."""
-        self._engine, self._max_rows = engine, max_rows
-        self._continuous = continuous
-        self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
+        self._engine, self._max_rows, self._continuous = engine, max_rows, continuous
+        self._loop = Loop(engine, vocabulary, max_rows)
         self._changed = threading.Condition()  # guards the attributes below
         self._waiting, self._brief = ClientQueues(), ClientQueues()
         self._preparing: set[Row] = set()

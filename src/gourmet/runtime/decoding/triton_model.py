@@ -73,9 +73,8 @@ class GenerationModel:
         malloc.give_back()  # the files were half of this process's memory
         self.room = GenerationRoom(
             self.network.engine,
-            start=self.network.vocabulary.start,
-            end=self.network.vocabulary.end,
-            max_rows=rows,
+            self.network.vocabulary,
+            rows,
             continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
         )
         self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))

@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from gourmet.contracts import NO_OPTIONS, ExampleKind, GeneratedText, ModelInfo, Options, Tensors
 from gourmet.pictures.drawn import views
-from gourmet.runtime.decoding.contract import BEAMS, MAX_TOKENS, TextGenerator, limits, plain
-
-__all__ = ["BEAMS", "MAX_TOKENS"]
+from gourmet.runtime.decoding.contract import TextGenerator, limits, plain
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"

@@ -20,7 +20,7 @@ from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
 from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
@@ -35,11 +35,11 @@ class CaptionerEngine(Engine):
     max_sources = 1
 
     def __init__(self, vision: Run, decoder: Run, places: int) -> None:
-        super().__init__(decoder)
-        self._vision, self.places = vision, places
+        super().__init__(vision, decoder)
+        self.places = places
 
     def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
-        return [self._vision(["memory"], {"pixels": pixels[np.newaxis]})[0][0] for pixels in sources]
+        return [self._encoder(["memory"], {"pixels": pixels[np.newaxis]})[0][0] for pixels in sources]
 
 
 class CaptionerNetwork:
@@ -57,19 +57,14 @@ class CaptionerNetwork:
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionerNetwork:
         with package.opened_as("a captioner"):
-            vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
-            engine = CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"]))
-            engine.fit(files[DECODER])
-            return cls(engine, files)
+            places = int(json.loads(files[SETTINGS])["places"])
+            return cls(CaptionerEngine.of_graphs(files[VISION], files[DECODER], threads, places), files)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs[contract.IMAGE]
         prompts = inputs.get(contract.PROMPT) or [self._prompt] * len(images)
-        limits, beams = (
-            contract.SYSTEM.option_of(name, inputs.get(name, ()), len(images))
-            for name in (contract.MAX_TOKENS, contract.BEAMS)
-        )
-        rows = [self._row(*options) for options in zip(prompts, limits, beams, strict=True)]
+        options = contract.SYSTEM.limits_and_beams(inputs, len(images))
+        rows = [self._row(prompt, *numbers) for prompt, numbers in zip(prompts, options, strict=True)]
         for number, (row, image) in enumerate(zip(rows, images, strict=True)):
             where = f"{contract.IMAGE} row {number} of {len(images)}"
             with _refused(where):
@@ -87,7 +82,7 @@ class CaptionerNetwork:
                 f"{contract.MAX_PROMPT_TOKENS}"
             )
         max_tokens = min(limit, self._max_tokens)
-        return Row(None, max_tokens, prefix=prefix, prefix_is_answer=True, beams=beams)
+        return Row(None, max_tokens, prefix=prefix, beams=beams)
 
     def _decoded(self, where: str, row: Row) -> Pixels:
         """Decode a photo in another process."""

@@ -27,10 +27,8 @@ from gourmet.contracts import (
     TooMuch,
     finite,
 )
-from gourmet.runtime.decoding.contract import BEAMS, MAX_TOKENS, TextGenerator, limits
+from gourmet.runtime.decoding.contract import TextGenerator, limits
 from gourmet.systems.translator import texts
-
-__all__ = ["BEAMS", "MAX_TOKENS"]
 
 TEXT: Final = "TEXT"
 TRANSLATION: Final = "TRANSLATION"

@@ -10,7 +10,7 @@ import numpy as np
 
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.translator import contract
 from gourmet.systems.translator.texts import split
@@ -28,8 +28,8 @@ class MarianEngine(Engine):
     """Encodes sentences, whose sources are their token numbers."""
 
     def __init__(self, encoder: Run, decoder: Run, pad: int) -> None:
-        super().__init__(decoder)
-        self._encoder, self._pad = encoder, pad
+        super().__init__(encoder, decoder)
+        self._pad = pad
 
     def is_brief(self, source: Sequence[int]) -> bool:
         return len(source) <= _BRIEF_TOKENS
@@ -46,13 +46,6 @@ class MarianEngine(Engine):
         return [memory[row, :, :, :, : len(source)] for row, source in enumerate(sources)]
 
 
-def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEngine:
-    encoder, decoder = (onnx_graph(files[name], threads) for name in (ENCODER, DECODER))
-    engine = MarianEngine(encoder, decoder, pad)
-    engine.fit(files[DECODER])
-    return engine
-
-
 class TranslatorNetwork:
     """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
@@ -66,15 +59,13 @@ class TranslatorNetwork:
     def open(cls, files: Mapping[str, bytes], threads: int) -> TranslatorNetwork:
         with package.opened_as("a translator"):
             tokenizer = Tokenizer(files)
-            return cls(open_engine(files, threads, tokenizer.pad), tokenizer)
+            engine = MarianEngine.of_graphs(files[ENCODER], files[DECODER], threads, tokenizer.pad)
+            return cls(engine, tokenizer)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         texts = [contract.text_of(row) for row in inputs[contract.TEXT]]
-        limits, beams = (
-            contract.SYSTEM.option_of(name, inputs.get(name, ()), len(texts))
-            for name in (contract.MAX_TOKENS, contract.BEAMS)
-        )
-        return [self.parts(*row) for row in zip(texts, limits, beams, strict=True)]
+        options = contract.SYSTEM.limits_and_beams(inputs, len(texts))
+        return [self.parts(text, *numbers) for text, numbers in zip(texts, options, strict=True)]
 
     def parts(self, text: str, max_tokens: int = contract.MAX_NEW_TOKENS, beams: int = 1) -> Parts:
         """Return the sentences of a text, each with its own limit, and the text between them."""
@@ -86,8 +77,7 @@ class TranslatorNetwork:
 
     def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
         """Return the row of a sentence. Its answer may have twice as many pieces and some."""
-        max_new = min(max_tokens, 2 * len(source) + 20)
-        return Row(source, max_new, beams=beams)
+        return Row(source, min(max_tokens, 2 * len(source) + 20), beams=beams)
 
 
 SERVING: Final = TranslatorNetwork

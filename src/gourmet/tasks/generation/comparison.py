@@ -20,9 +20,9 @@ from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, 
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts, ServedNetwork, Vocabulary
+from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Loop, Row
+from gourmet.runtime.decoding.loop import Loop, Row, Vocabulary
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick
@@ -47,8 +47,7 @@ def served_answers(
     engine: Engine, vocabulary: Vocabulary, rows: Sequence[Row], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
     """Return the tokens of the loop's answers."""
-    loop = Loop(engine, start=vocabulary.start, end=vocabulary.end, max_rows=rows_at_once)
-    loop.complete(rows)
+    Loop(engine, vocabulary, rows_at_once).complete(rows)
     return [row.tokens for row in rows]
 
 
@@ -56,13 +55,12 @@ def whole_answers(
     network: ServedNetwork, texts: Sequence[Parts], rows_at_once: int, tick: Tick
 ) -> list[GeneratedText]:
     """Return the served model's answers with the scores of their sentences."""
-    words = network.vocabulary
     answers: list[GeneratedText] = []
     for first in range(0, len(texts), _ASKED_TOGETHER):
         jobs = [
             AnswerJob(parts, network, lambda *_: None) for parts in texts[first : first + _ASKED_TOGETHER]
         ]
-        loop = Loop(network.engine, start=words.start, end=words.end, max_rows=rows_at_once)
+        loop = Loop(network.engine, network.vocabulary, rows_at_once)
         loop.complete([row for job in jobs for row in job.rows])
         answers += [job.whole() for job in jobs]
         tick(len(answers) / len(texts), f"{len(answers)}/{len(texts)}")

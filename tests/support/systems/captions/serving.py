@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from gourmet.systems.captions.contract import GRID, LIMITS, PROMPT, WORDS, limited, words_of
+from gourmet.systems.captions.contract import GRID, PROMPT, SYSTEM, WORDS, words_of
 
 from gourmet.contracts import GeneratedText
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, square_pixels
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run
 from gourmet.runtime.decoding.loop import Row
 
 # A test may slow the steps down, so that it sees pieces arrive one by one.
@@ -26,14 +26,13 @@ class CaptionEngine(Engine):
     places = GRID * GRID
 
     def __init__(self, vision: Run, decoder: Run) -> None:
-        super().__init__(decoder)
-        self._vision = vision
+        super().__init__(vision, decoder)
         self._pause_s = float(os.environ.get(PAUSE_VARIABLE, "0"))
 
     def encode(self, sources: Sequence[bytes]) -> Sequence[Floats]:
         squares = np.stack([_square(data) for data in sources])
         pixels = squares.reshape(len(sources), self.places, 3).astype(np.float32) / 255
-        (memory,) = self._vision(["memory"], {"pixels": pixels})
+        (memory,) = self._encoder(["memory"], {"pixels": pixels})
         return list(memory)
 
     def step(self, *given: Any) -> Likeliest:
@@ -73,34 +72,19 @@ class ToyCaptionNetwork:
 
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> ToyCaptionNetwork:
-        vision, decoder = (onnx_graph(files[name], threads) for name in ("vision.onnx", "decoder.onnx"))
-        return cls(CaptionEngine(vision, decoder))
+        return cls(CaptionEngine.of_graphs(files["vision.onnx"], files["decoder.onnx"], threads))
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs["IMAGE"]
         prompts = inputs.get("PROMPT") or [PROMPT.encode()] * len(images)
-        limits = inputs.get("MAX_TOKENS") or [LIMITS["max_tokens"][1]] * len(images)
-        beams = inputs.get("BEAMS") or [1] * len(images)
+        options = SYSTEM.limits_and_beams(inputs, len(images))
         return [
-            [
-                Row(
-                    image,
-                    limited("max_tokens", most),
-                    prefix=self.vocabulary.encode(prompt.decode()),
-                    prefix_is_answer=True,
-                    beams=limited("beams", width),
-                )
-            ]
-            for image, prompt, most, width in zip(images, prompts, limits, beams, strict=True)
+            [Row(image, limit, prefix=self.vocabulary.encode(prompt.decode()), beams=beams)]
+            for image, prompt, (limit, beams) in zip(images, prompts, options, strict=True)
         ]
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        return {
-            "CAPTION": answer.text,
-            "TOKENS": np.int32(answer.tokens or 0),
-            "SCORE": np.float32(answer.score or 0.0),
-            "ALTERNATIVES": "\n".join(answer.others),
-        }
+        return {**SYSTEM.outputs(answer), "ALTERNATIVES": "\n".join(answer.others)}
 
 
 SERVING: Final = ToyCaptionNetwork

@@ -50,8 +50,7 @@ class TritonPythonModel:
     def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
         if request.is_cancelled():
             return refusal(ClientLeft(CLIENT_LEFT))
-        vocabulary = self._network.vocabulary
-        loop = Loop(self._network.engine, start=vocabulary.start, end=vocabulary.end, max_rows=_ROWS)
+        loop = Loop(self._network.engine, self._network.vocabulary, _ROWS)
         try:
             answers = jobs(
                 request,
