@@ -22,7 +22,7 @@ SERVES = (
     *("gourmet.commands.deploy", "gourmet.commands.rollback"),
 )
 FOREIGN = TRITON_CLIENTS | {
-    *("gevent", "torch", "torchvision", "transformers", "sacrebleu", "omegaconf"),
+    *("gevent", "torch", "torchvision", "transformers", "sacrebleu"),
     *("onnx", "safetensors", "sklearn", "scipy"),
 }
 

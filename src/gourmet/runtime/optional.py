@@ -12,7 +12,6 @@ from gourmet.runtime.files import IS_INSTALLED
 _TRAIN: Final = frozenset(
     [
         "huggingface_hub",
-        "omegaconf",
         "onnx",
         "sacrebleu",
         "safetensors",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -47,16 +47,14 @@ from gourmet.tasks import evaluation_file, static_int8
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.generation.comparison import HeldOut, held_out_part
 from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
-from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
+from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.generation.learning import until
-from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
 _COMPARED: Final = 100  # measured: 200 captions of the shipped network in 7 s on two busy cores
 _EXAMPLES: Final = 16
 _ROWS: Final = 16
-_LICENSE: Final = "other: research data, for demonstration and study"
 _ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
 # The output of ResNet50's graph in eight bits, and its file beside the weights.
 GRID_OUTPUT: Final = "grid"
@@ -85,22 +83,16 @@ class _Seen(nn.Module):
         return self.memory(states), states
 
 
-def _seen_graph(
-    network: CaptionNetwork, name: str, seen: torch.Tensor, states: Callable[[torch.Tensor], torch.Tensor]
-) -> Graph:
+def vision_graph(network: CaptionNetwork, *, behind_grid: bool = False) -> Graph:
+    """Return the graph from pixels, or the one behind the last grid of ResNet50."""
+    if behind_grid:
+        name, states = GRID_OUTPUT, network.vision_model.states
+        seen = torch.zeros(2, network.vision_model.seen_channels, GRID, GRID)
+    else:
+        name, states = "pixels", lambda pixels: network.states(network.normalised(pixels))
+        seen = torch.zeros(2, network.side, network.side, 3, dtype=torch.uint8)
     axes = {key: {0: "rows"} for key in (name, "memory", "hidden")}
     return Graph(_Seen(network, states), {name: seen}, ("memory", "hidden"), axes)
-
-
-def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
-    """Write the graph behind the `grid` of ResNet50."""
-    vision = network.vision_model
-    return _seen_graph(network, grid, torch.zeros(2, vision.seen_channels, GRID, GRID), vision.states)
-
-
-def vision_graph(network: CaptionNetwork) -> Graph:
-    pixels = torch.zeros(2, network.side, network.side, 3, dtype=torch.uint8)
-    return _seen_graph(network, "pixels", pixels, lambda pixels: network.states(network.normalised(pixels)))
 
 
 class BlipStep(StepNetwork):
@@ -196,19 +188,12 @@ class TrainedCaptioner(TrainedGenerator):
     @cached_property
     def files(self) -> dict[str, bytes]:
         graphs = {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
-        return self.checkpoint.files | {
-            name: with_metadata(graph, SYSTEM.name, _LICENSE) for name, graph in graphs.items()
-        }
-
-    def graph(self, name: str, path: Path) -> dict[str, Any]:
-        path.write_bytes(self.files[name])
-        seen = ", ResNet50 in int8 QDQ per channel" if self.body and name == VISION else ""
-        return {"form": f"ONNX, {self.form}{seen}", "opset": OPSET}
+        return self.checkpoint.files | {name: self.described(graph) for name, graph in graphs.items()}
 
     def _vision(self) -> bytes:
         if not self.body:
             return vision_graph(self.network).file()
-        parts = self.body, memory_graph(self.network, GRID_OUTPUT).file()
+        parts = self.body, vision_graph(self.network, behind_grid=True).file()
         sees, attends = map(onnx.load_from_string, parts)
         attends.ir_version = sees.ir_version
         apart = onnx.compose.add_prefix(attends, "words/", rename_inputs=False, rename_outputs=False)
@@ -279,15 +264,12 @@ def _held_out(data: Path) -> HeldOut:
 
 
 def _targets(source: TrainedCaptioner) -> dict[str, Target]:
-    network = source.network
-
-    def graph(name: str, graph: Graph) -> Target:
-        build = partial(source.graph, name)
-        return Target(_ELSEWHERE[name], "model.onnx", build, graph.same_shapes, dims=graph.dims())
-
+    vision, decoder = vision_graph(source.network), decoder_graph(source.network)
+    form = ", ResNet50 in int8 QDQ per channel" if source.body else ""
     return {
-        "vision": graph(VISION, vision_graph(network)),
-        "decoder": graph(DECODER, decoder_graph(network)),
+        # The package refers to these two files.
+        "vision": source.graph(_ELSEWHERE[VISION], vision, lambda: source.files[VISION], form),
+        "decoder": source.graph(_ELSEWHERE[DECODER], decoder, lambda: source.files[DECODER]),
         "python": source.package(),
         "stream": source.reference(SYSTEM.streaming_model),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,9 +74,9 @@ def data(_system: Translator) -> TextData:
 
 
 def evaluate(system: Translator) -> Evaluation:
-    from gourmet.systems.translator.evaluate import evaluation
+    from gourmet.systems.translator.evaluate import EVALUATION
 
-    return evaluation(system, data(system))
+    return replace(EVALUATION, data=data(system))
 
 
 def export(system: Translator) -> Export:

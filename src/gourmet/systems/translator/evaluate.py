@@ -9,7 +9,6 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
@@ -17,7 +16,6 @@ from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.learning import padded, until
-from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
 MAX_TOKENS: Final = 128  # pieces of an answer
@@ -68,16 +66,14 @@ def answered(
     return answers
 
 
-def evaluation(system: Translator, data: TextData) -> TextEvaluation:
-    def network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
-        checkpoint = load(weights)
-        return checkpoint.network, checkpoint.about
-
-    def answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
-        checkpoint = load(weights)
-        return translate(checkpoint.network.to(device), checkpoint.tokenizer, texts, tick)
-
-    return TextEvaluation(network, data, answer)
+def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
+    checkpoint = load(weights)
+    return checkpoint.network, checkpoint.about
 
 
-EVALUATION: Final = evaluation(SYSTEM, DATA)
+def _answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
+    checkpoint = load(weights)
+    return translate(checkpoint.network.to(device), checkpoint.tokenizer, texts, tick)
+
+
+EVALUATION: Final = TextEvaluation(_network, DATA, _answer)

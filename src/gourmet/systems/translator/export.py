@@ -36,8 +36,7 @@ from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, Transl
 from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.comparison import HeldOut, chrf, held_out_part, whole_answers
 from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
-from gourmet.tasks.generation.graphs import NEVER, OPSET, Attention, Graph, Memory, StepNetwork, step_graph
-from gourmet.tasks.onnx_metadata import described
+from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.training.task import Tick
 
@@ -46,7 +45,6 @@ _VERIFIED: Final = 500
 _CALIBRATED: Final = 5000
 _COMPARED: Final = 500  # measured: 200 answers of the shipped network in 0.6 s on two busy cores
 _ROWS: Final = 16
-_LICENSE: Final = "other: research data, for demonstration and study"
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
@@ -187,10 +185,6 @@ class TrainedTranslator(TrainedGenerator):
     def graphs(self) -> dict[str, Graph]:
         return graphs(self.network)
 
-    def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
-        graph.write(path)
-        return {"form": f"ONNX, {self.form}", "opset": OPSET}
-
 
 @dataclass(frozen=True)
 class TranslatorExport(GenerationExport):
@@ -277,22 +271,15 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
             "python": _like(SYSTEM.default_model, source.package(), system),
             "stream": _like(SYSTEM.streaming_model, stream, system),
         }
-    encoder = source.graphs[ENCODER]
     # As a model of its own it has two inputs instead of eight: each input costs a message.
     decoder = step_graph(TranslatorStep(source.network))
-
-    def graph(model: str, graph: Graph) -> Target:
-        build, verify = partial(source.graph, graph), graph.same_shapes
-        target = Target(model, "model.onnx", build, verify, dims=graph.dims())
-        return described(target, SYSTEM.name, _LICENSE)
-
     return {
         "python": source.package(),
         "stream": source.reference(SYSTEM.streaming_model),
-        "encoder": graph("translator_encoder", encoder),
-        "decoder": graph("translator_decoder", decoder),
+        "encoder": source.graph("translator_encoder", source.graphs[ENCODER]),
+        "decoder": source.graph("translator_decoder", decoder),
         "bls": source.reference("translator_bls"),
-        "whole": graph("onnx-model", whole(source.network)),
+        "whole": source.graph("onnx-model", whole(source.network)),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sentencepiece
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
@@ -19,7 +20,7 @@ from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded, smoothed_loss
+from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Tick, Training
@@ -194,8 +195,8 @@ class TranslatorTask:
             },
         ).last_hidden_state
         words = target != pad
-        weight = self.network.get_parameter("lm_head.weight").to(kind)
-        return smoothed_loss(hidden[words], weight, target[words], self.config.label_smoothing)
+        scores = hidden[words] @ self.network.get_parameter("lm_head.weight").to(kind).T
+        return F.cross_entropy(scores.float(), target[words], label_smoothing=self.config.label_smoothing)
 
     def kept(self, network: nn.Module) -> nn.Module:
         return rounded(network)

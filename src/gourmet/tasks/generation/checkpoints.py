@@ -47,7 +47,32 @@ class Architecture:
     check: Callable[[dict[str, Any], Path], None] = lambda config, folder: None
 
     def find(self, checkpoint: str) -> Path:
-        return find(checkpoint, self)
+        """Find the weights of a checkpoint: a file, a folder, or a public name to download."""
+        path = Path(checkpoint)
+        if path.is_file():
+            return path
+        if path.is_dir():
+            self.check_folder(path)
+            for name in (*WEIGHTS, BEST, LAST):
+                if (path / name).is_file():
+                    return path / name
+            raise UsageError(f"{path} holds neither {' nor '.join(WEIGHTS)}")
+        if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/")):
+            raise UsageError(
+                f"{checkpoint} does not exist: name a folder, a file of weights, or a public checkpoint"
+            )
+        from huggingface_hub import snapshot_download
+
+        try:
+            patterns = [CONFIG, *self.files, *WEIGHTS]
+            return self.find(snapshot_download(checkpoint, allow_patterns=patterns))
+        except GourmetError:
+            raise
+        except Exception as exc:
+            raise GourmetError(
+                f"{checkpoint} is not a folder here, and cannot be downloaded ({in_short(exc)}): get it "
+                "elsewhere, and name the folder that holds it"
+            ) from exc
 
     def check_folder(self, folder: Path) -> None:
         """Raise GourmetError if the config.json in `folder` describes a network that is not served here."""
@@ -74,36 +99,6 @@ class Architecture:
         except Exception as exc:  # what transformers and tokenizers make of what somebody wrote
             raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
         return Checkpoint(network.eval(), tokenizer, files, weights, about), tensors
-
-
-def find(checkpoint: str, architecture: Architecture) -> Path:
-    """Find the weights of a checkpoint: a file, a folder, or a public name to download."""
-    path = Path(checkpoint)
-    if path.is_file():
-        return path
-    if path.is_dir():
-        architecture.check_folder(path)
-        for name in (*WEIGHTS, BEST, LAST):
-            if (path / name).is_file():
-                return path / name
-        raise UsageError(f"{path} holds neither {' nor '.join(WEIGHTS)}")
-    if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/")):
-        raise UsageError(
-            f"{checkpoint} does not exist: name a folder, a file of weights, or a public checkpoint"
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        patterns = [CONFIG, *architecture.files, *WEIGHTS]
-        return find(snapshot_download(checkpoint, allow_patterns=patterns), architecture)
-    except GourmetError:
-        raise
-    except Exception as exc:
-        reason = next(iter(str(exc).splitlines()), type(exc).__name__)
-        raise GourmetError(
-            f"{checkpoint} is not a folder here, and cannot be downloaded ({reason}): get it elsewhere, "
-            "and name the folder that holds it"
-        ) from exc
 
 
 def known_to(configuration: type, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from gourmet.deploying.target import Check, Target
 from gourmet.runtime.decoding import package
@@ -19,8 +19,11 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint
 from gourmet.tasks.generation.comparison import HeldOut, TextCandidate, agreement, served_answers
-from gourmet.tasks.generation.graphs import OPSET
+from gourmet.tasks.generation.graphs import OPSET, Graph
 from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.onnx_metadata import with_metadata
+
+_LICENSE: Final = "other: research data, for demonstration and study"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,21 @@ class TrainedGenerator(ABC):
     @property
     def form(self) -> str:
         return "fp32" if self.fp32 else "int8"
+
+    def described(self, graph: bytes) -> bytes:
+        """Return a graph with metadata, as models of their own have it."""
+        return with_metadata(graph, self.system.name, _LICENSE)
+
+    def graph(
+        self, model: str, graph: Graph, described: Callable[[], bytes] | None = None, form: str = ""
+    ) -> Target:
+        """Return the target of a graph that is a model of its own."""
+
+        def build(path: Path) -> dict[str, Any]:
+            path.write_bytes(described() if described else self.described(graph.file()))
+            return {"form": f"ONNX, {self.form}{form}", "opset": OPSET}
+
+        return Target(model, "model.onnx", build, graph.same_shapes, dims=graph.dims())
 
     def package(self) -> Target:
         """Return the target with the whole network; its loop is compared with that of transformers."""
