@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from support import small_captioner
-from support.beam_search import search
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.decode import Pixels
@@ -62,23 +61,6 @@ def test_rows_that_join_and_leave_get_the_tokens_of_transformers(
     right = eager(opened, pictures, forced)
     assert [row.tokens for row in rows] == right
     assert len({tuple(row) for row in right}) > 1
-
-
-def test_one_beam_equals_greedy_and_three_beams_score_no_worse(
-    opened: Checkpoint, served: CaptionerNetwork, pictures: Pixels
-) -> None:
-    rows_by_beams = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
-    for rows in rows_by_beams.values():
-        Loop(served.engine, served.vocabulary, 4).complete(rows)
-    assert [row.tokens for row in rows_by_beams[1]] == eager(opened, pictures, [])
-    for row in rows_by_beams[3]:
-        alone = Row(row.source, MOST, beams=3)
-        search(served.engine, alone, served.vocabulary)
-        assert (row.tokens, row.score, row.others) == (alone.tokens, alone.score, alone.others)
-    worth = {
-        beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in rows_by_beams.items()
-    }
-    assert sum(worth[3]) >= sum(worth[1])
 
 
 @pytest.mark.nightly

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.runtime.decoding.answers import AnswerJob, Parts
+from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
@@ -63,22 +64,6 @@ class Numbers:
         return len(tokens)
 
 
-class RoomNetwork:
-    """Fulfils ServedNetwork, as far as jobs need it."""
-
-    out_of_time = "too late"
-    vocabulary = Numbers()
-
-    def __init__(self, engine: Pictures) -> None:
-        self.engine = engine
-
-    def requested(self, inputs: Any) -> Sequence[Parts]:
-        raise NotImplementedError
-
-    def outputs(self, answer: Any) -> dict[str, Any]:
-        raise NotImplementedError
-
-
 @pytest.fixture
 def engine() -> Pictures:
     return Pictures()
@@ -103,6 +88,18 @@ def finished(rows: Sequence[Row]) -> None:
     while not all(row.finished for row in rows):
         assert time.monotonic() < deadline, [row.finished for row in rows]
         time.sleep(0.002)
+
+
+def counted(engine: Pictures) -> list[int]:
+    """Slow the steps of an engine down; return a list with their number."""
+    steps = [0]
+
+    def count() -> None:
+        steps[0] += 1
+        time.sleep(0.001)
+
+    engine.before_step = count
+    return steps
 
 
 def alone(picture: Pixels, **more: Any) -> Row:
@@ -228,13 +225,7 @@ def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(engine: 
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
     honest = Row(own, 20, beams=beams, client="you")
-    steps, at = [0], list[int]()
-
-    def count() -> None:
-        steps[0] += 1
-        time.sleep(0.001)
-
-    engine.before_step = count
+    steps, at = counted(engine), list[int]()
     with opened(engine) as room:
         room.submit(greedy)
         eventually(lambda: steps[0] > 20)
@@ -256,13 +247,7 @@ def test_a_row_gets_its_places_beside_the_backlog_of_others(engine: Pictures, th
     many, mine = pictures(2)
     engine.is_brief = lambda source: source is mine  # type: ignore[method-assign]
     backlog = [Row(many, 8, beams=theirs, client=f"client {number % 5}") for number in range(500)]
-    row, steps = Row(mine, 20, beams=own, client="you"), [0]
-
-    def count() -> None:
-        steps[0] += 1
-        time.sleep(0.001)
-
-    engine.before_step = count
+    row, steps = Row(mine, 20, beams=own, client="you"), counted(engine)
     with opened(engine, max_rows=8) as room:
         room.submit(backlog)
         eventually(lambda: steps[0] > 20)
@@ -341,29 +326,24 @@ def test_rows_beyond_the_preparation_threads_are_refused(engine: Pictures) -> No
 
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    network, pieces, done = RoomNetwork(engine), list[str](), threading.Semaphore(0)
+    network: Any = SimpleNamespace(vocabulary=Numbers())
+    pieces, done = list[str](), threading.Semaphore(0)
 
     def on_piece(job: AnswerJob, piece: Any) -> None:
-        if in_pieces[job]:
+        if job is streamed:
             pieces.append(piece.text)
         if job.finished:
             done.release()
 
-    jobs = [
-        AnswerJob(
-            [Row(picture, 20, prefix=PROMPT), " and that is all"],
-            network,
-            on_piece,
-            in_pieces=streams,
-        )
+    streamed, at_once = (
+        AnswerJob([Row(picture, 20, prefix=PROMPT), " and that is all"], network, on_piece, in_pieces=streams)
         for streams in (True, False)
-    ]
-    in_pieces = dict(zip(jobs, (True, False), strict=True))
+    )
     with opened(engine) as room:
-        for job in jobs:
+        for job in (streamed, at_once):
             room.submit(job.rows)
-        assert all(done.acquire(timeout=WITHIN_S) for _ in jobs)
-    whole = jobs[1].whole()
+        assert all(done.acquire(timeout=WITHIN_S) for _ in "ab")
+    whole = at_once.whole()
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3
     assert "".join(pieces) == whole.text
