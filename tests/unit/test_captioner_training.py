@@ -26,6 +26,7 @@ from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining
 from gourmet.tasks.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.loop import BEST, fit
+from gourmet.training.task import TrainOptions
 
 pytestmark = pytest.mark.unit
 
@@ -79,13 +80,11 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> CaptionerTraining:
 
 
 def task_of(training: CaptionerTraining, data: Path) -> CaptionerTask:
-    return training.prepare(
-        data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda share, words="": None
-    )
+    return training.prepare(data, TrainOptions(), lambda share, words="": None)
 
 
 def fitted(task: CaptionerTask, training: CaptionerTraining, out: Path) -> list[dict[str, Any]]:
-    recipe = training.recipe(epochs=3, rate=None, seed=0, device="cpu", pretrained=False)
+    recipe = training.recipe(TrainOptions(epochs=3))
     for name, content in task.files.items():
         out.mkdir(exist_ok=True)
         (out / name).write_bytes(content)

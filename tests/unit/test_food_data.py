@@ -23,6 +23,7 @@ from gourmet.tasks.classification.labelled_pictures import (
 )
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import load_tensors
+from gourmet.training.task import TrainOptions
 
 CLASSES = range(len(contract.SYSTEM.labels))
 
@@ -111,7 +112,7 @@ def test_one_zip_holds_the_classes_and_pictures_of_none(tmp_path: Path) -> None:
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
     with pytest.raises(BadData, match=r"has no photos of Soup: training needs all 11"):
-        TRAINING.solve(tmp_path, tmp_path / "out", limit=None, seed=0, tick=print)
+        TRAINING.solve(tmp_path, TrainOptions(tmp_path / "out"), print)
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_training_measures_sources_that_it_did_not_learn_from(
     for number, name in enumerate([*names, *(f"other/room_{i}.jpg" for i in range(4))]):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(jpeg((number % 255, 5 * number % 255, 90), side=32))
-    report = TRAINING.solve(data, tmp_path / "run", limit=None, seed=0, tick=lambda share, words="": None)
+    report = TRAINING.solve(data, TrainOptions(tmp_path / "run"), lambda share, words="": None)
     assert "farm: balanced" in report
     _, about = load_tensors(tmp_path / "run" / "last.safetensors")
     assert about["sources"] == ["farm", "room", "shop"]

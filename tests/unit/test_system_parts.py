@@ -9,7 +9,7 @@ import pytest
 from gourmet.errors import GourmetError, UnknownSystem
 from gourmet.systems import registry
 from gourmet.tasks.system_parts import SystemParts
-from gourmet.training.task import Solving
+from gourmet.training.task import Solving, TrainOptions
 
 
 @pytest.mark.parametrize("system", ["digits", "food11"])
@@ -17,7 +17,7 @@ def test_the_parts_of_a_system_fulfil_their_protocols(system: str) -> None:
     parts = SystemParts(system, registry.piece)
     assert parts.export.formats
     if not isinstance(parts.training, Solving):
-        assert parts.training.recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False)
+        assert parts.training.recipe(TrainOptions(epochs=1))
     assert callable(parts.evaluation.load)
     assert parts.data
 

@@ -10,6 +10,7 @@ from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.train import TRAINING, TranslatorTask, TranslatorTraining
 from gourmet.training.loop import BEST, fit
+from gourmet.training.task import TrainOptions
 
 SMALL = (
     *("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feed_forward=16", "vocabulary=150"),
@@ -34,14 +35,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(data: Path, *changes: str) -> TranslatorTask:
     training = TRAINING.configured([*SMALL, *changes])
     assert isinstance(training, TranslatorTraining)
-    return training.prepare(data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda *_: None)
+    return training.prepare(data, TrainOptions(), lambda *_: None)
 
 
 @pytest.mark.slow
 def test_the_loss_falls_and_what_is_kept_can_be_loaded(data: Path, tmp_path: Path) -> None:
     task = prepared(data)
     training = TRAINING.configured(SMALL)
-    recipe = training.recipe(epochs=2, rate=0.02, seed=0, device="cpu", pretrained=False)
+    recipe = training.recipe(TrainOptions(epochs=2, rate=0.02))
     for name, content in task.files.items():
         (tmp_path / name).write_bytes(content)
     losses = [row["loss"] for row in fit(task, recipe, tmp_path)]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,28 +17,9 @@ from gourmet.training import mlflow_log
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.loop import CHECKPOINT, LAST, fit
 from gourmet.training.run import read_run, write_run
-from gourmet.training.task import Configurable, Recipe, Rehearsing, Solving
+from gourmet.training.task import Configurable, Recipe, Rehearsing, Solving, TrainOptions
 
 _MLFLOW: Final = "mlflow_run"
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """The options of the verb; None leaves a value to the system."""
-
-    out: Path
-    data: Path | None = None
-    overrides: Sequence[str] = ()
-    epochs: int | None = None
-    rate: float | None = None
-    seed: int = 0
-    limit: int | None = None
-    resume: bool = False
-    init: Path | None = None
-    pretrained: bool = False
-    mlflow: bool = False
-    device: str = "auto"
-    threads: int | None = None
 
 
 def train(
@@ -61,36 +41,23 @@ def train(
             raise UsageError(f"{system} has no configuration to change: leave out {' '.join(overrides)}")
         training = training.configured(overrides)
         begun["overrides"] = overrides
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device == "auto":
+        options = replace(options, device="cuda" if torch.cuda.is_available() else "cpu")
     if options.resume:
         recipe = Recipe.from_dict(begun["recipe"], epochs=options.epochs, peak_rate=options.rate)
+        options = replace(options, seed=recipe.seed)
         data = options.data or Path(begun["data"])
     else:
-        recipe = training.recipe(
-            epochs=options.epochs,
-            rate=options.rate,
-            seed=options.seed,
-            device=device,
-            pretrained=options.pretrained,
-        )
+        recipe = training.recipe(options)
         data = _data(system, parts, options, say)
     with stage("reading") as tick:
-        task = training.prepare(
-            data,
-            limit=options.limit,
-            seed=recipe.seed,
-            device=device,
-            pretrained=options.pretrained,
-            tick=tick,
-        )
+        task = training.prepare(data, options, tick)
     if options.init:
         put_tensors(task.network, load_tensors(options.init)[0], options.init)
     for name, content in task.files.items():
         with written_aside(out / name) as aside:
             aside.write_bytes(content)
-    facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
+    facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": asdict(recipe)}
     parameters = {**task.about, **facts["recipe"], "data": data.name}
     with contextlib.ExitStack() as telling:
         callbacks: dict[str, Any] = {}
@@ -140,7 +107,7 @@ def _solve(system: str, parts: SystemParts, options: TrainOptions, stage: Stage)
     if data is None:
         raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
     with stage("learning") as tick:
-        lines = training.solve(data, out, limit=options.limit, seed=options.seed, tick=tick)
+        lines = training.solve(data, options, tick)
     write_run(out, {"system": system, "data": str(data.resolve()), "seed": options.seed})
     if isinstance(training, Rehearsing):
         rehearse(parts, out / LAST, data, stage)

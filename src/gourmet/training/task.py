@@ -77,6 +77,25 @@ class Recipe:
             raise UsageError(f"the run to resume has no recipe that can be used: {in_short(exc)}") from exc
 
 
+@dataclass(frozen=True)
+class TrainOptions:
+    """The options of a training; None leaves a value to the system."""
+
+    out: Path = Path("runs")
+    data: Path | None = None
+    overrides: Sequence[str] = ()
+    epochs: int | None = None
+    rate: float | None = None
+    seed: int = 0
+    limit: int | None = None
+    resume: bool = False
+    init: Path | None = None
+    pretrained: bool = False
+    mlflow: bool = False
+    device: str = "cpu"  # or cuda, or auto
+    threads: int | None = None
+
+
 class Tick(Protocol):
     """A callback for the progress of a stage, from 0 to 1."""
 
@@ -118,8 +137,8 @@ class Configurable(Protocol):
 class Solving(Protocol):
     """A TRAINING without epochs, which computes its network's weights directly."""
 
-    def solve(self, data: Path, out: Path, *, limit: int | None, seed: int, tick: Tick) -> str:
-        """Write the weights, their measures and a log to `out`; return lines for a terminal."""
+    def solve(self, data: Path, options: TrainOptions, tick: Tick) -> str:
+        """Write the weights, their measures and a log to `options.out`; return lines for a terminal."""
 
 
 @runtime_checkable
@@ -134,15 +153,10 @@ class Rehearsing(Protocol):
 class Training(Protocol):
     """A system's TRAINING, in its train.py."""
 
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
-        """Return the recipe of a run; None leaves a setting to the system."""
+    def recipe(self, options: TrainOptions) -> Recipe: ...
 
-    def prepare(
-        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
-    ) -> TrainingTask:
-        """Read the examples and build the network, with its first weights drawn from `seed`."""
+    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> TrainingTask:
+        """Read the examples and build the network, with its first weights drawn from the seed."""
 
     def bundled_data(self) -> tuple[Path, str] | None:
         """Return the path of examples that need no download, and their description; None without any."""

@@ -32,7 +32,7 @@ from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padd
 from gourmet.tasks.static_int8 import PIXELS
 from gourmet.training.files import load_tensors
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Tick, Training
+from gourmet.training.task import Phase, Tick, Training, TrainOptions
 
 SIDE: Final = 128
 _START, _END = 2, 3  # the numbers of the signs in a vocabulary that is learned
@@ -83,21 +83,19 @@ class CaptionerTraining(GenerationTraining):
     ema_decay = 0.998
     not_pretrained = "name the weights that the captioner sees with: vision=FILE, not --pretrained"
 
-    def prepare(
-        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
-    ) -> CaptionerTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> CaptionerTask:
         config = self.config
         if not config.vision:
             raise UsageError(
                 "the captioner does not learn to see: vision=FILE names the weights of a ResNet50"
             )
-        train = photos(data, "train", limit)
-        held = photos(data, "validation", min(limit or MEASURED, MEASURED))
+        train = photos(data, "train", options.limit)
+        held = photos(data, "validation", min(options.limit or MEASURED, MEASURED))
         vocabulary = learn((spoken(text) for photo in train for text in photo.captions), config.least)
         weights, folder = Path(config.vision), Path(config.seen)
         vision = folded(load_tensors(weights)[0])
         shape = shape_of(config, vocabulary.count(b"\n"), len(vision["conv1.bias"]))
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         network = CaptionNetwork(shape)
         network.vision_model.load_state_dict(vision, strict=False)
         graph_file = folder / f"{sha256(weights)[:16]}.onnx"
@@ -112,7 +110,7 @@ class CaptionerTraining(GenerationTraining):
             BODY: graph,
         }
         shown, measured = ((part, seen(graph, data, part, folder, tick)) for part in (train, held))
-        return CaptionerTask(config, network.to(device), files, shown, measured)
+        return CaptionerTask(config, network.to(options.device), files, shown, measured)
 
 
 def shape_of(config: CaptionerConfig, words: int, channels: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.labelled_pictures import Pixels
 from gourmet.tasks.classification.picture_training import PictureTask
 from gourmet.tasks.system_parts import check_classes
-from gourmet.training.task import Phase, Recipe, Tick, Training
+from gourmet.training.task import Phase, Recipe, Tick, Training, TrainOptions
 
 _EPOCHS: Final = 32
 _RATE: Final = 0.02
@@ -41,26 +41,24 @@ _NO_DIGITS: Final = 200  # of every kind of picture that shows no digit
 class DigitsTraining:
     """Fulfils `gourmet.training.task.Training`."""
 
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
+    def recipe(self, options: TrainOptions) -> Recipe:
         """Return a recipe of one phase. Its epochs suit the bundled digits; MNIST's 60,000 need fewer."""
-        if pretrained:
+        if options.pretrained:
             raise UsageError("there are no pretrained weights for digits: train without --pretrained")
-        return Recipe(epochs or _EPOCHS, (Phase(0.0, _BATCH),), rate or _RATE, seed=seed)
+        phases = (Phase(0.0, _BATCH),)
+        return Recipe(options.epochs or _EPOCHS, phases, options.rate or _RATE, seed=options.seed)
 
-    def prepare(
-        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
-    ) -> DigitsTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> DigitsTask:
+        limit, labels = options.limit, len(contract.SYSTEM.labels)
         train = DATA.listing(data, "train", limit)
         check_classes(data, (digit.class_id for digit in train), contract.SYSTEM.labels)
-        held = DATA.listing(data, "validation", limit and max(limit // 5, len(contract.SYSTEM.labels)))
+        held = DATA.listing(data, "validation", limit and max(limit // 5, labels))
         tick(1.0)
-        torch.manual_seed(seed)
-        by_strokes = drawn(limit // len(contract.SYSTEM.labels) if limit else _DRAWN, seed)
-        others = no_digits(limit // len(contract.SYSTEM.labels) if limit else _NO_DIGITS, seed)
+        torch.manual_seed(options.seed)
+        by_strokes = drawn(limit // labels if limit else _DRAWN, options.seed)
+        others = no_digits(limit // labels if limit else _NO_DIGITS, options.seed)
         # Twice what people wrote: with each once, one more of their digits was wrong.
-        return DigitsTask([*train, *train, *by_strokes, *others], held, device)
+        return DigitsTask([*train, *train, *by_strokes, *others], held, options.device)
 
     bundled_data = staticmethod(bundled)
 

@@ -43,7 +43,7 @@ from gourmet.tasks.classification.picture_training import PictureTraining
 from gourmet.tasks.system_parts import check_classes, evenly
 from gourmet.training.files import save_tensors
 from gourmet.training.loop import LAST
-from gourmet.training.task import Recipe, Tick
+from gourmet.training.task import Recipe, Tick, TrainOptions
 
 # Chosen by accuracy on sources held out: 0.08 and 0.3 were no better.
 _PULL: Final = 0.15
@@ -62,19 +62,17 @@ _AT_ONCE: Final = 64
 class Food11Training(PictureTraining):
     """Fulfils `gourmet.training.task.Solving`."""
 
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
+    def recipe(self, options: TrainOptions) -> Recipe:
         raise UsageError("food11's layer is solved at once, without epochs")
 
-    def solve(self, data: Path, out: Path, *, limit: int | None, seed: int, tick: Tick) -> str:
-        started = time.monotonic()
+    def solve(self, data: Path, options: TrainOptions, tick: Tick) -> str:
+        started, out, limit = time.monotonic(), options.out, options.limit
         photos = evenly([*DATA.listing(data, ALL)], limit)
         check_classes(data, (photo.class_id for photo in photos), SYSTEM.labels)
         others = sorted(DATA.others(data), key=lambda photo: photo.name)
         listed = [*photos, *others[:limit]]
         network = Food11Network(pretrained=True).eval()
-        activations = _activations(network, listed, seed, tick)
+        activations = _activations(network, listed, options.seed, tick)
         none = len(SYSTEM.labels)
         classes = np.array([photo.class_id for photo in listed] + [none] * (len(activations) - len(listed)))
         held_out, log = self._held_out(network, activations, classes, listed, started)

@@ -23,7 +23,7 @@ from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Tick, Training
+from gourmet.training.task import Phase, Tick, Training, TrainOptions
 
 # Sentences are sorted by length within this many batches.
 _SORTED_BATCHES: Final = 50
@@ -65,9 +65,8 @@ class TranslatorTraining(GenerationTraining):
     ema_decay = 0.999
     not_pretrained = "there are no pretrained weights for the translator: train without --pretrained"
 
-    def prepare(
-        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
-    ) -> TranslatorTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> TranslatorTask:
+        limit = options.limit
         held = DATA.references(data, "validation", min(limit or MEASURED, MEASURED))
         train = DATA.references(data, "train", limit)
         more, synthetic = (
@@ -85,11 +84,11 @@ class TranslatorTraining(GenerationTraining):
         texts = [text for pair in (*train, *some) for text in (pair.text, pair.answer)]
         files = learn(texts, self.config.vocabulary)
         tick(0.9)
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         shape = shape_of(self.config, Tokenizer(files))
         network = build(shape)
         files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
-        return TranslatorTask(self.config, network.to(device), files, train, more, synthetic, held)
+        return TranslatorTask(self.config, network.to(options.device), files, train, more, synthetic, held)
 
 
 def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gourmet.tasks.classification.accuracy import balanced_accuracy
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, describe
 from gourmet.tasks.system_parts import check_classes
-from gourmet.training.task import Phase, Recipe, Tick
+from gourmet.training.task import Phase, Recipe, Tick, TrainOptions
 
 # Photos a class on which the average is measured after every epoch, at the serving size.
 _MEASURED_PER_CLASS: Final = 30
@@ -43,9 +43,7 @@ class PictureTraining:
     data: LabelledPictures
     network: TorchvisionNetwork | None = None
 
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
+    def recipe(self, options: TrainOptions) -> Recipe:
         """Return a recipe with small pictures first, which are cheap, and the serving size at the end.
 
         On a CPU a photo of 64 pixels costs a twelfth of one of 224.
@@ -53,28 +51,25 @@ class PictureTraining:
         full = self.system.input_size
         on_cpu = [(0.0, 64, 128), (0.6, 96, 96), (0.85, 128, 64), (0.965, full, 32)]
         on_gpu = [(0.0, 128, 256), (0.4, 176, 256), (0.75, full, 256)]
-        steps = on_cpu if device == "cpu" else on_gpu
+        steps = on_cpu if options.device == "cpu" else on_gpu
         phases = tuple(phase(start, min(width, full), batch) for start, width, batch in steps)
-        peak = rate or (_RATE / 5.0 if pretrained else _RATE)
-        return Recipe(epochs or _EPOCHS[device], phases, peak, seed=seed)
+        peak = options.rate or (_RATE / 5.0 if options.pretrained else _RATE)
+        return Recipe(options.epochs or _EPOCHS[options.device], phases, peak, seed=options.seed)
 
-    def prepare(
-        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
-    ) -> PictureTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> PictureTask:
+        limit = options.limit
         photos = self.data.listing(data, "train", limit)
         check_classes(data, (photo.class_id for photo in photos), self.system.labels)
         labels = len(self.system.labels)
         per_class = min(_MEASURED_PER_CLASS, max(limit // labels // 5, 1)) if limit else _MEASURED_PER_CLASS
         held = self.data.listing(data, "validation", per_class * labels)
         train, validation = decode((photos, held), natural_side(photos, self.system.input_size), tick)
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         assert self.network
         architecture = self.network.architecture
-        network, about = (
-            build(architecture, labels, pretrained=pretrained),
-            describe(self.system, architecture),
-        )
-        return PictureTask(self.system, network, about, train, validation, device)
+        network = build(architecture, labels, pretrained=options.pretrained)
+        about = describe(self.system, architecture)
+        return PictureTask(self.system, network, about, train, validation, options.device)
 
     def bundled_data(self) -> tuple[Path, str] | None:
         return None

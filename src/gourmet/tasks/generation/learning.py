@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
 from gourmet.runtime.reading import in_short
-from gourmet.training.task import Phase, Recipe
+from gourmet.training.task import Phase, Recipe, TrainOptions
 
 MEASURED: Final = 500  # texts held out, measured after each epoch
 
@@ -28,18 +28,16 @@ class GenerationTraining:
         """Return the training with some configuration as `name=value`; raise UsageError."""
         return replace(self, config=_changed(self.config, overrides))
 
-    def recipe(
-        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
-    ) -> Recipe:
-        if pretrained:
+    def recipe(self, options: TrainOptions) -> Recipe:
+        if options.pretrained:
             raise UsageError(self.not_pretrained)
         return Recipe(
-            epochs or self.config.epochs,
+            options.epochs or self.config.epochs,
             (Phase(0.0, self.config.batch),),
-            rate or self.config.rate,
+            options.rate or self.config.rate,
             warmup=self.config.warmup,
             ema_decay=self.ema_decay,
-            seed=seed,
+            seed=options.seed,
         )
 
     def bundled_data(self) -> None:
