@@ -26,7 +26,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     SYSTEM,
     Translator,
     problem,
@@ -38,7 +38,7 @@ MOST_TEXTS: Final = 32
 # The limit for all texts of a call, which holds one place in the queue while others wait.
 MAX_CALL_SENTENCES: Final = 400
 # Each character as \uXXXX, twice if it needs a surrogate pair.
-_MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
+_MOST_BYTES: Final = MOST_TEXTS * MAX_CHARACTERS * 12
 _EXAMPLES: Final = 6
 
 
@@ -99,7 +99,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             answer=facts,
             marked=_marked(answer, facts) if answer else (),
             examples={text: system.meanings[text] for text in example_texts},
-            most_characters=MOST_CHARACTERS,
+            most_characters=MAX_CHARACTERS,
             away=services.readiness[system.name].known_problem,
             script_texts=starting_with("js."),
             **context,
@@ -117,7 +117,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Translate the form's text without scripts, and show the page with the answer."""
         system = systems.get(name) or abort(404)
         request.max_content_length = _MOST_BYTES
-        too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
+        too_large = f"the text is too long: at most {MAX_CHARACTERS:,} characters"
         with receiving(too_large):
             text = request.form.get("text", "")
         try:

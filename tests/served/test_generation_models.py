@@ -35,7 +35,7 @@ from gourmet.serving.connect import ask_sample, connect
 from gourmet.systems.captioner.contract import PROMPT
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING
-from gourmet.systems.translator.contract import MOST_CHARACTERS
+from gourmet.systems.translator.contract import MAX_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 from gourmet.systems.translator.serving import SERVING as TRANSLATOR_SERVING
 from gourmet.tasks.generation.comparison import whole_answers
@@ -77,7 +77,7 @@ CASES: Final = [
         "«Я люблю чай.» → ",
         {
             b" \n\t ": "the text is empty",
-            "а".encode() * (MOST_CHARACTERS + 1): r"has 2,001 characters; at most 2,000",
+            "а".encode() * (MAX_CHARACTERS + 1): r"has 2,001 characters; at most 2,000",
             b"\xff\xfe": "not UTF-8 from byte 0",
         },
         [({BEAMS: 9}, "BEAMS is 9; it has to be from 1 to 4")],
@@ -343,7 +343,7 @@ def test_translated_sentences_keep_the_whitespace_between_them(
 def test_unusual_texts_and_the_longest_one_are_answered(client: Client, case: Case) -> None:
     odd = ["What is not Russian at all.", "😀 → 12", "א" * 50, "\u0301\u202e\ufeffда", "!"]
     assert all((answer.score or 0) <= 0 for answer in answered(client, case, *map(str.encode, odd)))
-    (longest,) = answered(client, case, ("Я люблю чай, а он любит кофе. " * 100)[:MOST_CHARACTERS].encode())
+    (longest,) = answered(client, case, ("Я люблю чай, а он любит кофе. " * 100)[:MAX_CHARACTERS].encode())
     assert (longest.tokens or 0) > 100
 
 

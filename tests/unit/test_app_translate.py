@@ -17,7 +17,7 @@ from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
 from gourmet.commands.translate import translate
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.systems.translator.contract import MOST_CHARACTERS
+from gourmet.systems.translator.contract import MAX_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 __all__ = ["listen"]  # the fixture
@@ -67,7 +67,7 @@ def test_the_openapi_document_has_the_limits_of_translation(browser: FlaskClient
     shape = browser.get("/api/v1/openapi.json").json["components"]["schemas"]["TranslateRequest"][
         "properties"
     ]
-    assert (shape["texts"]["maxItems"], shape["text"]["maxLength"]) == (MOST_TEXTS, MOST_CHARACTERS)
+    assert (shape["texts"]["maxItems"], shape["text"]["maxLength"]) == (MOST_TEXTS, MAX_CHARACTERS)
     options = {
         name: (option["minimum"], option["maximum"])
         for name, option in shape["options"]["properties"].items()

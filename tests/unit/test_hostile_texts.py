@@ -12,7 +12,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from support import hostile
 
-from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, problem, text_of
+from gourmet.systems.translator.contract import MAX_CHARACTERS, SYSTEM, problem, text_of
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.texts import split, warning
 from gourmet.systems.translator.tokenizer import (
@@ -44,8 +44,8 @@ def test_characters_that_expand_count_by_their_expanded_length(
     tokenizer: Tokenizer,
 ) -> None:
     with pytest.raises(ValueError, match="stand for 36,000 others; at most 4,000 are read"):
-        text_of("\ufdfa" * MOST_CHARACTERS)
-    assert not problem("Да… " * (MOST_CHARACTERS // 4)), "three dots are one character"
+        text_of("\ufdfa" * MAX_CHARACTERS)
+    assert not problem("Да… " * (MAX_CHARACTERS // 4)), "three dots are one character"
 
 
 def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again(
@@ -83,8 +83,8 @@ def test_two_million_characters_are_refused_before_anything_is_done_with_them(te
 @pytest.mark.parametrize(
     "text",
     [
-        "." * MOST_CHARACTERS,
-        "(" * MOST_CHARACTERS,
+        "." * MAX_CHARACTERS,
+        "(" * MAX_CHARACTERS,
         ".\n" * 1000,
         "а, " * 666,
         "А. " * 666,

@@ -35,20 +35,20 @@ TRANSLATION: Final = "TRANSLATION"
 # Of a whole answer and of the last piece: where each sentence begins and ends in it, and its score, as JSON.
 SENTENCES: Final = "SENTENCES"
 
-MOST_CHARACTERS: Final = 2000
+MAX_CHARACTERS: Final = 2000
 # Each is a row of the loop, which a line of a single letter is too.
-MOST_SENTENCES: Final = 100
+MAX_SENTENCES: Final = 100
 MAX_NEW_TOKENS: Final = 256  # for each sentence
 _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 
 
 def problem(text: str) -> str:
     """Return why a text cannot be translated; empty if it can."""
-    if len(text) > MOST_CHARACTERS:
-        return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
+    if len(text) > MAX_CHARACTERS:
+        return f"the text has {len(text):,} characters; at most {MAX_CHARACTERS:,} are translated at a time"
     # As the tokenizer reads it: some characters stand for up to eighteen.
-    if (letters := len(unicodedata.normalize("NFKC", text))) > 2 * MOST_CHARACTERS:
-        return f"the text's characters stand for {letters:,} others; at most {2 * MOST_CHARACTERS:,} are read"
+    if (letters := len(unicodedata.normalize("NFKC", text))) > 2 * MAX_CHARACTERS:
+        return f"the text's characters stand for {letters:,} others; at most {2 * MAX_CHARACTERS:,} are read"
     # Triton's Python backend takes NULs away from a text's end.
     if not text.replace("\0", " ").strip():
         return "the text is empty: send a sentence"
@@ -76,9 +76,9 @@ def sentences_of(text: str) -> int:
 
 def check_sentences(text: str) -> None:
     """Raise TooMuch if there are too many sentences."""
-    if (count := sentences_of(text)) > MOST_SENTENCES:
+    if (count := sentences_of(text)) > MAX_SENTENCES:
         raise TooMuch(
-            f"the text has {count:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
+            f"the text has {count:,} sentences or lines; at most {MAX_SENTENCES} are translated at a time"
         )
 
 

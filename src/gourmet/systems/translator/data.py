@@ -31,7 +31,7 @@ SYNTHETIC: Final = "synthetic.tsv"
 _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
-_MOST_LINES: Final = 10_000_000
+_MAX_LINES: Final = 10_000_000
 # Characters of a sentence or a translation: comparing them costs time and memory for each.
 _LONGEST: Final = 10_000
 
@@ -96,8 +96,8 @@ def _rows(path: Path, *columns: int) -> list[list[str]]:
             f"{path} cannot be read: {exc}. Wanted are {PAIRS}, a folder that holds it, or a file of two "
             "columns with a tab between"
         ) from exc
-    if text.count("\n") > _MOST_LINES:
-        raise BadData(f"{path} has more than {_MOST_LINES:,} lines: give fewer")
+    if text.count("\n") > _MAX_LINES:
+        raise BadData(f"{path} has more than {_MAX_LINES:,} lines: give fewer")
     # Not splitlines: it also splits at characters that sentences may contain.
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     if not rows:

@@ -13,7 +13,7 @@ from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation.checkpoints import CONFIG, Architecture, Checkpoint, known_to
 from gourmet.training.files import put_tensors, torchvision
 
-MOST_TOKENS: Final = 512
+MAX_POSITIONS: Final = 512
 _POSITIONS: Final = "embed_positions.weight"
 _ACTIVATIONS: Final = ("relu", "gelu", "gelu_new", "silu", "swish")
 

@@ -52,7 +52,7 @@ _UNKNOWN: Final = "⁇"
 _JOINED: Final = "\u200d\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 # Texts with fewer capitals are abbreviations.
 _CAPITALS: Final = 5
-_MOST_NAMED: Final = 8
+_MAX_NAMED: Final = 8
 _FIRST_LETTER: Final = re.compile(r"(?:^|[.!?…]\s|\n)\W{0,3}\w")
 
 
@@ -161,8 +161,8 @@ def doubts(text: str, translation: str) -> list[str]:
     """Return what is doubtful about a translation from any language."""
     warnings = []
     if missing := _missing(text, translation):
-        more = ["…"] if len(missing) > _MOST_NAMED else []
-        warnings.append(f"not in the translation as written: {', '.join(missing[:_MOST_NAMED] + more)}")
+        more = ["…"] if len(missing) > _MAX_NAMED else []
+        warnings.append(f"not in the translation as written: {', '.join(missing[:_MAX_NAMED] + more)}")
     if _UNKNOWN in translation and _UNKNOWN not in text:
         warnings.append(f"{_UNKNOWN} stands for a sign that the model does not know")
     return warnings

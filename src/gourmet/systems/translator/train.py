@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
-from gourmet.systems.translator.network import MOST_TOKENS, build
+from gourmet.systems.translator.network import MAX_POSITIONS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.int8 import rounded
@@ -106,7 +106,7 @@ def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
         "activation_function": "swish",
-        "max_position_embeddings": MOST_TOKENS,
+        "max_position_embeddings": MAX_POSITIONS,
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
