@@ -48,7 +48,7 @@ def _square(data: bytes) -> Pixels:
 
 
 class Words:
-    """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
+    """Fulfils gourmet.runtime.decoding.loop.Vocabulary."""
 
     start, end = 0, 1
 
