@@ -123,10 +123,14 @@ class Admission:
 
         return end
 
+    def release(self) -> None:
+        """Release the request's place, if it still has one."""
+        self.keep_place()()
+
 
 def init_app(app: Flask, settings: Settings) -> None:
     app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
-    app.teardown_request(lambda _: admission().keep_place()())
+    app.teardown_request(lambda _: admission().release())
 
 
 def admission() -> Admission:

@@ -52,7 +52,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         pixels = services.classifier.pixels(system, photo, deadline)
         folder = folder_of(label, system.labels) if label in system.labels else OTHER
         # Release the place first, so that photos of others do not wait for a disk that hangs.
-        admission().keep_place()()
+        admission().release()
         try:
             keep(kept / system.name, folder, pixels)
         except OSError as exc:
