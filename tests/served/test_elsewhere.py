@@ -129,7 +129,7 @@ def test_a_model_in_python_is_sent_with_its_labels_and_its_code(
 def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
     done = gourmet("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
     assert done.exit_code == 0, done.output
-    https.asked = b""
+    https.asked.clear()
     for url in (f"https://{https.address}", f"grpcs://{grpcs.address}"):
         settings = Settings(triton_url=url, models={"food11": MODEL})
         photo = {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
@@ -145,7 +145,7 @@ def test_bench_sends_requests_over_tls(https: TlsDoor, grpcs: TlsDoor, ours: Pat
     with connect(f"https://{https.address}") as triton:
         rows = rows_for(triton.describe(MODEL), DataSource(count=2))
     target = Addresses(f"https://{https.address}", f"grpcs://{grpcs.address}")
-    https.asked = b""
+    https.asked.clear()
     by_http, by_grpc = (
         ask_alone(wire_for(target, LoadSpec(MODEL, protocol=protocol), rows), rows)
         for protocol in ("http", "grpc")

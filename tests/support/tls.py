@@ -54,7 +54,7 @@ class TlsDoor:
         self._ending, self._hanging_up = threading.Event(), threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.asked = b""
+        self.asked = bytearray()  # which grows without a copy for each piece
 
     def __enter__(self) -> TlsDoor:
         self._threads[0].start()
@@ -64,21 +64,21 @@ class TlsDoor:
         self._ending.set()
         self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake who accepts
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._listener.close()
 
     def hang_up(self) -> None:
         """End all connections, as a restart would."""
         self._hanging_up.set()
         for thread in self._threads[1:]:
-            thread.join(10)
+            thread.join(60)
         self._hanging_up.clear()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # at the end
             while True:
                 near, _ = self._listener.accept()
-                near.settimeout(5)
+                near.settimeout(60)
                 self._threads.append(threading.Thread(target=self._pass_on, args=[near]))
                 self._threads[-1].start()
 
@@ -88,7 +88,7 @@ class TlsDoor:
             plain,
             contextlib.suppress(OSError),
             self._context.wrap_socket(plain, server_side=True) as near,
-            socket.create_connection(self._target, 5) as far,
+            socket.create_connection(self._target, 60) as far,
         ):
             for connection in (near, far):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
