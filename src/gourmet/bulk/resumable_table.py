@@ -172,7 +172,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"  # as in JSON
-    return json.dumps(value) if isinstance(value, dict) else spreadsheet_cell(str(value))
+    return spreadsheet_cell(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
