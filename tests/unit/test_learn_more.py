@@ -23,8 +23,7 @@ from gourmet.tasks.classification import rehearsal
 from gourmet.tasks.classification.export import open_torchscript
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.learn_more import FILE, read
-from gourmet.tasks.classification.linear_layer import Layer
-from gourmet.tasks.classification.onnx_layer import OnnxLayer
+from gourmet.tasks.classification.linear_layer import Layer, OnnxLayer
 from gourmet.training.files import load_tensors, save_tensors
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"

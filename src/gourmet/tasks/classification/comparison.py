@@ -22,8 +22,7 @@ from gourmet.tasks.classification.accuracy import Classes
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.evaluation import Answered, shares
 from gourmet.tasks.classification.gate import BATCHES, Answers, Pixels
-from gourmet.tasks.classification.linear_layer import Layer
-from gourmet.tasks.classification.onnx_layer import OnnxLayer
+from gourmet.tasks.classification.linear_layer import Layer, OnnxLayer
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart
 from gourmet.training.task import Tick
 

@@ -3,7 +3,7 @@
 Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
 for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
 goes on answering as it did. The new layer then takes the place of the old one in each served file of the
-network (gourmet.tasks.classification.onnx_layer).
+network (OnnxLayer there).
 """
 
 from __future__ import annotations
@@ -30,8 +30,16 @@ from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.comparison import MARGIN, measures
 from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode
-from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
-from gourmet.tasks.classification.onnx_layer import OnnxLayer, in_torchscript
+from gourmet.tasks.classification.linear_layer import (
+    Classes,
+    Floats,
+    Layer,
+    OnnxLayer,
+    evenly_counted,
+    in_torchscript,
+    one_hot,
+    solve,
+)
 from gourmet.tasks.classification.rehearsal import Rehearsal
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.task import Tick
