@@ -3,7 +3,7 @@
 Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
 for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
 goes on answering as it did. The new layer then takes the place of the old one in each served file of the
-network (OnnxLayer there).
+network (`OnnxLayer`).
 """
 
 from __future__ import annotations
