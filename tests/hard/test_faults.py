@@ -118,7 +118,6 @@ def answered_since(load: PhotoLoad, since: float) -> bool:
     return len(outcomes) > 0.8 * PER_S * WELL_S and set(outcomes) == {ANSWERED}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", [triton_is_killed, triton_freezes])
 def test_the_product_recovers_and_reports_meanwhile_that_it_is_not_ready(
     product: Product, photos: list[KnownPhoto], fault: Fault
@@ -131,7 +130,6 @@ def test_the_product_recovers_and_reports_meanwhile_that_it_is_not_ready(
         assert 200 not in probe.statuses("/readyz", began + 3 + READY_LAGS_S, began + 3 + 15)
 
 
-@pytest.mark.timeout(600)
 def test_workers_killed_behind_the_proxy_lose_no_answer(
     product: Product, photos: list[KnownPhoto], tmp_path: Path
 ) -> None:

@@ -63,7 +63,6 @@ def _as_in_a_worker() -> Iterable[None]:
         yield
 
 
-@pytest.mark.timeout(600)
 def test_files_made_expensive_to_decode(note: Callable[[object], None]) -> None:
     decode_all(hostile.bombs().items(), note)
 

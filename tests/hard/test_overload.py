@@ -38,7 +38,6 @@ def memory_mib(app: Any) -> float:
     return sum(process.memory_full_info().uss for process in (root, *root.children(recursive=True))) / 2**20
 
 
-@pytest.mark.timeout(600)
 def test_photos_beyond_the_capacity_are_refused_at_once_and_the_others_answered_in_time(
     web: Any, drawings: list[bytes], note: Callable[[object], None]
 ) -> None:

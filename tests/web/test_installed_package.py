@@ -22,7 +22,7 @@ PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/doc
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Path) -> None:
     checkout, environment = tmp_path / "checkout", tmp_path / "environment"
     subprocess.run(["git", "clone", "-q", "--local", ROOT, checkout], check=True)

@@ -25,7 +25,7 @@ from support.web_app import form
 from gourmet.serving.processes import wait_until
 from gourmet.systems import registry
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 OURS = ("food_classifier_onnx", "translator", "translator_stream")
 
 
