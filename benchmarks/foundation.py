@@ -1,4 +1,4 @@
-"""What Triton adds to ONNX Runtime, and our model.py beside one as labs write it, with the same weights.
+"""Measure what Triton adds to ONNX Runtime, and our model.py beside one as labs write it, same weights.
 
     .venv/bin/python -P benchmarks/foundation.py --write docs
 
@@ -71,7 +71,7 @@ AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
 # The lab cuts its crop after shrinking: some photos between two labels get the other one.
 _LEAST_AGREEMENT: Final = 0.9
 _TOLERANCE: Final = 1e-3
-# Of a window: the part of the mean latency that is inside Triton.
+# A window's value: the part of the mean latency that is spent inside Triton.
 _INSIDE_MS: Final = "inside ms"
 
 # The arms of Triton by name: the model, the change of its config, the protocol, and the requests in flight.

@@ -96,7 +96,7 @@ PYTHON: Final = "in Python, no server"
 EAGER: Final = "transformers' generate, no server"
 WEB: Final = "the web app's API, streamed"
 FASTAPI: Final = "CTranslate2 behind FastAPI"
-# Of CTranslate2's numbers: all bits, which say what the network says, and eight, which are faster.
+# CTranslate2's precisions: float32 keeps the network's words, int8 is faster.
 FORMS: Final = ("float32", "int8")
 
 # The concurrency of most goals, and a higher one.
@@ -111,8 +111,8 @@ MEMORY_MIB: Final = "memory MiB"
 
 # Pieces of a sentence; longer ones do not fit `onnx-model`.
 _LONGEST: Final = PLACES - 5
-# Where eight bits round what goes through the products too, as in CTranslate2, one sentence in ten has other
-# words. An arm whose words differ more often has another network.
+# CTranslate2's int8 rounds activations too, so one sentence in ten has other words. An arm that differs more
+# often has another network.
 _MIN_AGREEMENT: Final = 0.8
 # The pieces of a long sentence, and the number of short ones before each.
 _LONG: Final = 110
@@ -210,7 +210,7 @@ def same_as_alone(
 # --- models of one Triton
 
 _INSIDE: Final = "translator"
-# What `translator_bls` asks.
+# The models that `translator_bls` calls.
 _PARTS: Final = ("translator_encoder", "translator_decoder")
 _LOADS: Final = {
     LOOP: LoadSpec("onnx-model", through="loop"),
@@ -288,7 +288,7 @@ class GenerationServer:
             stepped = SYSTEM.name if spec.through == "loop" else ""
             workload = prepare(spec.model, self._addresses, data, through=spec.through, stepped=stepped)
             agreement: dict[str, float] = {}
-            # What a search says is not what the network says greedily.
+            # A beam search may find other words than the network's greedy answer.
             if arm not in (BEAMS, *_CONTINUOUS):
                 info = workload.rows.info
                 answers = [SYSTEM.generated(answer, info).text for answer in workload.answers.expected]

@@ -226,7 +226,7 @@ class PhotoBench:
     programs: Path | None  # of the peers' environment
 
     def contender(self, arm: PhotoArm) -> Contender:
-        # Which layout of the limit is best may differ by turn, so that it has no level.
+        # The best layout of the limit may differ from turn to turn, so it has no level.
         levels = [0] if arm.role == "no server" else self.levels
         loads = [BenchLoad(arm.words, level, photos) for photos in self.sets for level in levels]
         return Contender(arm.words, loads, partial(self._start, arm))

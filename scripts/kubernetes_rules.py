@@ -15,8 +15,8 @@ ROOT: Final = Path(__file__).parents[1]
 RULES: Final = ROOT / "observability" / "rules.yml"
 MADE: Final = ROOT / "deploy" / "kubernetes" / "components" / "monitoring" / "rules.yaml"
 NAMESPACE: Final = "gourmetgram"
-HEAD: Final = "# Written by scripts/kubernetes_rules.py out of observability/rules.yml: change that.\n"
-# What servers count, and what the rules make of it.
+HEAD: Final = "# Written by scripts/kubernetes_rules.py from observability/rules.yml: change that file.\n"
+# Metrics of servers, and figures that the rules record.
 _FIGURE: Final = re.compile(r"(\b(?:nv_|web_|(?:model|web|route|replica):)[\w:]*|\bup\b)({)?")
 
 

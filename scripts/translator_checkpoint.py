@@ -34,9 +34,9 @@ from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.training.files import save_tensors
 from gourmet.training.loop import BEST
 
-# Of a config whose files have to be those of a manifest.
+# The parameter of a config whose files must match a manifest.
 _ASKED_FOR = {"parameters": {PARAMETER: {"string_value": REQUIRED}}}
-# What parts are called in the graphs, and in the network.
+# Names of parts in the graphs, and in the network.
 _NAMES = (
     (r"^(layers|embedding)", r"model.{part}.\1"),
     (r"embedding\.words$", "embed_tokens"),

@@ -31,7 +31,7 @@ class PlainClassifier:
 
     def classify(self, photo: bytes) -> dict[str, Any]:
         (out,) = self._session.run(None, {self._session.get_inputs()[0].name: decode(photo)[np.newaxis]})
-        # What a model's own probabilities sum to is how likely the picture shows food at all.
+        # The model's probabilities sum to the probability that the picture shows food.
         probabilities = out[0] / out[0].sum()
         top = [
             {"label": self._labels[i], "probability": float(probabilities[i])}

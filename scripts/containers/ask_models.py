@@ -34,7 +34,7 @@ class Unhealthy(GourmetError):
 
 def check() -> None:
     with Triton(ADDRESS, TIMEOUT_S) as triton:
-        # Those that are ready have statistics; Triton's list of all models takes a key.
+        # Triton's statistics list the ready models without a key; its list of all models needs one.
         ready = triton.ready_models()
         for known in registry.load_all().values():
             chosen = os.environ.get(known.model_variable)

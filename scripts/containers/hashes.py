@@ -15,7 +15,7 @@ FILES = (
     # redis wants it of Python before 3.11.3, such as Debian's; pip looks at the Python that it runs in.
     "async-timeout",
 )
-HEAD = """# What the web image installs, by the hashes of its wheels for Python 3.11 on x86-64 and arm64.
+HEAD = """# Packages of the web image with the hashes of their wheels for Python 3.11 on x86-64 and arm64.
 # Made from web.txt, tracing.txt and redis.txt: .venv/bin/python -P scripts/containers/hashes.py
 """
 

@@ -230,7 +230,7 @@ def count(path: Path) -> Counted:
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     batches = _fix_batch(model.graph, path)
-    # What was inferred before belongs to the free sizes.
+    # Shapes that were inferred before belong to the free sizes.
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")

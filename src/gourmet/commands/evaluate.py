@@ -16,7 +16,7 @@ from gourmet.repository import DEFAULT
 from gourmet.runtime.files import own_models
 from gourmet.systems import registry
 
-# What `gourmet deploy` leaves in a version, for GPUs.
+# `gourmet deploy` writes this file into a version, for GPUs.
 _SERVED: Final = "model.pt"
 
 

@@ -30,7 +30,7 @@ from gourmet.training.task import Tick
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 # Versions that are built, replaced or withdrawn, and texts that are written aside.
 _LEFT: Final = (".next.*", ".old[.-]*", ".withdrawn-*", ".*.part")
-# What a config says of a network, which may be another with each version.
+# Fields of a config that describe the network. They may change with each version.
 _OF_VERSION: Final = ("max_batch_size", "input", "output")
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
@@ -66,7 +66,7 @@ def deploy(
         new = not model.exists()
         if new and target.config:
             _make_folder(model, undo)
-        # What cannot be written is better refused before the work.
+        # A folder that cannot be written is refused before the work.
         config = _config(deployment, target, model)
         files = config.texts()
         if target.labels and (new or target.replaces):

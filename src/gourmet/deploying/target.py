@@ -46,7 +46,7 @@ class Measure:
     examples: int
     served: float
     candidate: float
-    margin: float  # so many points may be lost
+    margin: float  # points that the candidate may lose
 
     @property
     def verdict(self) -> Verdict:
@@ -100,18 +100,18 @@ class Target:
 
     model: str  # its folder in the model repository
     file: str  # what is made, in a version's folder
-    build: Callable[[Path], dict[str, Any]]  # writes the file; returns what the manifest says of its form
-    verify: Callable[[Path], Sequence[Check]]  # compares what was built with what it was made of
-    # Of a model that the repository does not have yet; None where it has to be there.
+    build: Callable[[Path], dict[str, Any]]  # writes the file; returns its facts for the manifest
+    verify: Callable[[Path], Sequence[Check]]  # compares the file with the network that it was made of
+    # For a model that the repository lacks; None if the model must exist already.
     config: Config | None = None
     labels: Sequence[str] = ()
-    # Config and labels are generated with each version, which takes nothing over from another.
+    # Each version gets its own generated config and labels, without those of the version before.
     replaces: bool = False
-    # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
+    # Shapes of inputs and outputs that follow from the weights, for the model's config.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    # The network in further forms, files of the same version: one that does not pass is left out.
+    # Other forms of the network, as files of the same version. A form that fails the gate is left out.
     also: Sequence[Target] = ()
-    # Compares the candidate with a version that serves; None where nothing says how.
+    # Compares the candidate with a version that serves; None if the system has no comparison.
     compare: Callable[[Path, Tick], Comparison] | None = None
 
 
@@ -120,10 +120,10 @@ class Deployment:
     """Weights, ready to be deployed in each of their system's formats."""
 
     targets: Mapping[str, Target]  # by format
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the manifest says of the weights
-    # Numbers that go into the model's config with a version, and change back with a rollback.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # about the weights, for the manifest
+    # Values for the model's config, such as the threshold. A rollback brings the former ones back.
     calibration: Mapping[str, float | str] = field(default_factory=dict)
-    # Tells what was deployed together, and is gone back from together.
+    # The time marks targets that were deployed together; a rollback goes back with all of them.
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
 
@@ -135,7 +135,7 @@ class Export(Protocol):
     def formats(self) -> Sequence[str]: ...
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
-        """Read `weights`, of `architecture` where they do not say it, and the examples to verify with."""
+        """Read `weights`, with `architecture` if they do not name one, and the examples to verify with."""
 
     def find(self, checkpoint: str) -> Path:
         """Return the path of published weights, from a folder or by a public name; raise GourmetError."""

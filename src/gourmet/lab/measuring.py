@@ -36,7 +36,7 @@ SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"
 _WINDOWS: Final = 3
 _ROWS: Final = 32
 _SEED: Final = 5
-# Of all cores: with more than this a measurement is disturbed.
+# The share of all cores that other programs may use before a measurement counts as disturbed.
 _OTHERS_ALLOWED: Final = 0.1
 
 

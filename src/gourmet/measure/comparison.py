@@ -87,7 +87,7 @@ def refuse_slower(pairs: Sequence[Pair]) -> None:
 
 def _pair(before: Point, now: Point) -> Pair:
     rate, latency = stats.ratio(now.rates, before.rates), _times_the_latency(now, before)
-    # Where the rate of requests was given, the latency is what counts.
+    # With a given rate of requests, only the latency counts.
     speed = rate if now.load.arrivals == "closed" else _times_the_latency(before, now)
     verdict: Verdict = (
         "slower" if below(speed, 1 - NOISE) else "faster" if above(speed, 1 + NOISE) else "same"

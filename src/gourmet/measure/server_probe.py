@@ -16,7 +16,7 @@ from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.workload import Addresses
 from gourmet.serving.connect import connect
 
-# How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
+# Linux' name of the clock of another process's CPU time (clock_getcpuclockid(3)). It is finer than the
 # hundredths of a second of /proc/<pid>/stat.
 _CPU_CLOCK: Final = 2
 # The kinds of a core's time in which it works, as psutil names them.

@@ -11,7 +11,7 @@ from gourmet.measure import stats
 from gourmet.measure.results import Evidence
 
 _LITTLE_ALLOWED: Final = 0.05
-# Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
+# Cores that the load generator may use: a busy loop reads answers late, which would count as latency.
 _CLIENT_CORES_ALLOWED: Final = 0.9
 _RATE_REACHED: Final = 0.95
 # The mean lateness of sending, as a share of the mean latency, or this much if that is more.

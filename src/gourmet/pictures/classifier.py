@@ -138,7 +138,7 @@ class PictureClassifier:
     # The names of outputs with probabilities, and of outputs with logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
-    # Whether a picture may have several labels: then each label has a probability of its own.
+    # True if a picture may have several labels. Each label then has its own probability.
     multi_label: bool = False
     # The subject of all pictures, such as food, if the models detect pictures of something else.
     subject: str = ""

@@ -158,7 +158,7 @@ def listening(teaching: Teaching, name: str) -> Iterator[Path]:
     path.unlink(missing_ok=True)
     folder = os.open(home(), os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Of an address 108 bytes are allowed, and the user's folder may have a longer name.
+        # A socket's address has at most 108 bytes, and the user's folder may have a longer name.
         server = Server(f"/proc/self/fd/{folder}/{name}", Handler)
     except OSError as exc:
         raise GourmetError(f"no socket can be made in {home()}: {exc}") from exc

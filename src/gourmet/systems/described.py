@@ -22,7 +22,7 @@ from gourmet.runtime.reading import in_short, read_text
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"
 MODEL_CARD: Final = "MODEL_CARD.md"
-# What a system has; it is known by the last.
+# Files of a system. The last one marks the folder as a system.
 FILES: Final = (MODEL_CARD, SAMPLE, FILE)
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 Read = TypeVar("Read")

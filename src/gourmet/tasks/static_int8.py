@@ -22,7 +22,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from torch import nn
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
-# What the float graph's input is called.
+# The name of the float graph's input.
 PIXELS: Final = "pixels"
 
 

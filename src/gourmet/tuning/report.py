@@ -65,7 +65,7 @@ def pareto(tuning: Tuning) -> chart.Drawing:
     """Draw throughput to the right and p95 upwards: the bottom right is best."""
     points = [*(point for trial in tuning.trials for point in trial.points), *tuning.sides]
     best, limit = front(points), tuning.request.p95_ms or 0.0
-    # What waits far above the front, but for the two configs in question, would press it flat.
+    # Points far above the front would press it flat, so only the two configs in question stay.
     kept = [point for point in points if point.arm in (tuning.best, PRESENT)]
     highest = max(
         2.5 * limit, *(2.5 * point.latency_ms.p95 for point in best), *(p.latency_ms.p95 for p in kept)

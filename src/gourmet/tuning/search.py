@@ -27,7 +27,7 @@ from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus, cpu_threads, instance_count
 
 PRESENT: Final = "present"
-# How many go on: to have other delays tried, and into the turns.
+# The number of configs whose delays are tried, and of those that go into the turns.
 _BASES: Final = 2
 _FINALISTS: Final = 2
 _FEWEST_TURNS: Final = 3

@@ -30,13 +30,13 @@ _RIGHT_SIZES: Final = range(17, 24)
 _DECODED_SIZE: Final = 280
 # The ten digits side by side, drawn by tests/support/drawn_digits.py.
 _DRAWN: Final = Path(__file__).with_name("digits.png")
-# Of 255: less than this between ink and background is not ink.
+# The least difference from the background, of 255, that counts as ink.
 _FAINTEST_INK: Final = 24
-# As a share of the strongest ink: less is the noise of a photo or a JPEG and not part of the digit.
+# Ink weaker than this share of the strongest ink is the noise of a photo or a JPEG.
 _NOISE: Final = 0.2
 
-# Of the ink's height: strokes nearer than this are one digit's, broken or never joined. What stands beside it
-# less than half as tall is a flag, a bar or a dot; what has less of the ink than this, specks.
+# Strokes nearer than this share of the ink's height belong to one digit. A stroke beside it that is less than
+# half as tall is a flag, a bar or a dot; strokes with less than this share of the ink are specks.
 _GAP: Final = 0.07
 _SPECKS: Final = 0.12
 # Columns a row by which people write to the left or to the right.
@@ -148,7 +148,7 @@ def _start(profile: Floats, window: float) -> float:
 SYSTEM: Final = DigitClassifier(
     name="digits",
     title="Digits",
-    # Which served model answers the page: this variable decides, and nothing else.
+    # Only this variable selects the model that answers the page.
     model_variable="DIGITS_MODEL_NAME",
     default_model="digits",
     labels=tuple("0123456789"),

@@ -16,7 +16,7 @@ EXPORT: Final[Export] = ClassifierExport(
     load,
     {
         "onnx": Exported("digits", output="logits"),
-        # What torch's exporter called the tensors of the network that this model was first made from.
+        # The names that torch's exporter gave the tensors of the first network of this model.
         "mnist": Exported("onnx-mnist-cpu", input="input.1", output="26", batched=False),
     },
     preprocessing={

@@ -22,7 +22,7 @@ Points = npt.NDArray[np.float64]
 
 _SIDE: Final = 140
 _MARGIN: Final = 28
-# Of the digit's height.
+# Shares of the digit's height.
 _THINNEST_PEN: Final = 0.03
 _THICKEST_PEN: Final = 0.3
 _THICKEST_SCRIBBLE: Final = 0.1  # a thick one is a blot, which an 8 or a 0 may be too

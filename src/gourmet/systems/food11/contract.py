@@ -12,7 +12,7 @@ SAMPLES: Final = Path(__file__).with_name("samples")
 SYSTEM: Final = PictureClassifier(
     name="food11",
     title="Food",
-    # Which served model answers the page: this variable decides, and nothing else.
+    # Only this variable selects the model that answers the page.
     model_variable="FOOD11_MODEL_NAME",
     default_model="food_classifier",
     labels=(

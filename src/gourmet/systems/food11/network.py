@@ -43,8 +43,8 @@ _LAYERS: Final = (
 )
 _FEATURES: Final = 1024
 _AFTER: Final = (0, 1, 0, 1)  # rows and columns of zeros: left, right, above, below
-# How freely the layer may use one input of each kind (a class, a feature) where a dish has 1. Chosen by
-# accuracy on sources held out, among 3 and 6, and 0, 0.3, 0.5 and 1: see MODEL_CARD.md.
+# Strengths of one input of each kind (a class, a feature) in the layer; that of a dish is 1. Chosen by
+# accuracy on held-out sources, among 3 and 6, and 0, 0.3, 0.5 and 1: see MODEL_CARD.md.
 _CLASS_STRENGTH: Final = 3.0
 _FEATURE_STRENGTH: Final = 0.5
 
@@ -113,7 +113,7 @@ class Food11Network(nn.Module):
         labels = contract.SYSTEM.labels
         self.features = body()
         self.dishes = nn.Linear(_FEATURES, len(dishes()))
-        # Which dishes are of which class; the last column is for dishes of several.
+        # The class of each dish; the last column is for dishes of several classes.
         groups = torch.zeros(len(dishes()), len(labels) + 1)
         for row, (_, _, label) in enumerate(dishes()):
             groups[row, labels.index(label) if label else len(labels)] = 1.0

@@ -50,8 +50,8 @@ _PULL: Final = 0.15
 _FOLDS: Final = 10
 # Pictures of nothing in particular, as others of no food.
 _MADE_UP: Final = 400
-# Of the sure answers, the share that should be right on sources held out. Recipe and restaurant sites, which
-# are most like uploads, have two points less than all together: 93 % are wanted there.
+# The share of sure answers that should be right on held-out sources. The goal for recipe and restaurant
+# sites, which are most like uploads, is two points lower: 93 %.
 GOAL: Final = 0.95
 HELD_OUT: Final = "sources held out"
 _OTHERS_HELD_OUT: Final = f"{OTHER}, {HELD_OUT}"

@@ -32,7 +32,7 @@ from gourmet.systems.translator import texts
 
 TEXT: Final = "TEXT"
 TRANSLATION: Final = "TRANSLATION"
-# Of a whole answer and of the last piece: where each sentence begins and ends in it, and its score, as JSON.
+# In a whole answer and in the last piece: where each sentence begins and ends, and its score, as JSON.
 SENTENCES: Final = "SENTENCES"
 
 MAX_CHARACTERS: Final = 2000

@@ -1,4 +1,4 @@
-"""What the flags of NVIDIA's deployer say, as a deployment of the same export that `new` and `deploy` use."""
+"""Translate the flags of NVIDIA's deployer into a deployment, with the export that `new` and `deploy` use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gourmet.training.task import Tick
 _INPUT: Final = "input__0"
 _OUTPUT: Final = "output__0"
 _CLASSES: Final = 1000  # of ImageNet
-# Of the largest score, or of 1 if that is less; half precision has eleven bits.
+# Allowed differences, as shares of the largest score, or of 1 if that is less. fp16 has eleven bits.
 _TOLERANCE: Final = {False: 1e-3, True: 0.1}
 # Triton's names of the backend and the platform, without and with ONNX.
 _TRITONS: Final = {False: ("pytorch", "pytorch_libtorch"), True: ("onnxruntime", "onnxruntime_onnx")}

@@ -50,7 +50,7 @@ _ROWS: Final = 64
 _MADE_UP: Final = 240
 # The share of the pictures of the subject that may be taken for something else.
 _REFUSED: Final = 0.01
-# Of networks from elsewhere: the data that were given, the share of sure answers that should be right.
+# For networks from elsewhere: the name of the given data, and the share of sure answers to be right.
 GIVEN: Final = "given"
 _GOAL: Final = 0.9
 _CALIBRATED_ON: Final = 1000
@@ -164,7 +164,7 @@ class EvaluatedClassifier:
     parts: dict[str, Measured]
     others: dict[str, Declined]
     labels: Sequence[str]
-    # What training measured on sources that it held out, where it did.
+    # Measured by training on held-out sources, if it held some out.
     held_out: Mapping[str, Any] = field(default_factory=dict)
     learned_from: Sequence[str] = ()  # the sources of the pictures that the network learned from
 

@@ -21,7 +21,7 @@ Answers = Callable[[npt.NDArray[Any]], Scores]
 BATCHES: Final = (1, 2, 16)
 MAX_LOGIT_DIFFERENCE: Final = 1e-3
 MIN_AGREEMENT: Final = 0.97
-# Of pictures that show no food, often between two classes, where a little rounding decides.
+# For made-up pictures: more of them lie between two classes, where rounding decides.
 MIN_AGREEMENT_MADE_UP: Final = 0.85
 MAX_ACCURACY_LOSS: Final = 0.01
 TELLING: Final = 50  # labelled photos: with fewer, one of them is more than what may be lost

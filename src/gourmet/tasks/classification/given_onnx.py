@@ -28,7 +28,7 @@ from gourmet.runtime.reading import in_short
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.gate import Answers, Pixels
 
-# What a tensor may be called, as its name is written into configs and asked for by clients.
+# Allowed names of tensors: they are written into configs, and clients use them.
 _NAME: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
 _MAX_SIDE: Final = 4096
 _MAX_LABELS: Final = 100_000

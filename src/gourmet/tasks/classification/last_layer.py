@@ -22,7 +22,7 @@ from gourmet.tasks.system_parts import BadData, evenly
 from gourmet.training.files import save_tensors
 from gourmet.training.task import Tick
 
-# Of each class; of what is none of them, as many for a class again, half of them made up.
+# Pictures of each class, and as many of none, half of which are made up.
 LEARNED: Final = 250
 HELD: Final = 120
 _AT_ONCE: Final = 64

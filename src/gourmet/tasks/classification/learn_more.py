@@ -53,16 +53,16 @@ SAFE: Final = 8
 # Up to so many photos each fold is learned without a fifth of them; of more, one fold tells enough.
 _FEW: Final = 200
 _FOLDS: Final = 5
-# What the new pictures count; the rest is what was known.
+# The weight of the new pictures; the others have the rest.
 _NEW: Final = 0.1
-# How strongly the layer is held to what it is.
+# How strongly the layer is held to its present weights.
 _PULL: Final = 0.001
-# How far to go, where the whole way loses too much.
+# Shares of the step to try, if the whole step loses too much.
 _SHARES: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
 _VERIFIED_ON: Final = 32
 # Logits so near each other are as likely: views of one picture may all lie between two classes.
 _TIE: Final = 1.0
-# What a manifest says of the form of a file.
+# Facts of a manifest about the form of a file.
 _FORM: Final = ("form", "opset", "input", "calibrated_on")
 
 

@@ -73,10 +73,10 @@ class TextReport:
     compared_with: str  # the model that answers whole what this one streams; empty if there is none
     texts: int
     replies: Replies[TextAnswer]
-    # How near the answers are to people's, and the share of them that are the eager network's, where known.
+    # The answers' nearness to people's, and the share that equals the network's own answers, if known.
     scores: TextScores | None = None
     agreement: float | None = None
-    # Of the answers that are sure, the share that is near to people's.
+    # The share of the sure answers that is near to people's.
     near_of_sure: float | None = None
     of: str = "texts"
     against: str | None = None  # the other model whose answers were compared

@@ -15,7 +15,7 @@ from gourmet.training.loop import BEST, LAST
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
-# Of configurations that do not list them, and read them all the same.
+# Settings that configurations read, though they do not list them.
 _ALWAYS: Final = ("tie_word_embeddings", "decoder_start_token_id")
 
 

@@ -31,12 +31,12 @@ from gourmet.training.task import Tick
 MARGIN: Final = 2.0
 _ERRORS: Final = 1.96
 _ROWS: Final = 16
-# Of the answers, the share whose words need not be those of the network; of a few, one.
+# The share of answers whose words may differ from the network's; one answer, if there are few.
 _DIFFER: Final = 0.01
 _FEW: Final = 10
-# Those that are shipped have more than 97.
+# The shipped networks have more than 97.
 _NEAR: Final = 85.0
-# A loop has a list of those that wait, which it goes through at each step.
+# A loop goes through the list of waiting rows at each step.
 _ASKED_TOGETHER: Final = 250
 
 Scores = npt.NDArray[np.float64]

@@ -213,7 +213,7 @@ class StepNetwork(nn.Module):
         return (*outputs, logits) if self.several else outputs
 
     def _by_head(self, states: torch.Tensor, heads: int) -> torch.Tensor:
-        # Of a single word the axes need not change places.
+        # With a single word the axes need not change places.
         return split(states, heads) if self.several else _reshaped(states, 0, heads, 1, -1)
 
     def _together(self, added: Sequence[torch.Tensor]) -> torch.Tensor:
