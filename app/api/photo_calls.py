@@ -23,7 +23,7 @@ from app.api.uploads import UploadedPhoto, chosen_model, form_photo, one_of, pho
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor
 from app.core.http import phases_ms, render, request_id, unstored
-from app.core.metrics import MOST_LABELS, OTHER, Metrics
+from app.core.metrics import MAX_LABELS, OTHER, Metrics
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 
@@ -139,7 +139,7 @@ def count(prediction: Prediction, timings: TimingsMs) -> None:
     metrics: Metrics = current_app.extensions["metrics"]
     metrics.observe_phases(prediction.system.name, timings)
     counted = metrics.of_system[prediction.system.name]
-    label = prediction.label if prediction.class_id < MOST_LABELS else OTHER
+    label = prediction.label if prediction.class_id < MAX_LABELS else OTHER
     counted["predictions_total"].labels(prediction.model, label).inc()
     counted["confidence"].labels(label).observe(prediction.probability)
 

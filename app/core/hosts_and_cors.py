@@ -19,7 +19,7 @@ from app.core.errors import ServingError
 from app.core.http import API
 from app.core.settings import Settings
 
-_MOST_OF_A_HOST: Final = 100
+_MAX_HOST_CHARACTERS: Final = 100
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST",
@@ -88,7 +88,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _wrong_host(host: str) -> str:
-    match = _HOST.fullmatch(host[:_MOST_OF_A_HOST].lower())
+    match = _HOST.fullmatch(host[:_MAX_HOST_CHARACTERS].lower())
     if match is None:
         return "the request's Host header is not the name of a host"
     return (

@@ -19,7 +19,7 @@ from gourmet.systems.registry import load_all
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # The first labels of a model have their own series, about a dozen lines each. All others share one series.
-MOST_LABELS: Final = 100
+MAX_LABELS: Final = 100
 OTHER: Final = "other"
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _Times: Final = partial(Histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))

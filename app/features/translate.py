@@ -34,11 +34,11 @@ from gourmet.systems.translator.contract import (
 )
 
 ABOUT: Final = SYSTEM.name
-MOST_TEXTS: Final = 32
+MAX_TEXTS: Final = 32
 # The limit for all texts of a call, which holds one place in the queue while others wait.
 MAX_CALL_SENTENCES: Final = 400
 # Each character as \uXXXX, twice if it needs a surrogate pair.
-_MOST_BYTES: Final = MOST_TEXTS * MAX_CHARACTERS * 12
+_MAX_BYTES: Final = MAX_TEXTS * MAX_CHARACTERS * 12
 _EXAMPLES: Final = 6
 
 
@@ -50,7 +50,7 @@ class TranslateRequest(schemas.Chosen):
     """One text, which can be streamed, or several."""
 
     system: str | None = None
-    texts: Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)] | None = None
+    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
     text: str | None = None
     stream: bool = False
     options: dict[str, schemas.Whole] = Field(default_factory=dict)
@@ -116,7 +116,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def translate_form(name: str) -> tuple[str, int]:
         """Translate the form's text without scripts, and show the page with the answer."""
         system = systems.get(name) or abort(404)
-        request.max_content_length = _MOST_BYTES
+        request.max_content_length = _MAX_BYTES
         too_large = f"the text is too long: at most {MAX_CHARACTERS:,} characters"
         with receiving(too_large):
             text = request.form.get("text", "")
@@ -152,7 +152,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def translate() -> Response:
         """Translate the texts of the request, from Russian to English unless it names another pair."""
         expected = '{"texts": ["…"]} or {"text": "…", "stream": true}'
-        fields = json_body(TranslateRequest, _MOST_BYTES, expected)
+        fields = json_body(TranslateRequest, _MAX_BYTES, expected)
         texts = fields.texts if fields.texts is not None else [fields.text or ""]
         for index, text in enumerate(texts):
             if why := problem(text):

@@ -65,7 +65,7 @@ SLOWLY: Final = """(pauseMs) => {
 
 
 def wait_until(page: Page, condition: Callable[[], object], seconds: float = 60) -> None:
-    """What page.wait_for_function is for, which the pages' content policy lets look once only."""
+    """Wait until the condition holds; the content policy lets `page.wait_for_function` look only once."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to hold"

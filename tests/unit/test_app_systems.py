@@ -18,7 +18,7 @@ from support.listener import Listen, Listener, answered, http, listen, ready, se
 from app import create_app
 from app.api.photo_calls import count
 from app.classifier import Prediction
-from app.core.metrics import MOST_LABELS, OTHER, Metrics
+from app.core.metrics import MAX_LABELS, OTHER, Metrics
 from app.core.settings import Settings, SettingsError
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
@@ -290,9 +290,9 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
             count(Prediction(many, labels, probabilities, "m", "1"), {"total": 1.0})
     text = metrics.text().decode()
     counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)
-    assert len(counted) == MOST_LABELS + 1
-    assert dict(counted)[OTHER] == f"{1000 - MOST_LABELS}.0"
-    assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MOST_LABELS + 1
+    assert len(counted) == MAX_LABELS + 1
+    assert dict(counted)[OTHER] == f"{1000 - MAX_LABELS}.0"
+    assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MAX_LABELS + 1
 
 
 def test_without_triton_the_page_reports_it_and_the_log_has_the_reason(

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from app import create_app
 from app.core.settings import Settings
-from app.features.translate import MOST_TEXTS
+from app.features.translate import MAX_TEXTS
 from gourmet.commands.translate import translate
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import MAX_CHARACTERS
@@ -37,7 +37,7 @@ def browser() -> FlaskClient:
         ({"text": "Да.", "texts": ["Да."]}, "send either text or texts"),
         ({"texts": ["Да."], "stream": True}, "only a single text is streamed"),
         ({"texts": []}, "at least 1 item"),
-        ({"texts": ["Да."] * (MOST_TEXTS + 1)}, "at most 32"),
+        ({"texts": ["Да."] * (MAX_TEXTS + 1)}, "at most 32"),
         ({"texts": ["Да.", " "]}, "texts.1: the text is empty"),
         ({"text": "\0 \0"}, "the text is empty"),
         ({"text": "а" * 2001}, "2,001 characters; at most 2,000"),
@@ -67,7 +67,7 @@ def test_the_openapi_document_has_the_limits_of_translation(browser: FlaskClient
     shape = browser.get("/api/v1/openapi.json").json["components"]["schemas"]["TranslateRequest"][
         "properties"
     ]
-    assert (shape["texts"]["maxItems"], shape["text"]["maxLength"]) == (MOST_TEXTS, MAX_CHARACTERS)
+    assert (shape["texts"]["maxItems"], shape["text"]["maxLength"]) == (MAX_TEXTS, MAX_CHARACTERS)
     options = {
         name: (option["minimum"], option["maximum"])
         for name, option in shape["options"]["properties"].items()

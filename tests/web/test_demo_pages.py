@@ -315,6 +315,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
     edited = page.locator(".card", has_text="cakes.jpg").locator("textarea")
     edited.fill("Six cakes, all of them white")
     edited.blur()
+    wait_until(page, lambda: "all of them white" in page.evaluate("JSON.stringify(sessionStorage)"))
     for _ in range(2):
         with page.expect_download() as download:
             page.click("#cards-csv")

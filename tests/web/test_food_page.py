@@ -264,6 +264,7 @@ def test_a_chosen_model_answers_and_the_history_stays_in_the_browser_until_it_is
     desk.select_option("#model", "food_classifier_onnx")
     desk.locator(".sample", has_text="Green soup").click()
     expect(answered(desk).locator(".facts")).to_contain_text("food_classifier_onnx")
+    expect(desk.locator("#history")).to_be_visible()  # the answer is stored
     desk.reload()
     desk.click("#history summary")
     expect(desk.locator("#history")).to_contain_text("kept in this browser only")

@@ -1,7 +1,7 @@
 // The cards of this tab, stored in its sessionStorage: they survive a refresh and end with the tab.
 const KEY = `gourmetgram:cards:${location.pathname}`;
 // Browsers allow about five million characters for all pages of a site together.
-const MOST_CHARACTERS = 2_000_000;
+const MAX_CHARACTERS = 2_000_000;
 
 const read = () => {
   try {
@@ -13,7 +13,7 @@ const read = () => {
 
 /** Store the first entries that fit; a browser that stores nothing still shows the cards. */
 function write(entries) {
-  let left = MOST_CHARACTERS;
+  let left = MAX_CHARACTERS;
   const kept = entries.filter((entry) => (left -= JSON.stringify(entry).length) > 0);
   try {
     if (kept.length) sessionStorage.setItem(KEY, JSON.stringify(kept));

@@ -5,7 +5,7 @@ import * as health from "./health.js";
 
 const KEPT = `gourmet:translations:${settings.system}`;
 const [FROM, TO] = settings.languages;
-const MOST_KEPT = 20;
+const MAX_KEPT = 20;
 
 const form = byId("form");
 const text = byId("text");
@@ -129,7 +129,7 @@ const kept = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
 
 function keep(entry) {
   const others = kept().filter((other) => other.text !== entry.text);
-  sessionStorage.setItem(KEPT, JSON.stringify([entry, ...others].slice(0, MOST_KEPT)));
+  sessionStorage.setItem(KEPT, JSON.stringify([entry, ...others].slice(0, MAX_KEPT)));
   list();
 }
 
