@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.triton import RunningTriton, run_triton, some_models
 from support.up import Up
 
 from gourmet.cli import main
@@ -161,10 +162,16 @@ def test_the_configs_are_restored_however_the_kernel_ends(
     )
 
 
+@pytest.fixture
+def own_triton(tmp_path: Path) -> Iterator[RunningTriton]:
+    """A Triton for a test that unloads all models for study."""
+    yield from run_triton(some_models(tmp_path / "models", MODEL, "food_first"))
+
+
 def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restores_it(
-    triton: Any, monkeypatch: pytest.MonkeyPatch
+    own_triton: RunningTriton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, repository = triton.http_url, Path(triton.repository)
+    url, repository = own_triton.http_url, own_triton.repository
 
     def gourmet(*words: str) -> str:
         return CliRunner().invoke(main, [*words, "--url", url]).output
@@ -180,5 +187,4 @@ def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restore
     restore_models(url)
     assert instances(url) == 2
     with connect(url) as server:
-        assert "food_first" not in server.ready_models()
-        assert "food_classifier" in server.ready_models()
+        assert server.ready_models() == [MODEL]
