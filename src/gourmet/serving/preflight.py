@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import secrets
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from gourmet.systems import registry
 # Measured with every model and a hundred clients: Triton has 82 files and connections open, a web process
 # 101.
 _OPEN_FILES: Final = 256
+# Linux gives ports from 32768 on to outgoing connections (net.ipv4.ip_local_port_range).
+_FREE_PORTS: Final = range(20_000, 32_768)
 
 
 class NotReadyToStart(GourmetError):
@@ -60,12 +63,19 @@ def check_open_files() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free ports of loopback."""
+    """Return different free ports of loopback, below those that Linux gives to outgoing connections.
+
+    Another program's connection could take one of those before the caller listens.
+    """
+    ports: list[int] = []
     with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        while len(ports) < count:
+            port = secrets.choice(_FREE_PORTS)
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
