@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import secrets
 import socket
@@ -21,8 +22,10 @@ from gourmet.systems import registry
 # Measured with every model and a hundred clients: Triton has 82 files and connections open, a web process
 # 101.
 _OPEN_FILES: Final = 256
-# Linux gives ports from 32768 on to outgoing connections (net.ipv4.ip_local_port_range).
+# Linux gives ports from 32768 on to outgoing connections (net.ipv4.ip_local_port_range). Each process goes
+# through those below from a random one on: it offers none twice, and seldom one that another process chose.
 _FREE_PORTS: Final = range(20_000, 32_768)
+_candidates = itertools.islice(itertools.cycle(_FREE_PORTS), secrets.randbelow(len(_FREE_PORTS)), None)
 
 
 class NotReadyToStart(GourmetError):
@@ -63,14 +66,11 @@ def check_open_files() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free ports of loopback, below those that Linux gives to outgoing connections.
-
-    Another program's connection could take one of those before the caller listens.
-    """
+    """Return different free ports of loopback, which another program's connections do not take meanwhile."""
     ports: list[int] = []
     with contextlib.ExitStack() as held:
         while len(ports) < count:
-            port = secrets.choice(_FREE_PORTS)
+            port = next(_candidates)
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
