@@ -15,11 +15,11 @@ from app.admission.queue import Decoding
 from app.core.errors import UnknownModel, as_serving_error
 from app.core.http import request_id
 from app.core.tracing import span, traceparent
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import InvalidRequest, ModelUnavailable, TritonError
-from gourmet.client.tensors import Inputs
-from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadModel, ModelInfo, System, Tensors
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable, TritonError
+from gourmet.triton_client.tensors import Inputs
+from gourmet.triton_client.triton import Answer, Triton
 
 S = TypeVar("S", bound=System)
 # How long the app may miss a change, such as of the threshold, in a model that keeps its version.

@@ -14,15 +14,15 @@ import numpy as np
 from app.asking import Served, ServedModels
 from app.core import tracing
 from app.core.errors import UnknownModel, refused_picture
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import InvalidRequest, ModelUnavailable, TritonError
-from gourmet.client.statistics import ModelStatistics
-from gourmet.client.triton import Answer
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels, whole_pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable, TritonError
+from gourmet.triton_client.statistics import ModelStatistics
+from gourmet.triton_client.triton import Answer
 
 BytesKind = Literal["photo", "pixels", "tensor"]
 _BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels"}

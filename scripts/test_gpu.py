@@ -29,7 +29,6 @@ import click
 import numpy as np
 import onnxruntime as ort
 
-from gourmet.client.model_config import as_json, summary
 from gourmet.measure.async_client import Load
 from gourmet.measure.inputs import InputRows, rows_of
 from gourmet.measure.results import LoadSpec
@@ -55,6 +54,7 @@ from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import food11
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.triton_client.model_config import as_json, summary
 
 MODEL: Final = "food_classifier"
 ONNX: Final = "food_classifier_onnx"

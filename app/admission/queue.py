@@ -29,10 +29,10 @@ from app.core.errors import Overloaded
 from app.core.http import marks
 from app.core.metrics import Metrics
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
 from gourmet.pictures import decoders
 from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.runtime.fair_queue import FairQueue, QueueFull
+from gourmet.triton_client.deadline import Deadline
 
 # A client that only closes its sending side looks like one that disconnected.
 _HALF_CLOSED_S: Final = 1.0

@@ -25,7 +25,7 @@ from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for
 from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MAX_LABELS, OTHER, Metrics
 from app.core.tracing import carried
-from gourmet.client.deadline import Deadline
+from gourmet.triton_client.deadline import Deadline
 
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]

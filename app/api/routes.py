@@ -26,8 +26,8 @@ from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
 from app.core.http import API, CONTENT_POLICY, JSON, marked, unstored
 from app.core.messages import t
 from app.core.metrics import Metrics
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import COVERAGE_PARAMETER
+from gourmet.triton_client.deadline import Deadline
 
 EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples' files; the page shows the reader's own.

@@ -21,10 +21,10 @@ from app.classifier import Classifier
 from app.core.errors import ModelNotReady, ServingError, as_serving_error
 from app.core.metrics import Metrics
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
+from gourmet.triton_client.deadline import Deadline
 
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0

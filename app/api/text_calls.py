@@ -24,8 +24,6 @@ from app.asking import Served, ServedModels
 from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
 from app.core.http import phases_ms, request_id
 from app.core.metrics import Metrics
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import InvalidRequest, ModelUnavailable
 from gourmet.contracts import (
     BadAnswer,
     GeneratedText,
@@ -36,6 +34,8 @@ from gourmet.contracts import (
     TooMuch,
     WarnsOfAnswers,
 )
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"

@@ -24,10 +24,10 @@ from werkzeug.exceptions import HTTPException
 from app.core.http import render, request_id
 from app.core.messages import TEXTS
 from app.core.settings import Settings
-from gourmet.client import errors as client
 from gourmet.contracts import BadAnswer, BadModel
 from gourmet.errors import GourmetError
 from gourmet.pictures.errors import DecodersBusy, PictureError
+from gourmet.triton_client import errors as client
 
 RETRY_AFTER_S: Final = 2
 # By the codes of gourmet.pictures.errors.

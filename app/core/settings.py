@@ -20,9 +20,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gourmet.client.address import FORMS, Address
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.registry import load_all
+from gourmet.triton_client.address import FORMS, Address
 
 # Always free for refusals, health and metrics.
 _SPARE_THREADS: Final = 8

@@ -27,9 +27,9 @@ from app.classifier import Classifier, Prediction, ServedModel
 from app.core.errors import ModelNotReady, as_dict, for_visitor
 from app.core.http import marked, render
 from app.core.messages import starting_with, t
-from gourmet.client.deadline import Deadline
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.triton_client.deadline import Deadline
 
 # One answer says little about a model's speed: some answers took twenty times as long as others.
 _TURNS: Final = 5

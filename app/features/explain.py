@@ -25,10 +25,10 @@ from app.classifier import AskRows, ServedModel
 from app.core.errors import ServingError
 from app.core.http import marked, request_id
 from app.core.tracing import carried
-from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.fair_queue import FairQueue
+from gourmet.triton_client.deadline import Deadline
 
 # A heat map's charge against the client's rate limit, unless the limit itself is lower.
 COST_PHOTOS: Final = 16

@@ -18,10 +18,10 @@ from app.api.services import NavigationEntry, Services
 from app.core.errors import ServingError, as_serving_error
 from app.core.http import marked
 from app.core.messages import starting_with, t
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import TritonError
-from gourmet.client.model_config import summary
-from gourmet.client.statistics import ModelStatistics, ProcessorUse, machine_use
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import TritonError
+from gourmet.triton_client.model_config import summary
+from gourmet.triton_client.statistics import ModelStatistics, ProcessorUse, machine_use
 
 T = TypeVar("T")
 _DEADLINE_S: Final = 2.0

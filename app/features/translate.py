@@ -21,7 +21,6 @@ from app.api.uploads import chosen_model, json_body, receiving
 from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.core.http import marked, request_id, unstored
 from app.core.messages import starting_with, t
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
@@ -32,6 +31,7 @@ from gourmet.systems.translator.contract import (
     problem,
     sentences_of,
 )
+from gourmet.triton_client.deadline import Deadline
 
 ABOUT: Final = SYSTEM.name
 MAX_TEXTS: Final = 32

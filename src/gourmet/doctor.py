@@ -23,8 +23,6 @@ from typing import Final, Literal
 import psutil
 
 from gourmet import repository
-from gourmet.client.errors import TritonUnreachable
-from gourmet.client.model_config import as_json, summary
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
 from gourmet.runtime import manifest
@@ -35,6 +33,8 @@ from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import http_ok
 from gourmet.serving.triton_server import find_wheel, reachable
 from gourmet.systems import registry
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.model_config import as_json, summary
 
 # Only a checkout has this file.
 _PINS: Final = shipped("requirements/constraints.txt")

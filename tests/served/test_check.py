@@ -23,7 +23,6 @@ from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
-from gourmet.client.triton import Triton
 from gourmet.pictures.classifier import softmax
 from gourmet.serving.processes import wait_until
 from gourmet.systems import registry
@@ -36,6 +35,7 @@ from gourmet.tasks.classification.accuracy import accuracy
 from gourmet.tasks.classification.check import Agreement, PictureReport
 from gourmet.tasks.system_parts import SystemParts
 from gourmet.training.files import save_tensors
+from gourmet.triton_client.triton import Triton
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 FAULTY = Path(__file__).parent / "faulty_model.py"

@@ -31,10 +31,6 @@ from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
 from app.asking import AppTriton
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
-from gourmet.client.model_config import as_json
-from gourmet.client.triton import Answer
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
@@ -44,6 +40,10 @@ from gourmet.serving.connect import ask_sample, connect
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
+from gourmet.triton_client.model_config import as_json
+from gourmet.triton_client.triton import Answer
 
 SYSTEMS = {
     name: system for name, system in registry.load_all().items() if isinstance(system, PictureClassifier)

@@ -17,9 +17,9 @@ from support.triton import RunningTriton, some_models, triton_server
 from support.up import GOURMET
 
 from gourmet.cli import main
-from gourmet.client.triton import Triton
 from gourmet.serving.connect import connect
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.triton_client.triton import Triton
 
 MODELS = ("food_classifier", "food_classifier_onnx")
 

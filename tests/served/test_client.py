@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from support.triton import RunningTriton
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import (
+from gourmet.repository import DEFAULT
+from gourmet.systems.digits import contract
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import (
     InvalidRequest,
     ModelFailed,
     ModelUnavailable,
@@ -19,10 +21,8 @@ from gourmet.client.errors import (
     NotTriton,
     TritonUnreachable,
 )
-from gourmet.client.tensors import joined
-from gourmet.client.triton import Triton
-from gourmet.repository import DEFAULT
-from gourmet.systems.digits import contract
+from gourmet.triton_client.tensors import joined
+from gourmet.triton_client.triton import Triton
 
 MODEL = "digits"
 SPELLER = """
@@ -126,7 +126,7 @@ def test_models_come_and_go_with_a_config_of_their_own(triton: Triton) -> None:
 
 
 def triton_config() -> dict[str, Any]:
-    from gourmet.client import model_config
+    from gourmet.triton_client import model_config
 
     text = (DEFAULT / MODEL / "config.pbtxt").read_text()
     return model_config.as_json(model_config.parse(text))

@@ -22,13 +22,13 @@ from support.stopping import everything
 from support.triton import some_models, triton_server
 
 from gourmet.cli import main
-from gourmet.client.errors import TritonRefused
 from gourmet.deploying.deploy import load, rollback, staged
 from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import wait_until
+from gourmet.triton_client.errors import TritonRefused
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"

@@ -23,7 +23,6 @@ from support.triton import MODELS, RunningTriton, run_triton
 from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
-from gourmet.client.errors import TritonUnreachable
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.workload import Addresses, ask_alone, wire_for
@@ -32,6 +31,7 @@ from gourmet.serving import run_file
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.errors import TritonUnreachable
 
 pytestmark = pytest.mark.slow
 

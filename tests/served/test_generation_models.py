@@ -23,8 +23,6 @@ from support.eventually import eventually
 from support.triton import MODELS, RunningTriton
 from tritonclient.utils import np_to_triton_dtype
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import TritonError
 from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding import package
@@ -39,6 +37,8 @@ from gourmet.systems.translator.contract import MAX_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 from gourmet.systems.translator.serving import SERVING as TRANSLATOR_SERVING
 from gourmet.tasks.generation.comparison import whole_answers
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import TritonError
 
 Client = triton_http.InferenceServerClient
 Refusal = triton_http.InferenceServerException

@@ -18,8 +18,8 @@ from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 from app.api.services import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import ModelInfo
+from gourmet.triton_client.deadline import Deadline
 
 CLASSIFY = "/api/v1/classify"
 

@@ -22,12 +22,12 @@ from app.core.settings import Rate
 from app.features import compare, corrections
 from app.features.compare import verdict
 from app.features.model_cards import as_html
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
+from gourmet.triton_client.deadline import Deadline
 
 JSON = {"Accept": "application/json"}
 READY = [served(name, "1", TensorSpec("x", "FP32", (3, 224, 224)), 0.5) for name in "abc"]

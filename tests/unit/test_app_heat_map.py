@@ -22,9 +22,9 @@ from app.api.text_calls import LINES
 from app.classifier import AskRows, ServedModel
 from app.core import errors
 from app.core.settings import Rate, Settings
-from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
+from gourmet.triton_client.deadline import Deadline
 
 EXPLAIN = "/api/v1/explain"
 

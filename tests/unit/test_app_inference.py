@@ -17,11 +17,11 @@ from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import ServingError, as_serving_error
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
 from gourmet.errors import GourmetError
 from gourmet.pictures.errors import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11 import contract
+from gourmet.triton_client.deadline import Deadline
 
 __all__ = ["listen"]  # the fixture
 

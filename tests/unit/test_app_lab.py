@@ -13,8 +13,8 @@ from app import create_app
 from app.asking import AppTriton
 from app.core.settings import Rate, Settings, SettingsError
 from app.features import lab
-from gourmet.client.deadline import Deadline
-from gourmet.client.statistics import ModelStatistics
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.statistics import ModelStatistics
 
 __all__ = ["listen"]  # the fixture
 

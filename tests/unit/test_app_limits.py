@@ -15,7 +15,7 @@ from app import create_app
 from app.classifier import Prediction
 from app.core.errors import ServingError
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
+from gourmet.triton_client.deadline import Deadline
 
 
 class HeldClassifier(FakeClassifier):

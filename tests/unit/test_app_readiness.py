@@ -20,10 +20,10 @@ from app.api import services
 from app.classifier import Prediction
 from app.core.errors import ServingError
 from app.core.settings import Settings
-from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 __all__ = ["listen"]  # the fixture
 

@@ -12,12 +12,18 @@ from werkzeug.test import TestResponse
 
 from app.classifier import Prediction
 from app.core.errors import ServingError
-from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, NobodyWaits, TritonUnreachable
 from gourmet.contracts import BadAnswer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
+from gourmet.triton_client.errors import (
+    ModelBusy,
+    ModelUnavailable,
+    NoAnswerInTime,
+    NobodyWaits,
+    TritonUnreachable,
+)
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from support.points import a_point
 
-from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.errors import GourmetError
 from gourmet.measure import (
     async_client,
@@ -37,6 +36,7 @@ from gourmet.measure.results import (
 )
 from gourmet.measure.transports import RawReply, Request, TritonHttp
 from gourmet.measure.workload import Answers
+from gourmet.triton_client.statistics import ModelStatistics, by_version
 
 
 def a_bench(*points: Point) -> Bench:

@@ -16,13 +16,13 @@ from support.tls import Certificates, TlsDoor
 
 from app.core.settings import Settings, SettingsError
 from gourmet.cli import main
-from gourmet.client import address
-from gourmet.client.address import Address
-from gourmet.client.errors import TritonUnreachable
-from gourmet.client.triton import Triton
 from gourmet.errors import UsageError
 from gourmet.serving.api_keys import headers_for
 from gourmet.serving.preflight import free_ports
+from gourmet.triton_client import address
+from gourmet.triton_client.address import Address
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]
 TOKEN = "token-of-the-test"

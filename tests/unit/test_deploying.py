@@ -20,7 +20,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gourmet.client.model_config import parse
 from gourmet.deploying.deploy import deploy, rollback
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
@@ -40,6 +39,7 @@ from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.onnx_metadata import with_metadata
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors
+from gourmet.triton_client.model_config import parse
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 

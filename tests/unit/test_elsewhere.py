@@ -16,10 +16,10 @@ from support.stopping import everything
 
 from gourmet import repository
 from gourmet.cli import main
-from gourmet.client.errors import TritonUnreachable
 from gourmet.errors import UsageError
 from gourmet.measure.workload import Addresses, wire_for
 from gourmet.serving.run_file import RunningStack
+from gourmet.triton_client.errors import TritonUnreachable
 
 __all__ = ["listen", "no_stack"]
 
@@ -50,7 +50,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         seen.append((self.address, operation))
         raise TritonUnreachable.at(self.address, "it is a test's")
 
-    monkeypatch.setattr("gourmet.client.http.Http.ask", ask)
+    monkeypatch.setattr("gourmet.triton_client.http.Http.ask", ask)
     return seen
 
 

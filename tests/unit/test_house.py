@@ -17,7 +17,7 @@ WITHOUT_TORCH = re.compile(
 )
 
 SERVES = (
-    *("app", "gourmet.client.triton", "gourmet.systems.translator.serving"),
+    *("app", "gourmet.triton_client.triton", "gourmet.systems.translator.serving"),
     *("gourmet.tasks.classification.learn_more", "gourmet.commands.translate", "gourmet.commands.learn_more"),
     *("gourmet.commands.deploy", "gourmet.commands.rollback"),
 )

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.client.http import Http
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import CONFIG_NAME_ENV
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
 from gourmet.serving.connect import connect
 from gourmet.serving.triton_server import TritonOptions
+from gourmet.triton_client.http import Http
 
 KEY = "a" * 16
 

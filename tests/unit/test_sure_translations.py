@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from gourmet import repository
 from gourmet.cli import main
-from gourmet.client.model_config import as_json
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
@@ -22,6 +21,7 @@ from gourmet.runtime.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
 from gourmet.tasks.generation.comparison import whole_answers
+from gourmet.triton_client.model_config import as_json
 
 TRANSLATOR = repository.DEFAULT / "translator"
 ANSWERING = ("translator", "translator_stream")

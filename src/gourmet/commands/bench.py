@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gourmet.client.address import Address
 from gourmet.commands import values
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.progress import bar
@@ -26,6 +25,7 @@ from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.serving.run_file import stack_at
+from gourmet.triton_client.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -65,8 +65,8 @@ def caption(
 
 
 def _in_pieces(name: str | None, url: str, photos: Photos, options: Options) -> None:
-    from gourmet.client.deadline import Deadline
     from gourmet.serving.connect import connect
+    from gourmet.triton_client.deadline import Deadline
 
     if not (paths := list(photos)):
         raise UsageError(photos.nothing)

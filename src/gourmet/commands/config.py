@@ -10,9 +10,6 @@ from typing import Any
 import click
 
 from gourmet import repository
-from gourmet.client import model_config
-from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import summary
 from gourmet.commands.options import json_option, repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable
@@ -20,6 +17,9 @@ from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import ENGINES, PRECISIONS
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.triton_client import model_config
+from gourmet.triton_client.errors import TritonRefused
+from gourmet.triton_client.model_config import summary
 
 
 @click.command()

@@ -16,7 +16,6 @@ from typing import Final
 
 import click
 
-from gourmet.client.address import Address
 from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.doctor import Examined, Finding, strayed
 from gourmet.errors import GourmetError, UsageError
@@ -31,6 +30,7 @@ from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.run_file import stack_at
+from gourmet.triton_client.address import Address
 
 _POLL_S: Final = 0.1
 _ADDRESS: Final = re.compile(r"http://127\S+")

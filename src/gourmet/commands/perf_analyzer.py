@@ -16,7 +16,6 @@ from typing import Final
 
 import click
 
-from gourmet.client.address import SERVER_ENV, Address
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import for_perf_analyzer, rows_of
 from gourmet.runtime.files import written_aside
@@ -25,6 +24,7 @@ from gourmet.serving.connect import connect
 from gourmet.serving.run_file import running_stack, stack_at
 from gourmet.serving.triton_server import find_wheel
 from gourmet.systems import registry
+from gourmet.triton_client.address import SERVER_ENV, Address
 
 # Two libraries that perf_analyzer needs, with their longer names in nvidia-pytriton.
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}

@@ -12,7 +12,6 @@ import click
 import numpy as np
 import psutil
 
-from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.deploying.deploy import deploy, load
@@ -23,6 +22,7 @@ from gourmet.repository import versions
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.processes import http_ok, wait_until
 from gourmet.systems import registry
+from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 _RELOADED_WITHIN_S: Final = 60.0
 

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.model_config import as_json, as_pbtxt, parse
 from gourmet.deploying.target import Check, Comparison, Deployment, Target, serving, table, weights_of
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
@@ -26,6 +25,7 @@ from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 # Versions that are built, replaced or withdrawn, and texts that are written aside.

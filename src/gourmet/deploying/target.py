@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from gourmet.client.model_config import Config
 from gourmet.reports.table import columns
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.runtime.manifest import ManifestError
 from gourmet.runtime.reading import malformed_as_value_error
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import Config
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.client.model_config import summary
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.measure import report, stats, sweep, validity
@@ -30,6 +29,7 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.run_file import stack_at
 from gourmet.systems import registry
+from gourmet.triton_client.model_config import summary
 
 # Seconds of a window, of which a measurement has three.
 SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"

@@ -12,12 +12,12 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from gourmet.client.tensors import dtype_of, raw
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, Tensors, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.reading import in_short
 from gourmet.systems import registry
+from gourmet.triton_client.tensors import dtype_of, raw
 
 # Yields the inputs of each request, is sent its outputs, and returns the answer.
 Asking = Generator[Tensors, Tensors, Tensors]

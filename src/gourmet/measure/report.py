@@ -12,11 +12,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.model_config import as_pbtxt, summary
 from gourmet.measure.comparison import Pair
 from gourmet.measure.results import FILE, Bench, Latency, Point, Usage, as_json
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
+from gourmet.triton_client.model_config import as_pbtxt, summary
 
 # A page with figures of benchmarks: bench.html, or a template that extends it.
 render: Final = partial(page.render, report=sys.modules[__name__], summary=summary, as_pbtxt=as_pbtxt)

@@ -10,11 +10,11 @@ from typing import Final
 
 import psutil
 
-from gourmet.client.address import LOOPBACK
-from gourmet.client.statistics import ModelStatistics
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.workload import Addresses
 from gourmet.serving.connect import connect
+from gourmet.triton_client.address import LOOPBACK
+from gourmet.triton_client.statistics import ModelStatistics
 
 # Linux' name of the clock of another process's CPU time (clock_getcpuclockid(3)). It is finer than the
 # hundredths of a second of /proc/<pid>/stat.

@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gourmet.client.errors import TritonUnreachable
-from gourmet.client.model_config import Config
 from gourmet.measure import server_probe, stats, validity
 from gourmet.measure.async_client import Load
 from gourmet.measure.results import Bench, Evidence, LoadSpec, Point, Rejection
@@ -24,6 +22,8 @@ from gourmet.measure.workload import Addresses, MeasureOptions, Workload, check_
 from gourmet.reports import machine
 from gourmet.runtime.signals import handled
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.model_config import Config
 
 OnStep = Callable[[float, str], None]
 

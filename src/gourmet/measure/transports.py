@@ -15,11 +15,13 @@ from typing import Any, Final, Protocol
 import aiohttp
 import numpy as np
 
-from gourmet.client.address import Address
-from gourmet.client.errors import TritonError
-from gourmet.client.grpc import AsyncGrpc, outputs_of, request_of
-from gourmet.client.http import path_of
-from gourmet.client.tensors import (
+from gourmet.contracts import Array
+from gourmet.measure.inputs import ClientLoop, InputRows, client_loop
+from gourmet.triton_client.address import Address
+from gourmet.triton_client.errors import TritonError
+from gourmet.triton_client.grpc import AsyncGrpc, outputs_of, request_of
+from gourmet.triton_client.http import path_of
+from gourmet.triton_client.tensors import (
     JSON_LENGTH,
     events,
     generate_body,
@@ -27,8 +29,6 @@ from gourmet.client.tensors import (
     joined,
     read_answer,
 )
-from gourmet.contracts import Array
-from gourmet.measure.inputs import ClientLoop, InputRows, client_loop
 
 Answer = dict[str, Array]
 

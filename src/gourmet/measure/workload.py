@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.client.address import Address
 from gourmet.contracts import Array, ModelInfo
 from gourmet.errors import UsageError
 from gourmet.measure.inputs import DataSource, InputRows, first_steps, rows_for
@@ -31,6 +30,7 @@ from gourmet.measure.validity import Untrusted, WrongAnswers
 from gourmet.runtime.reading import in_short
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
+from gourmet.triton_client.address import Address
 
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3

@@ -8,11 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
 from gourmet.runtime.reading import in_short, read_text
+from gourmet.triton_client.model_config import parse
 
 # The models of this project. The models of an installed package are copied into the user's repository.
 DEFAULT: Final = own_models() if IS_INSTALLED else shipped("triton/models")

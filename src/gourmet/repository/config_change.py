@@ -9,7 +9,6 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gourmet.client.model_config import Config, merges, summary
 from gourmet.errors import UsageError
 from gourmet.runtime.instances import (
     ENGINE_PARAMETER,
@@ -17,6 +16,7 @@ from gourmet.runtime.instances import (
     THREADS_PARAMETER,
     parameter,
 )
+from gourmet.triton_client.model_config import Config, merges, summary
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.address import ADMIN_ENV, ADMIN_HEADER, LOOPBACK, Address
 from gourmet.errors import GourmetError
 from gourmet.serving import run_file
 from gourmet.serving.processes import Child, LineSink
+from gourmet.triton_client.address import ADMIN_ENV, ADMIN_HEADER, LOOPBACK, Address
 
 _LOCKED: Final = "model-repository,logging,trace,shared-memory"
 # A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.

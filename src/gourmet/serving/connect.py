@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import click
 
-from gourmet.client import triton as client
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelUnavailable, NotTriton
-from gourmet.client.model_config import Config
-from gourmet.client.triton import Triton
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
+from gourmet.triton_client import triton as client
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import ModelUnavailable, NotTriton
+from gourmet.triton_client.model_config import Config
+from gourmet.triton_client.triton import Triton
 
 _TIMEOUT_S: Final = 30.0
 LOADS_WITHIN_S: Final = 180.0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
@@ -21,6 +20,7 @@ from gourmet.serving.connect import connect
 from gourmet.serving.run_file import stack_at
 from gourmet.serving.stub_watchdog import version_of_stub
 from gourmet.systems import registry
+from gourmet.triton_client.model_config import as_json
 
 _States = dict[tuple[str, int], tuple[str, str, int | None]]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from gourmet import repository
-from gourmet.client.model_config import Config, as_json
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
 from gourmet.serving import run_file
 from gourmet.systems import registry
+from gourmet.triton_client.model_config import Config, as_json
 
 # Measured with every model and a hundred clients: Triton has 82 files and connections open, a web process
 # 101.

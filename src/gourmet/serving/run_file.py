@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.address import LOOPBACK
 from gourmet.errors import GourmetError, UsageError
+from gourmet.triton_client.address import LOOPBACK
 
 FOLDER_ENV: Final = "GOURMET_KEYS"
 DEFAULT_URL: Final = "localhost:8000"

@@ -18,10 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.address import ADMIN_ENV, LOOPBACK, TOKEN_ENV
-from gourmet.client.errors import ModelUnavailable, TritonUnreachable
-from gourmet.client.model_config import as_json, parse
-from gourmet.client.triton import BadSample, Triton
 from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import versions
@@ -37,6 +33,10 @@ from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.teaching import Teaching, listening, teachable
 from gourmet.serving.triton_server import TritonOptions, TritonServer, reachable
 from gourmet.systems import FOLDERS_ENV, folders, registry
+from gourmet.triton_client.address import ADMIN_ENV, LOOPBACK, TOKEN_ENV
+from gourmet.triton_client.errors import ModelUnavailable, TritonUnreachable
+from gourmet.triton_client.model_config import as_json, parse
+from gourmet.triton_client.triton import BadSample, Triton
 
 # Together with Triton's drain timeout, less than the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5

@@ -17,12 +17,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gourmet.client.errors import TritonUnreachable
-from gourmet.client.triton import Triton
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.triton import Triton
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

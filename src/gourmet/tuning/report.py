@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.model_config import summary
 from gourmet.measure.report import folder_name, render
 from gourmet.measure.results import Point
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
+from gourmet.triton_client.model_config import summary
 from gourmet.tuning.search import PRESENT, Tuning, nearest
 
 _OTHER, _LIMIT = "#9aa0a6", "#b3261e"

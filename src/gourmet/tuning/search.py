@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from gourmet.client.errors import TritonRefused
-from gourmet.client.model_config import Config, as_pbtxt, summary
 from gourmet.errors import UsageError
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.comparison import below
@@ -25,6 +23,8 @@ from gourmet.measure.sweep import OnStep, load_config, restored
 from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus, cpu_threads, instance_count
+from gourmet.triton_client.errors import TritonRefused
+from gourmet.triton_client.model_config import Config, as_pbtxt, summary
 
 PRESENT: Final = "present"
 # The number of configs whose delays are tried, and of those that go into the turns.

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from gourmet import repository
-from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
 from gourmet.deploying.target import Calibrated, Deployment, Export, Target
 from gourmet.runtime.decoding import package
@@ -39,6 +38,7 @@ from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
 from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import as_json
 
 _VALIDATION: Final = "validation"
 _VERIFIED: Final = 500

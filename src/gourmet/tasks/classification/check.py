@@ -14,8 +14,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.triton import Triton
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UnknownSystem, UsageError
 from gourmet.pictures.classifier import PictureClassifier
@@ -41,6 +39,8 @@ from gourmet.tasks.classification.evaluation import Answered, Declined, Measured
 from gourmet.tasks.classification.labelled_pictures import ALL
 from gourmet.tasks.system_parts import BadData, Data, Stage, SystemParts, evenly, spread
 from gourmet.training.task import Tick
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.triton import Triton
 
 # Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
 _SAME_WITHIN: Final = 0.02

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError, UsageError
@@ -26,6 +25,7 @@ from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import ONNX, Exported, Source
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import Config
 
 # As in NVIDIA's example, whose clients ask by these names.
 _INPUT: Final = "input__0"

@@ -18,7 +18,6 @@ import onnxruntime
 import torch
 from torch import nn
 
-from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError, UsageError
@@ -38,6 +37,7 @@ from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.onnx_metadata import described
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import Config
 
 _CALIBRATED_ON: Final = 512
 _MADE_UP: Final = 64

@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelUnavailable
-from gourmet.client.triton import Triton
 from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
 from gourmet.pictures.header import SUFFIXES
@@ -30,6 +27,9 @@ from gourmet.tasks.checking import (
 from gourmet.tasks.generation.certainty import NEAR, judged
 from gourmet.tasks.generation.evaluation import TextEvaluation, TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import ModelUnavailable
+from gourmet.triton_client.triton import Triton
 
 _EXAMPLES: Final = 64
 _SHOWN: Final = 5

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.client.model_config import as_json
 from gourmet.contracts import GeneratedText
 from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.errors import GourmetError
@@ -26,6 +25,7 @@ from gourmet.runtime.decoding.loop import Loop, Row, Vocabulary
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import as_json
 
 # Points that the mean score may lose; more where the examples are so few that chance decides (95 %).
 MARGIN: Final = 2.0

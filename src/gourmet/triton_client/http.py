@@ -27,10 +27,11 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from gourmet.client.address import CA_ENV, Address
-from gourmet.client.deadline import SILENCE_S, Deadline
-from gourmet.client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
-from gourmet.client.tensors import (
+from gourmet.contracts import ModelInfo
+from gourmet.triton_client.address import CA_ENV, Address
+from gourmet.triton_client.deadline import SILENCE_S, Deadline
+from gourmet.triton_client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
+from gourmet.triton_client.tensors import (
     JSON_LENGTH,
     Fields,
     Headers,
@@ -42,7 +43,6 @@ from gourmet.client.tensors import (
     infer_body,
     read_answer,
 )
-from gourmet.contracts import ModelInfo
 
 T = TypeVar("T")
 # By the names of tritonclient's methods.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
-from gourmet.client.errors import TritonUnreachable
+from gourmet.triton_client.errors import TritonUnreachable
 
 # A server with hundreds of models has fewer metrics than this.
 _MAX_METRICS_BYTES: Final = 4 << 20

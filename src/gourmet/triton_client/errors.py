@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from gourmet.client.address import ADMIN_ENV, LOOPBACK, Address
 from gourmet.errors import GourmetError
+from gourmet.triton_client.address import ADMIN_ENV, LOOPBACK, Address
 
 # Triton's words for a request that waited in its queue until its deadline.
 _TIMED_OUT: Final = "timeout expired"

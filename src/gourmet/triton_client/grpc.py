@@ -18,9 +18,10 @@ from tritonclient.grpc import (
     aio,
 )
 
-from gourmet.client.address import Address, tls_files
-from gourmet.client.deadline import SILENCE_S, Deadline
-from gourmet.client.errors import (
+from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
+from gourmet.triton_client.address import Address, tls_files
+from gourmet.triton_client.deadline import SILENCE_S, Deadline
+from gourmet.triton_client.errors import (
     ModelFailed,
     NoAnswerInTime,
     NobodyWaits,
@@ -29,8 +30,7 @@ from gourmet.client.errors import (
     TritonUnreachable,
     refusal,
 )
-from gourmet.client.tensors import Fields, Headers, Inputs, Outputs, Pieces, datatype_of
-from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
+from gourmet.triton_client.tensors import Fields, Headers, Inputs, Outputs, Pieces, datatype_of
 
 # Fields whose content is HTTP's whole answer.
 _ANSWERS: Final[dict[str, tuple[str, Any]]] = {

@@ -9,9 +9,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from gourmet.client.address import Address
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import (
+from gourmet.contracts import Array, ModelInfo, System, Tensors
+from gourmet.errors import GourmetError
+from gourmet.triton_client.address import Address
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import (
     UNKNOWN_MODEL,
     InvalidRequest,
     ModelFailed,
@@ -21,11 +23,9 @@ from gourmet.client.errors import (
     TritonRefused,
     of_model,
 )
-from gourmet.client.http import Http
-from gourmet.client.statistics import ModelStatistics, by_version
-from gourmet.client.tensors import Fields, Headers, Inputs, joined, raw_bytes
-from gourmet.contracts import Array, ModelInfo, System, Tensors
-from gourmet.errors import GourmetError
+from gourmet.triton_client.http import Http
+from gourmet.triton_client.statistics import ModelStatistics, by_version
+from gourmet.triton_client.tensors import Fields, Headers, Inputs, joined, raw_bytes
 
 T = TypeVar("T")
 # Triton counts a request shortly after it answered.
@@ -261,7 +261,7 @@ def _wire_to(address: str, connect_timeout_s: float, headers: Callable[[], Heade
     at = Address.of(address)
     if not at.is_grpc:
         return Http(at, connect_timeout_s, headers)
-    from gourmet.client.grpc import Grpc
+    from gourmet.triton_client.grpc import Grpc
 
     return Grpc(at, connect_timeout_s, headers)
 

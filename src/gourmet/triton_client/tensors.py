@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import CLIENT_PARAMETER, Array, Tensors
+from gourmet.triton_client.deadline import Deadline
 
 JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _EVENT: Final = b"data:"
