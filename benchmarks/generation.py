@@ -34,6 +34,8 @@ from gourmet import repository
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.errors import UsageError
+from gourmet.generation.answers import AnswerJob
+from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.server_probe import CpuMeter, memory_mib
@@ -41,8 +43,6 @@ from gourmet.measure.sweep import checked_traffic, load_config, restored
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
-from gourmet.runtime.decoding.answers import AnswerJob
-from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports

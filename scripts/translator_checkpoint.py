@@ -23,8 +23,8 @@ from onnx.external_data_helper import uses_external_data
 
 from gourmet import repository
 from gourmet.errors import GourmetError, printable
+from gourmet.generation import package
 from gourmet.runtime import manifest
-from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import DECODER, ENCODER

@@ -25,10 +25,10 @@ from tritonclient.utils import np_to_triton_dtype
 
 from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import ServedNetwork
-from gourmet.runtime.decoding.contract import BEAMS, MAX_TOKENS
-from gourmet.runtime.decoding.loop import Row
+from gourmet.generation import package
+from gourmet.generation.answers import ServedNetwork
+from gourmet.generation.contract import BEAMS, MAX_TOKENS
+from gourmet.generation.loop import Row
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.systems.captioner.contract import PROMPT
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER

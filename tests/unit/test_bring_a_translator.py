@@ -19,8 +19,8 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
+from gourmet.generation import package
 from gourmet.repository import DEFAULT, versions
-from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport

@@ -16,10 +16,10 @@ import torch
 from support.beam_search import search
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import Engine, min_rows, onnx_graph
-from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.generation import package
+from gourmet.generation.engine import Engine, min_rows, onnx_graph
+from gourmet.generation.loop import Loop, Row
+from gourmet.generation.scheduler import GenerationRoom
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.network import build

@@ -22,10 +22,10 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
+from gourmet.generation import package
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.workload import of_onnx
 from gourmet.roofline import count
-from gourmet.runtime.decoding import package
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
 from gourmet.tasks.classification.given_onnx import GivenOnnx

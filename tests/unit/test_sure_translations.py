@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from gourmet import repository
 from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.generation import package
+from gourmet.generation.answers import AnswerJob
+from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob
-from gourmet.runtime.decoding.loop import Loop
 from gourmet.runtime.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork

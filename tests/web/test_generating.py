@@ -39,7 +39,7 @@ GENERATE: Final = "/api/v1/generate"
 HOSTILE: Final = 100
 THRESHOLD: Final = -0.6
 CAPTIONER_MODEL = """
-from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.generation.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 

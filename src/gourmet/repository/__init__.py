@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding import package
+from gourmet.generation import package
 from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
 from gourmet.runtime.reading import in_short, read_text
 from gourmet.triton_client.model_config import parse

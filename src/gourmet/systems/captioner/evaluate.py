@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.runtime.decoding.loop import Row
+from gourmet.generation.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words

@@ -26,9 +26,9 @@ from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment, Export, Target
+from gourmet.generation.answers import Parts
+from gourmet.generation.loop import Row
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import Cider, decoded, photos

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.runtime.decoding.engine import onnx_graph
+from gourmet.generation.engine import onnx_graph
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos

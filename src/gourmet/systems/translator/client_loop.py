@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
+from gourmet.generation.contract import SCORE, TOKENS
 from gourmet.measure.inputs import Asking, ClientLoop
-from gourmet.runtime.decoding.contract import SCORE, TOKENS
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from gourmet.systems.translator.contract import Translator, check_sentences, pro
 
 if TYPE_CHECKING:
     from gourmet.deploying.target import Export
-    from gourmet.runtime.decoding.answers import GenerationServing
+    from gourmet.generation.answers import GenerationServing
     from gourmet.tasks.system_parts import Evaluation, TextData
 
 # As BCP 47 has it: a language, perhaps a script, perhaps a region.

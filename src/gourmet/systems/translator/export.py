@@ -23,9 +23,9 @@ from torch import nn
 from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
 from gourmet.deploying.target import Calibrated, Deployment, Export, Target
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.loop import Row
+from gourmet.generation import package
+from gourmet.generation.answers import Parts
+from gourmet.generation.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA

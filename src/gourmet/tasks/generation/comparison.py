@@ -17,11 +17,11 @@ import numpy.typing as npt
 from gourmet.contracts import GeneratedText
 from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.errors import GourmetError
+from gourmet.generation import package
+from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
+from gourmet.generation.engine import Engine
+from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.repository import read_config, versions
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
-from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Loop, Row, Vocabulary
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self
 
 from gourmet.deploying.target import Check, Target
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import GenerationServing
-from gourmet.runtime.decoding.contract import TextGenerator
-from gourmet.runtime.decoding.loop import Row
+from gourmet.generation import package
+from gourmet.generation.answers import GenerationServing
+from gourmet.generation.contract import TextGenerator
+from gourmet.generation.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from gourmet.deploying.target import Check
-from gourmet.runtime.decoding.engine import part_names
+from gourmet.generation.engine import part_names
 
 # Enough for four beams: each needs its four best tokens, and the end may be among them.
 LIKELIEST: Final = 8

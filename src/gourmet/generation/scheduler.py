@@ -25,8 +25,8 @@ from itertools import chain
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.engine import Engine, Floats
-from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows, Vocabulary
+from gourmet.generation.engine import Engine, Floats
+from gourmet.generation.loop import Loop, Row, TooManyRows, Vocabulary
 
 # With "off", waiting rows join when all others are finished: it shows the gain of joining between two steps.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"

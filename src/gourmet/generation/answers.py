@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from gourmet.contracts import GeneratedText, ScoredSentence
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row, Vocabulary
+from gourmet.generation.engine import Engine
+from gourmet.generation.loop import Row, Vocabulary
 
 # An answer in order: texts that are copied, and rows whose tokens become text.
 Parts = Sequence[str | Row]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.engine import Engine, Floats, Integers, Likeliest
+from gourmet.generation.engine import Engine, Floats, Integers, Likeliest
 
 _MIN_PLACES: Final = 16
 # A buffer with so many times the needed places shrinks by half.

@@ -1,6 +1,6 @@
 """The Python model of every system that generates text: whole answers, or pieces if its config is decoupled.
 
-A call passes its rows to the room (gourmet.runtime.decoding.room) and returns; they join the loop between two
+A call passes its rows to the room (gourmet.generation.scheduler) and returns; they join the loop between two
 steps. An example that cannot be answered fails only its own request. The parameter `system` of the model's
 config names the system, and its SERVING does the rest.
 
@@ -25,17 +25,17 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText, client_of_request
 from gourmet.errors import GourmetError
-from gourmet.runtime import malloc
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import (
+from gourmet.generation import package
+from gourmet.generation.answers import (
     CLIENT_LEFT,
     AnswerJob,
     ClientLeft,
     GenerationServing,
     ServedNetwork,
 )
-from gourmet.runtime.decoding.loop import TooManyRows
-from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.generation.loop import TooManyRows
+from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.runtime import malloc
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
 # Rows in a step, unless the config sets another number.
