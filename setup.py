@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithData(build_py):
-    """In a wheel they lie in gourmet/_bundle: see `shipped` in gourmet/runtime/files.py."""
+    """In a wheel they lie in gourmet/_bundle: see `shipped` in gourmet/served/files.py."""
 
     def run(self) -> None:
         super().run()

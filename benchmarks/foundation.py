@@ -35,7 +35,7 @@ from gourmet.measure.sweep import checked_traffic
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import FP32, TORCH
+from gourmet.served.instances import FP32, TORCH
 from gourmet.serving.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness import (

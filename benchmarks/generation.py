@@ -43,7 +43,7 @@ from gourmet.measure.sweep import checked_traffic, load_config, restored
 from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES

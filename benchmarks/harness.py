@@ -38,7 +38,7 @@ from gourmet.measure.server_probe import CpuMeter, memory_mib, tree
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.measure.workload import Addresses, MeasureOptions
 from gourmet.reports import chart, machine
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import Child, wait_until
 from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer

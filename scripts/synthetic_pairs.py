@@ -21,7 +21,7 @@ from pathlib import Path
 from sacrebleu.metrics.chrf import CHRF
 
 from gourmet.commands.progress import bar
-from gourmet.runtime.reading import read_text
+from gourmet.served.reading import read_text
 from gourmet.systems.translator.data import DATA, PARTS
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import load

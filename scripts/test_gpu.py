@@ -38,8 +38,8 @@ from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
 from gourmet.measure.workload import Addresses
 from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.batches import Feeds, padded
-from gourmet.runtime.instances import (
+from gourmet.served.batches import Feeds, padded
+from gourmet.served.instances import (
     CONFIG_NAME_ENV,
     ENGINE_PARAMETER,
     FP32,

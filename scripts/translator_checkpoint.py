@@ -24,8 +24,8 @@ from onnx.external_data_helper import uses_external_data
 from gourmet import repository
 from gourmet.errors import GourmetError, printable
 from gourmet.generation import package
-from gourmet.runtime import manifest
-from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
+from gourmet.served import manifest
+from gourmet.served.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer

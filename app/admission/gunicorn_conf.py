@@ -16,8 +16,8 @@ from typing import Any
 from gunicorn.glogging import Logger
 
 from app.core.settings import Settings, SettingsError
-from gourmet.runtime import malloc
-from gourmet.runtime.files import RunFolder
+from gourmet.served import malloc
+from gourmet.served.files import RunFolder
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
 worker_class = "gthread"

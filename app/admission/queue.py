@@ -4,7 +4,7 @@
                                                │       └ MAX_AT_WORK have one
                                                └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-Photos, texts and heat maps have one queue each; gourmet.runtime.fair_queue shares the places between clients.
+Photos, texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
 A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
 threads than all places together, so that one is always free to refuse requests.
 
@@ -31,7 +31,7 @@ from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.pictures import decoders
 from gourmet.pictures.decode import from_base64, identify, is_harmless
-from gourmet.runtime.fair_queue import FairQueue, QueueFull
+from gourmet.served.fair_queue import FairQueue, QueueFull
 from gourmet.triton_client.deadline import Deadline
 
 # A client that only closes its sending side looks like one that disconnected.

@@ -20,7 +20,7 @@ from app.admission.queue import client_of_request
 from app.core.errors import ServingError
 from app.core.http import API, marks
 from app.core.settings import Rate, Settings, SettingsError
-from gourmet.runtime.optional import how_to_install
+from gourmet.served.optional import how_to_install
 
 _TIMEOUT_S: Final = 0.25
 

@@ -26,7 +26,7 @@ from app.core.errors import BadRequest, ServingError
 from app.core.http import marked, request_id, unstored
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER, folder_of
-from gourmet.runtime.files import written_aside
+from gourmet.served.files import written_aside
 
 MAX_CORRECTIONS: Final = 10_000  # per system
 

@@ -27,7 +27,7 @@ from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.runtime.fair_queue import FairQueue
+from gourmet.served.fair_queue import FairQueue
 from gourmet.triton_client.deadline import Deadline
 
 # A heat map's charge against the client's rate limit, unless the limit itself is lower.

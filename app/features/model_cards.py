@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from app.api.services import NavigationEntry, Services
 from gourmet.contracts import System
-from gourmet.runtime.reading import read_text
+from gourmet.served.reading import read_text
 from gourmet.systems.described import MODEL_CARD
 from gourmet.systems.registry import folder_of
 

@@ -17,9 +17,9 @@ from typing import Final
 import click
 
 from gourmet.errors import GourmetError, printable
-from gourmet.runtime.files import new_token
-from gourmet.runtime.optional import missing
-from gourmet.runtime.signals import sigterm_unwinds
+from gourmet.served.files import new_token
+from gourmet.served.optional import missing
+from gourmet.served.signals import sigterm_unwinds
 
 # verb -> one line for --help. The module in gourmet.commands and its command have the same name.
 GROUPS: Final[dict[str, dict[str, str]]] = {

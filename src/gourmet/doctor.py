@@ -25,9 +25,9 @@ import psutil
 from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
-from gourmet.runtime import manifest
-from gourmet.runtime.files import shipped
-from gourmet.runtime.instances import instance_count
+from gourmet.served import manifest
+from gourmet.served.files import shipped
+from gourmet.served.instances import instance_count
 from gourmet.serving import preflight
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import http_ok

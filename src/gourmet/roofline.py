@@ -23,8 +23,8 @@ import onnx
 import onnx.parser
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.reading import in_short
+from gourmet.served.instances import available_cpus
+from gourmet.served.reading import in_short
 
 # Large enough that a product is not about its memory, small enough to be repeated in a second or two.
 _EDGE: Final = 1024

@@ -35,7 +35,7 @@ from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import parameter
+from gourmet.served.instances import parameter
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS

@@ -25,7 +25,7 @@ from gourmet.cli import main
 from gourmet.deploying.deploy import load, rollback, staged
 from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import wait_until
 from gourmet.triton_client.errors import TritonRefused

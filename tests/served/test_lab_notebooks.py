@@ -20,7 +20,7 @@ from support.triton import ROOT
 
 from gourmet.cli import main
 from gourmet.lab.exercises import explanations
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.serving.connect import connect
 
 pytestmark = pytest.mark.timeout(900)

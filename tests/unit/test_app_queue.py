@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.eventually import eventually
 
-from gourmet.runtime.fair_queue import FairQueue
+from gourmet.served.fair_queue import FairQueue
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 

@@ -76,8 +76,8 @@ def dockerfile(service: dict[str, Any]) -> Path:
 
 def test_nvidias_image_has_every_module_that_it_imports(tmp_path: Path) -> None:
     """The tests of containers build the other images, and cannot build this one."""
-    modules = ["ask_models", "gourmet.serving.nvidia_image", "gourmet.runtime.onnx_signature"]
-    modules += ["gourmet.runtime.manifest"]
+    modules = ["ask_models", "gourmet.serving.nvidia_image", "gourmet.served.onnx_signature"]
+    modules += ["gourmet.served.manifest"]
     dockerfile = ROOT / "Dockerfile.triton"
     copies = [copy for copy in instructions(dockerfile, "COPY") if not copy.startswith("--from")]
     for copy in copies:

@@ -20,7 +20,7 @@ from gourmet.generation import package
 from gourmet.generation.engine import Engine, min_rows, onnx_graph
 from gourmet.generation.loop import Loop, Row
 from gourmet.generation.scheduler import GenerationRoom
-from gourmet.runtime.manifest import sha256
+from gourmet.served.manifest import sha256
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import MarianEngine

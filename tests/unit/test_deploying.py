@@ -25,8 +25,8 @@ from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
-from gourmet.runtime.manifest import sha256
-from gourmet.runtime.signals import sigterm_unwinds
+from gourmet.served.manifest import sha256
+from gourmet.served.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT, from_photos
 from gourmet.systems.food11.network import Food11Network, load

@@ -26,7 +26,7 @@ from gourmet.generation import package
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.workload import of_onnx
 from gourmet.roofline import count
-from gourmet.runtime.manifest import sha256
+from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
 from gourmet.tasks.classification.given_onnx import GivenOnnx
 from gourmet.tasks.system_parts import BadData

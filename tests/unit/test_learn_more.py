@@ -16,7 +16,7 @@ from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.tasks.classification import rehearsal

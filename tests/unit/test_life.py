@@ -14,7 +14,7 @@ from support.stopping import everything, files
 
 from gourmet.cli import main
 from gourmet.repository import DEFAULT
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 from gourmet.systems import registry
 
 

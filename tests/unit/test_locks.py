@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import CONFIG_NAME_ENV
+from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
 from gourmet.serving.connect import connect

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from gourmet.repository import DEFAULT, model_names, read_config, versions
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 
 REQUIRED, ASKED = (
     {"name": "soup", "parameters": {"manifest": {"string_value": value}}} for value in ("required", "yes")
@@ -100,7 +100,7 @@ def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path
 
 def verified(repository: Path) -> subprocess.CompletedProcess[str]:
     """As a pod's init container asks it: by a Python that has gourmet, and no library of any model."""
-    command = [sys.executable, "-P", "-m", "gourmet.runtime.manifest", str(repository)]
+    command = [sys.executable, "-P", "-m", "gourmet.served.manifest", str(repository)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -20,7 +20,7 @@ from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import home
+from gourmet.served.files import home
 from gourmet.serving import preflight
 from gourmet.systems import registry
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from support.eventually import eventually
 
-from gourmet.runtime.files import RunFolder
+from gourmet.served.files import RunFolder
 
 KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from gourmet.runtime.files import RunFolder
+from gourmet.served.files import RunFolder
 made = RunFolder("own-", Path(sys.argv[1]))
 Path(f"{made.path}-region").touch()
 if sys.argv[2:]:
@@ -50,7 +50,7 @@ def test_the_next_start_removes_the_folder_of_a_killed_program(tmp_path: Path) -
 def test_the_folder_of_a_running_program_stays(tmp_path: Path) -> None:
     running = RunFolder("own-", tmp_path)
     Path(f"{running.path}-region").touch()
-    code = "import sys; from pathlib import Path; from gourmet.runtime.files import RunFolder\n"
+    code = "import sys; from pathlib import Path; from gourmet.served.files import RunFolder\n"
     code += "RunFolder('own-', Path(sys.argv[1])).close()"
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
     assert {path.name for path in tmp_path.iterdir()} == {running.path.name, f"{running.path.name}-region"}

@@ -17,7 +17,7 @@ from PIL import Image
 
 from gourmet.pictures.classifier import Ranked
 from gourmet.repository import DEFAULT
-from gourmet.runtime.manifest import MANIFEST
+from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.tasks.classification.labelled_pictures import ALL

@@ -16,8 +16,8 @@ from gourmet.generation import package
 from gourmet.generation.answers import AnswerJob
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
-from gourmet.runtime import manifest
-from gourmet.runtime.instances import parameter
+from gourmet.served import manifest
+from gourmet.served.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
 from gourmet.tasks.generation.comparison import whole_answers

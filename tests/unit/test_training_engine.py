@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.files import written_aside
+from gourmet.served.files import written_aside
 from gourmet.tasks.classification.picture_training import phase
 from gourmet.training.files import load_tensors
 from gourmet.training.loop import BEST, CHECKPOINT, LAST, fit

@@ -22,7 +22,7 @@ from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import model_config, tensor
-from gourmet.runtime.manifest import ManifestError, sha256
+from gourmet.served.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
 

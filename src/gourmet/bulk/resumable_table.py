@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from gourmet.bulk.inputs import Inputs, as_text, in_parts
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.reports.table import spreadsheet_cell
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.optional import optional
+from gourmet.served.files import written_aside
+from gourmet.served.optional import optional
 from gourmet.tasks.checking import in_threads
 from gourmet.training.task import Tick
 

@@ -13,7 +13,7 @@ from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import own_models, write_whole
+from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 
 if TYPE_CHECKING:  # which would import numpy for --help

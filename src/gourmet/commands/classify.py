@@ -61,7 +61,7 @@ def usual_model() -> str:
 
 
 def _to_table(inputs: Photos, photo_rows: PhotoRows, out: Path) -> None:
-    from gourmet.runtime.files import write_whole
+    from gourmet.served.files import write_whole
 
     with table_of(inputs, photo_rows, out) as rows:
         summary, page = Summary.of(rows, photo_rows.contract.subject), out.with_suffix(".html")

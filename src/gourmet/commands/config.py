@@ -14,8 +14,8 @@ from gourmet.commands.options import json_option, repositories_option, url_optio
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
-from gourmet.runtime.files import write_whole
-from gourmet.runtime.instances import ENGINES, PRECISIONS
+from gourmet.served.files import write_whole
+from gourmet.served.instances import ENGINES, PRECISIONS
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client import model_config
 from gourmet.triton_client.errors import TritonRefused

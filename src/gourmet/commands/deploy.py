@@ -21,7 +21,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.deploying.target import Comparison, Deployment
 from gourmet.errors import UsageError
-from gourmet.runtime.manifest import facts
+from gourmet.served.manifest import facts
 from gourmet.systems import registry
 
 

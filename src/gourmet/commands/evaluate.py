@@ -13,7 +13,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
 from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import own_models
+from gourmet.served.files import own_models
 from gourmet.systems import registry
 
 # `gourmet deploy` writes this file into a version, for GPUs.
@@ -31,7 +31,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
     Without trained weights, measure the served ones on the examples of --data.
     """
-    from gourmet.runtime import malloc
+    from gourmet.served import malloc
     from gourmet.tasks.system_parts import EvaluateOptions, SystemParts
     from gourmet.training.run import data_of
 
@@ -57,7 +57,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
     from gourmet.deploying.target import serving
-    from gourmet.runtime import manifest
+    from gourmet.served import manifest
     from gourmet.training.files import deployed_tensors, save_tensors
 
     name = registry.load(system).default_model

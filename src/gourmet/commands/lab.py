@@ -23,9 +23,9 @@ from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import write_page
 from gourmet.lab.restoring import restore_models
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import shipped
-from gourmet.runtime.optional import how_to_install
-from gourmet.runtime.signals import set_on_stop
+from gourmet.served.files import shipped
+from gourmet.served.optional import how_to_install
+from gourmet.served.signals import set_on_stop
 from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter

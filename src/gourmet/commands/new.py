@@ -18,9 +18,9 @@ from gourmet.deploying.target import Deployment
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
-from gourmet.runtime.files import own_models
-from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import check_weights
+from gourmet.served.files import own_models
+from gourmet.served.manifest import sha256
+from gourmet.served.reading import check_weights
 from gourmet.systems import described, folders, registry
 
 # The options of a checkpoint, and those that both kinds of systems have.

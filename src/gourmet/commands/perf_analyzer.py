@@ -18,7 +18,7 @@ import click
 
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import for_perf_analyzer, rows_of
-from gourmet.runtime.files import written_aside
+from gourmet.served.files import written_aside
 from gourmet.serving import api_keys
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import running_stack, stack_at

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from gourmet.errors import UsageError, printable
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 
 PATH: Final = click.Path(path_type=Path)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -31,8 +31,8 @@ def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the system of this name, or of the model of this name."""
     from gourmet.contracts import SYSTEM_PARAMETER
     from gourmet.repository import DEFAULT, read_config
-    from gourmet.runtime.files import own_models
-    from gourmet.runtime.instances import parameter
+    from gourmet.served.files import own_models
+    from gourmet.served.instances import parameter
     from gourmet.systems import registry
     from gourmet.triton_client.model_config import as_json
 

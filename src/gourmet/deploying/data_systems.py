@@ -13,8 +13,8 @@ from typing import Any
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
 from gourmet.repository.config_file import LABELS_FILE
-from gourmet.runtime.files import HOME_ENV
-from gourmet.runtime.manifest import MANIFEST
+from gourmet.served.files import HOME_ENV
+from gourmet.served.manifest import MANIFEST
 from gourmet.serving.overview import owner_of
 from gourmet.systems import described, folders, registry
 

@@ -19,10 +19,10 @@ from gourmet.deploying.target import Check, Comparison, Deployment, Target, serv
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
-from gourmet.runtime import manifest
-from gourmet.runtime.files import write_whole
-from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.reading import in_short, malformed_as_value_error
+from gourmet.served import manifest
+from gourmet.served.files import write_whole
+from gourmet.served.manifest import MANIFEST, sha256
+from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse

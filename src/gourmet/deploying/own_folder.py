@@ -15,7 +15,7 @@ from typing import Final
 
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, read_config, versions
-from gourmet.runtime.files import new_token, own_models
+from gourmet.served.files import new_token, own_models
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import described
 

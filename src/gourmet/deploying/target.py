@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from gourmet.reports.table import columns
 from gourmet.repository import versions
-from gourmet.runtime import manifest
-from gourmet.runtime.manifest import ManifestError
-from gourmet.runtime.reading import malformed_as_value_error
+from gourmet.served import manifest
+from gourmet.served.manifest import ManifestError
+from gourmet.served.reading import malformed_as_value_error
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import manifest
-from gourmet.runtime.reading import ZIP_ERRORS, in_short, malformed_as_value_error, read_table
+from gourmet.served import manifest
+from gourmet.served.reading import ZIP_ERRORS, in_short, malformed_as_value_error, read_table
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"

@@ -35,8 +35,8 @@ from gourmet.generation.answers import (
 )
 from gourmet.generation.loop import TooManyRows
 from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
-from gourmet.runtime import malloc
-from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
+from gourmet.served import malloc
+from gourmet.served.instances import cpu_threads, integer_parameter, parameter
 
 # Rows in a step, unless the config sets another number.
 _ROWS: Final = 16

@@ -24,8 +24,8 @@ from gourmet.errors import UsageError
 from gourmet.measure.results import Estimate
 from gourmet.reports import chart, machine
 from gourmet.reports.chart import Bar
-from gourmet.runtime.files import IS_INSTALLED, home, shipped
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.files import IS_INSTALLED, home, shipped
+from gourmet.served.instances import available_cpus
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.run_file import found_url
 from gourmet.triton_client.address import SERVER_ENV

@@ -25,7 +25,7 @@ from gourmet.measure.server_probe import CpuMeter, listener
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.reports import chart
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.run_file import stack_at
 from gourmet.systems import registry

@@ -15,7 +15,7 @@ import numpy as np
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, Tensors, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.reading import in_short
+from gourmet.served.reading import in_short
 from gourmet.systems import registry
 from gourmet.triton_client.tensors import dtype_of, raw
 

@@ -27,7 +27,7 @@ from gourmet.measure.transports import (
     Wire,
 )
 from gourmet.measure.validity import Untrusted, WrongAnswers
-from gourmet.runtime.reading import in_short
+from gourmet.served.reading import in_short
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 from gourmet.triton_client.address import Address

@@ -25,7 +25,7 @@ from gourmet.pictures.errors import DecodersBusy as DecodersBusy
 from gourmet.pictures.errors import PictureError as PictureError
 from gourmet.pictures.errors import too_complex
 from gourmet.pictures.header import FORMATS, Header
-from gourmet.runtime.sandbox import Facts
+from gourmet.pictures.sandbox import Facts
 
 # Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as photos of 48-megapixel
 # phones. Other formats need memory for all pixels: up to 8 bytes a pixel, and 16 if a library decodes into

@@ -1,4 +1,4 @@
-"""A few sandboxed processes that decode the pictures that may be expensive (`gourmet.runtime.sandbox`).
+"""A few sandboxed processes that decode the pictures that may be expensive (`gourmet.pictures.sandbox`).
 
 They decode each picture whose header does not prove it harmless (`header.Header.is_harmless`). A process is
 started when it is first needed, kept for the next picture, and replaced when it has ended.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gourmet.pictures.errors import DecodersBusy, PictureError
-from gourmet.runtime.fair_queue import FairQueue
-from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.pictures.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.served.fair_queue import FairQueue
+from gourmet.served.instances import available_cpus
 
 # The most expensive honest picture, fifty million pixels in ten scans, takes a second on a CPU of 2024.
 CPU_S: Final = 3.0

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.generation import package
-from gourmet.runtime.files import IS_INSTALLED, home, own_models, shipped, write_whole
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.files import IS_INSTALLED, home, own_models, shipped, write_whole
+from gourmet.served.reading import in_short, read_text
 from gourmet.triton_client.model_config import parse
 
 # The models of this project. The models of an installed package are copied into the user's repository.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gourmet.errors import UsageError
-from gourmet.runtime.instances import (
+from gourmet.served.instances import (
     ENGINE_PARAMETER,
     PRECISION_PARAMETER,
     THREADS_PARAMETER,

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.instances import CONFIG_NAME_ENV
-from gourmet.runtime.signals import set_on_stop
+from gourmet.served.instances import CONFIG_NAME_ENV
+from gourmet.served.signals import set_on_stop
 from gourmet.serving import run_file
 from gourmet.serving.api_keys import LockedTriton, make_key
 

@@ -14,8 +14,8 @@ import psutil
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
-from gourmet.runtime import manifest
-from gourmet.runtime.instances import parameter
+from gourmet.served import manifest
+from gourmet.served.instances import parameter
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import stack_at
 from gourmet.serving.stub_watchdog import version_of_stub

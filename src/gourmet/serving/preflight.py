@@ -14,7 +14,7 @@ from typing import Final
 from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import parameter
+from gourmet.served.instances import parameter
 from gourmet.serving import run_file
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import Config, as_json

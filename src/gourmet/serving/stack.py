@@ -22,9 +22,9 @@ from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import versions
 from gourmet.repository.config_file import ConfigFile
-from gourmet.runtime import manifest
-from gourmet.runtime.files import HOME_ENV, home
-from gourmet.runtime.signals import STOPS, handled, set_on_stop
+from gourmet.served import manifest
+from gourmet.served.files import HOME_ENV, home
+from gourmet.served.signals import STOPS, handled, set_on_stop
 from gourmet.serving import preflight, run_file
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child, wait_until

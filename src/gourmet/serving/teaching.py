@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.repository import versions
-from gourmet.runtime import manifest
-from gourmet.runtime.files import home
+from gourmet.served import manifest
+from gourmet.served.files import home
 from gourmet.serving.processes import Child
 
 _POLL_S: Final = 0.1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.files import HOME_ENV, RunFolder, home, new_token, shipped
+from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, shipped
 from gourmet.serving.api_keys import LockedTriton
 from gourmet.serving.processes import Child, LineSink, wait_until
 from gourmet.systems import FOLDERS_ENV, folders

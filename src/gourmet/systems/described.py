@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"

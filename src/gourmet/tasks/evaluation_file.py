@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.files import write_whole
-from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import in_short, malformed_as_value_error, read_table
+from gourmet.served.files import write_whole
+from gourmet.served.manifest import sha256
+from gourmet.served.reading import in_short, malformed_as_value_error, read_table
 
 _NAME: Final = "evaluation.json"
 

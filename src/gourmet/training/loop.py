@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime import malloc
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.reading import in_short
-from gourmet.runtime.signals import first_stop
+from gourmet.served import malloc
+from gourmet.served.files import written_aside
+from gourmet.served.reading import in_short
+from gourmet.served.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
 from gourmet.training.run import write_log

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short
+from gourmet.served.reading import in_short
 
 if TYPE_CHECKING:  # so that systems can be listed without torch
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gourmet.runtime.instances import (
+from gourmet.served.instances import (
     ENGINE_PARAMETER,
     FP32,
     ONNX_RUNTIME,

@@ -22,7 +22,7 @@ from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, as_data
 from gourmet.measure.sweep import OnStep, load_config, restored
 from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import available_cpus, cpu_threads, instance_count
+from gourmet.served.instances import available_cpus, cpu_threads, instance_count
 from gourmet.triton_client.errors import TritonRefused
 from gourmet.triton_client.model_config import Config, as_pbtxt, summary
 

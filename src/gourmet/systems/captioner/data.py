@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_text
+from gourmet.served.reading import ZIP_ERRORS, in_short, read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, spread
 
 _FOLDER: Final = (

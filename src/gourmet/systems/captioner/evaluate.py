@@ -13,7 +13,7 @@ from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.generation.loop import Row
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner

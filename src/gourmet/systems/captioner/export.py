@@ -29,7 +29,7 @@ from gourmet.deploying.target import Deployment, Export, Target
 from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.reading import in_short, malformed_as_value_error
+from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import Cider, decoded, photos
 from gourmet.systems.captioner.network import (

@@ -20,8 +20,8 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.generation.engine import onnx_graph
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.manifest import sha256
+from gourmet.served.files import written_aside
+from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
 from gourmet.systems.captioner.export import BODY, GRID_OUTPUT, body
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folded

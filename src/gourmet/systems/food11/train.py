@@ -24,7 +24,7 @@ from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.reports.chart import Bar, bars
-from gourmet.runtime.files import write_whole
+from gourmet.served.files import write_whole
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network

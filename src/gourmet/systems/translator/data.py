@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.reading import read_text
+from gourmet.served.reading import read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part, spread
 
 PARTS: Final = ("train", "validation", "test")

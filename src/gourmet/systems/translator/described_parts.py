@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 from gourmet.systems.translator.contract import Translator, check_sentences, problem
 
 if TYPE_CHECKING:

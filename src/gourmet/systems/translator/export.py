@@ -26,7 +26,7 @@ from gourmet.deploying.target import Calibrated, Deployment, Export, Target
 from gourmet.generation import package
 from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.reading import in_short
+from gourmet.served.reading import in_short
 from gourmet.tasks import evaluation_file
 
 

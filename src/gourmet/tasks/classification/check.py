@@ -20,9 +20,9 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.table import columns
-from gourmet.runtime import malloc
-from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.reading import read_table
+from gourmet.served import malloc
+from gourmet.served.manifest import MANIFEST, sha256
+from gourmet.served.reading import read_table
 from gourmet.tasks.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,

@@ -16,7 +16,7 @@ from gourmet.deploying.target import Comparison, Measure, comparison_of
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 from gourmet.tasks.classification import rehearsal
 from gourmet.tasks.classification.accuracy import Classes
 from gourmet.tasks.classification.calibration import Calibration, calibration_of

@@ -19,8 +19,8 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import versions
 from gourmet.repository.config_file import model_config, tensor
-from gourmet.runtime.manifest import facts as facts_of
-from gourmet.runtime.manifest import sha256
+from gourmet.served.manifest import facts as facts_of
+from gourmet.served.manifest import sha256
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import ONNX, Exported, Source
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, pictures

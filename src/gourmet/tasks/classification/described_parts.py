@@ -21,8 +21,8 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.reports.table import columns
-from gourmet.runtime.manifest import sha256
-from gourmet.runtime.reading import check_weights
+from gourmet.served.manifest import sha256
+from gourmet.served.reading import check_weights
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation, EvaluatedClassifier, calibrated

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
-from gourmet.runtime.files import write_whole
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.files import write_whole
+from gourmet.served.instances import available_cpus
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification.accuracy import (
     Accuracy,

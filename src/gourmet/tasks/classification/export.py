@@ -24,7 +24,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.config_file import model_config, tensor
-from gourmet.runtime.manifest import sha256
+from gourmet.served.manifest import sha256
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation

@@ -23,8 +23,8 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.onnx_session import FATAL_ONLY
-from gourmet.runtime.reading import in_short
+from gourmet.served.onnx_session import FATAL_ONLY
+from gourmet.served.reading import in_short
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.gate import Answers, Pixels
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
-from gourmet.runtime.reading import ZIP_ERRORS, in_short
+from gourmet.served.reading import ZIP_ERRORS, in_short
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.

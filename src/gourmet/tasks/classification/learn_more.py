@@ -23,9 +23,9 @@ from gourmet.deploying.target import Check, Comparison, Deployment, Measure, Tar
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.repository import model_names
-from gourmet.runtime import manifest
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.reading import ZIP_ERRORS
+from gourmet.served import manifest
+from gourmet.served.files import written_aside
+from gourmet.served.reading import ZIP_ERRORS
 from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
 from gourmet.tasks.classification.comparison import MARGIN, measures

@@ -12,7 +12,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
-from gourmet.runtime.optional import optional
+from gourmet.served.optional import optional
 from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors, torchvision
 
 PREFIX: Final = "torchvision:"

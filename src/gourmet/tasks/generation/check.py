@@ -13,7 +13,7 @@ from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.page import render
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 from gourmet.tasks.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,

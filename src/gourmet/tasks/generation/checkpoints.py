@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.reading import in_short, read_table
+from gourmet.served.reading import in_short, read_table
 from gourmet.training.files import Tensors, load_tensors
 from gourmet.training.loop import BEST, LAST
 

@@ -22,7 +22,7 @@ from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, Serv
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.repository import read_config, versions
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
-from gourmet.runtime.files import write_whole
+from gourmet.served.files import write_whole
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.system_parts import EvaluateOptions, Load, Reference, Stage, TextData
 from gourmet.training.task import Tick

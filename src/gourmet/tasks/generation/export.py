@@ -15,8 +15,8 @@ from gourmet.generation import package
 from gourmet.generation.answers import GenerationServing
 from gourmet.generation.contract import TextGenerator
 from gourmet.generation.loop import Row
-from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.manifest import sha256
+from gourmet.served.instances import available_cpus
+from gourmet.served.manifest import sha256
 from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint
 from gourmet.tasks.generation.comparison import HeldOut, TextCandidate, agreement, served_answers
 from gourmet.tasks.generation.graphs import OPSET, Graph

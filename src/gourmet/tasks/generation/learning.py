@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short
+from gourmet.served.reading import in_short
 from gourmet.training.task import Phase, Recipe, TrainOptions
 
 MEASURED: Final = 500  # texts held out, measured after each epoch

@@ -10,7 +10,7 @@ A version without a manifest is served unchecked, unless the model's config requ
 parameters { key: "manifest" value: { string_value: "required" } }. `gourmet deploy` writes this parameter
 into each config, so that deleting the manifest does not switch off the check.
 
-    python3 -m gourmet.runtime.manifest /models       # before a server starts: sets bad versions aside
+    python3 -m gourmet.served.manifest /models       # before a server starts: sets bad versions aside
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import parameter
-from gourmet.runtime.reading import in_short, read_table
+from gourmet.served.instances import parameter
+from gourmet.served.reading import in_short, read_table
 
 MANIFEST: Final = "manifest.json"
 PARAMETER: Final = "manifest"

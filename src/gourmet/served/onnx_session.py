@@ -15,9 +15,9 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches
-from gourmet.runtime import onnx_signature as signatures
-from gourmet.runtime.instances import (
+from gourmet.served import batches
+from gourmet.served import onnx_signature as signatures
+from gourmet.served.instances import (
     ONNX_RUNTIME,
     Device,
     available_cpus,

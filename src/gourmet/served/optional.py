@@ -6,7 +6,7 @@ import importlib
 from typing import Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.runtime.files import IS_INSTALLED
+from gourmet.served.files import IS_INSTALLED
 
 # The packages of requirements/train.txt that `make up` does not install.
 _TRAIN: Final = frozenset(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches
+from gourmet.served import batches
 
 Dims = tuple[int, ...]
 
