@@ -34,6 +34,7 @@ from gourmet import repository
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.errors import UsageError
+from gourmet.export.checkpoints import Checkpoint
 from gourmet.generation.answers import AnswerJob
 from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.measure.inputs import DataSource
@@ -54,7 +55,6 @@ from gourmet.systems.translator.network import load as load_checkpoint
 from gourmet.systems.translator.serving import SERVING
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
-from gourmet.tasks.generation.checkpoints import Checkpoint
 from gourmet.training.run import data_of
 from harness import (
     FIRST_PIECE_MS,

@@ -23,6 +23,10 @@ from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
+from gourmet.evaluation import checking
+from gourmet.evaluation.accuracy import accuracy
+from gourmet.evaluation.picture_check import Agreement, PictureReport
+from gourmet.evaluation.system_parts import SystemParts
 from gourmet.pictures.classifier import softmax
 from gourmet.serving.processes import wait_until
 from gourmet.systems import registry
@@ -30,10 +34,6 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks import checking
-from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.check import Agreement, PictureReport
-from gourmet.tasks.system_parts import SystemParts
 from gourmet.training.files import save_tensors
 from gourmet.triton_client.triton import Triton
 

@@ -25,6 +25,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
+from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
 from gourmet.generation.answers import ServedNetwork
 from gourmet.generation.contract import BEAMS, MAX_TOKENS
@@ -36,7 +37,6 @@ from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING
 from gourmet.systems.translator.contract import MAX_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 from gourmet.systems.translator.serving import SERVING as TRANSLATOR_SERVING
-from gourmet.tasks.generation.comparison import whole_answers
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import TritonError
 

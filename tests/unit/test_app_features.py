@@ -23,10 +23,10 @@ from app.features import compare, corrections
 from app.features.compare import verdict
 from app.features.model_cards import as_html
 from gourmet.contracts import TensorSpec
+from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.triton_client.deadline import Deadline
 
 JSON = {"Accept": "application/json"}

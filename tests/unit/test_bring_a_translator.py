@@ -19,6 +19,8 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
+from gourmet.evaluation.text_certainty import NEVER
+from gourmet.evaluation.text_comparison import agreement
 from gourmet.generation import package
 from gourmet.repository import DEFAULT, versions
 from gourmet.systems.digits.network import DigitsNetwork
@@ -26,8 +28,6 @@ from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER
-from gourmet.tasks.generation.certainty import NEVER
-from gourmet.tasks.generation.comparison import agreement
 
 
 class Letters:

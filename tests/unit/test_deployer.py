@@ -16,10 +16,10 @@ from support.stopping import everything
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
+from gourmet.export.torchvision_network import TorchvisionNetwork, build, fitted
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, fitted
 from gourmet.triton_client.model_config import as_json
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.

@@ -22,14 +22,14 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
+from gourmet.evaluation.system_parts import BadData
+from gourmet.export.given_onnx import GivenOnnx
 from gourmet.generation import package
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.workload import of_onnx
 from gourmet.roofline import count
 from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
-from gourmet.tasks.classification.given_onnx import GivenOnnx
-from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import load_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -18,7 +18,7 @@ WITHOUT_TORCH = re.compile(
 
 SERVES = (
     *("app", "gourmet.triton_client.triton", "gourmet.systems.translator.serving"),
-    *("gourmet.tasks.classification.learn_more", "gourmet.commands.translate", "gourmet.commands.learn_more"),
+    *("gourmet.learning.learn_more", "gourmet.commands.translate", "gourmet.commands.learn_more"),
     *("gourmet.commands.deploy", "gourmet.commands.rollback"),
 )
 FOREIGN = TRITON_CLIENTS | {

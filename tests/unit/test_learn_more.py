@@ -14,17 +14,17 @@ from click.testing import CliRunner, Result
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
+from gourmet.evaluation.labelled_pictures import decode
+from gourmet.export.picture_export import open_torchscript
+from gourmet.learning.learn_more import FILE, read
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
 from gourmet.served import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.tasks.classification import rehearsal
-from gourmet.tasks.classification.export import open_torchscript
-from gourmet.tasks.classification.labelled_pictures import decode
-from gourmet.tasks.classification.learn_more import FILE, read
-from gourmet.tasks.classification.linear_layer import Layer, OnnxLayer
+from gourmet.training import rehearsal
 from gourmet.training.files import load_tensors, save_tensors
+from gourmet.training.linear_layer import Layer, OnnxLayer
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"
 PHOTOS = Path(__file__).parents[3] / "shared" / "food11"

@@ -31,14 +31,13 @@ from app.classifier import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.system_parts import SystemParts
+from gourmet.export.picture_export import open_onnx
+from gourmet.export.torchvision_network import build, fitted
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
-from gourmet.systems import registry
-from gourmet.tasks.classification import described_parts
-from gourmet.tasks.classification.export import open_onnx
-from gourmet.tasks.classification.torchvision_network import build, fitted
-from gourmet.tasks.system_parts import SystemParts
+from gourmet.systems import described_pictures, registry
 
 New = Callable[..., Result]
 
@@ -621,7 +620,7 @@ def test_weights_whose_last_layer_is_zeros_are_refused_too(new: New, tmp_path: P
 def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--scale", "1/127.5", "--mean", "1").exit_code == 0
     system = registry.classification("flowers")
-    export = described_parts.export(system)
+    export = described_pictures.export(system)
     assert export.open(tmp_path / "given.onnx", None, lambda *_: None).targets["onnx"].model == "flowers_onnx"
     with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
         export.open(saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda *_: None)

@@ -15,12 +15,12 @@ import pillow_heif
 import pytest
 from PIL import Image
 
+from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.pictures.classifier import Ranked
 from gourmet.repository import DEFAULT
 from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.tasks.classification.labelled_pictures import ALL
 
 PHOTOS: Final = Path(__file__).parents[3] / "shared" / "food11" / "sharp_train.zip"
 SERVED: Final = DEFAULT / "food_classifier_int8" / "1"

@@ -17,11 +17,11 @@ from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.deploying import deploy as deploying
 from gourmet.errors import GourmetError
+from gourmet.evaluation.system_parts import SystemParts
 from gourmet.repository import read_config
 from gourmet.systems import registry
 from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import SentenceData
-from gourmet.tasks.system_parts import SystemParts
 
 DESCRIBED = """like = "translator"
 title = "German to English"

@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 
 from gourmet.bulk.inputs import Inputs, as_text, in_parts
 from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.evaluation.checking import in_threads
 from gourmet.reports.table import spreadsheet_cell
 from gourmet.served.files import written_aside
 from gourmet.served.optional import optional
-from gourmet.tasks.checking import in_threads
 from gourmet.training.task import Tick
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 
 if TYPE_CHECKING:  # which would import numpy for --help
-    from gourmet.tasks.checking import CheckReport
+    from gourmet.evaluation.checking import CheckReport
 
 
 @click.command()
@@ -67,9 +67,9 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
     gourmet check food_classifier_int8 --data shared/food11 --out int8.html
     gourmet check food_classifier/2 --against food_classifier/1 --data shared/food11
     """
+    from gourmet.evaluation import checking
+    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.serving.connect import connect
-    from gourmet.tasks import checking
-    from gourmet.tasks.system_parts import SystemParts
 
     if calibrate:
         if not how["data"]:
@@ -130,7 +130,7 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     from gourmet.commands.running import load_and_ask, served_as_before
     from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
     from gourmet.deploying.target import Calibrating
-    from gourmet.tasks.system_parts import SystemParts
+    from gourmet.evaluation.system_parts import SystemParts
 
     parts = SystemParts(system, registry.piece)
     export = parts.export

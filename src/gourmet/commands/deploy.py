@@ -67,8 +67,8 @@ def deploy(
     made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
     from gourmet.commands.running import install
+    from gourmet.learning import learn_more
     from gourmet.serving.overview import owner_of
-    from gourmet.tasks.classification import learn_more
 
     system = name if name in registry.names() else owner_of(models / name)[0]
     if not system:
@@ -129,7 +129,7 @@ def of_weights(
 ) -> Deployment:
     """Open trained weights, or a published checkpoint, for deployment."""
     from gourmet.deploying.target import Quantizing
-    from gourmet.tasks.system_parts import SystemParts
+    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.training.run import data_of
 
     export = SystemParts(system, registry.piece).export

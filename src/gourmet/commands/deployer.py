@@ -97,8 +97,8 @@ def deployer(
     if len(chosen) != 1:
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
     from gourmet.commands.running import install
+    from gourmet.export.deployer import DeployerOptions, deployment_of
     from gourmet.serving.connect import either
-    from gourmet.tasks.classification.deployer import DeployerOptions, deployment_of
 
     options = DeployerOptions(chosen[0], labels=labels_of(labels) if labels else (), **flags)
     try:

@@ -31,8 +31,8 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
     Without trained weights, measure the served ones on the examples of --data.
     """
+    from gourmet.evaluation.system_parts import EvaluateOptions, SystemParts
     from gourmet.served import malloc
-    from gourmet.tasks.system_parts import EvaluateOptions, SystemParts
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)

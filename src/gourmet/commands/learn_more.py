@@ -32,11 +32,11 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     (KEEP_CORRECTIONS). The table shows the change of each class; few pictures are measured by five-fold
     cross-validation. The served version does not change until you deploy.
     """
+    from gourmet.evaluation.labelled_pictures import LabelledPictures
+    from gourmet.evaluation.system_parts import SystemParts
+    from gourmet.learning import learn_more as more
     from gourmet.reports.table import columns
     from gourmet.repository import versions
-    from gourmet.tasks.classification import learn_more as more
-    from gourmet.tasks.classification.labelled_pictures import LabelledPictures
-    from gourmet.tasks.system_parts import SystemParts
 
     classifier, data = registry.classification(system), SystemParts(system, registry.piece).data
     if not isinstance(data, LabelledPictures):

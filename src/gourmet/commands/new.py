@@ -115,7 +115,7 @@ def _classifier(
     """Make a classifier of pictures, and deploy its weights if there are any."""
     if not labels:
         raise UsageError("name its --labels, or a --checkpoint of a translator")
-    from gourmet.tasks.classification import described_parts as parts
+    from gourmet.systems import described_pictures as parts
 
     system = PictureClassifier(
         **described.named(name, folders()[1] / name),

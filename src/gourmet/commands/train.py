@@ -46,8 +46,8 @@ def train(system: str, out: Path | None, **options: Any) -> None:
 
     NAME=VALUE changes the configuration of a system that has one: `gourmet train translator width=512`.
     """
-    from gourmet.tasks.system_parts import SystemParts
-    from gourmet.tasks.training import rehearse, train
+    from gourmet.evaluation.system_parts import SystemParts
+    from gourmet.learning.training_verb import rehearse, train
     from gourmet.training.task import TrainOptions
 
     parts, rehearsed = SystemParts(system, registry.piece), options.pop("rehearse")

@@ -183,7 +183,7 @@ def ask_alone(wire: ModelWire, rows: InputRows) -> list[Answer]:
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     """Return ONNX Runtime's answer to each row by itself, without a server."""
-    from gourmet.tasks.classification.given_onnx import opened_alone
+    from gourmet.export.given_onnx import opened_alone
 
     answers = []
     try:

@@ -26,7 +26,7 @@ from gourmet.serving.processes import Child
 
 _POLL_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 2.0
-# gourmet.tasks.classification.rehearsal writes it.
+# gourmet.training.rehearsal writes it.
 _REHEARSED: Final = "model.rehearsal.safetensors"
 JOBS: Final = ("learn", "use", "undo")
 

@@ -19,17 +19,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import UsageError
+from gourmet.export.checkpoints import CONFIG
+from gourmet.export.static_int8 import PIXELS
+from gourmet.export.text_int8 import rounded
 from gourmet.generation.engine import onnx_graph
+from gourmet.learning.text_training import MEASURED, GenerationTraining, padded, until
 from gourmet.served.files import written_aside
 from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
 from gourmet.systems.captioner.export import BODY, GRID_OUTPUT, body
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folded
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
-from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded, until
-from gourmet.tasks.static_int8 import PIXELS
 from gourmet.training.files import load_tensors
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Tick, Training, TrainOptions

@@ -20,12 +20,12 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import UsageError
+from gourmet.evaluation.labelled_pictures import Pixels
+from gourmet.evaluation.system_parts import check_classes
+from gourmet.learning.picture_training import PictureTask
 from gourmet.systems.digits import contract
 from gourmet.systems.digits.data import DATA, LabelledDigit, bundled, drawn, no_digits
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.tasks.classification.labelled_pictures import Pixels
-from gourmet.tasks.classification.picture_training import PictureTask
-from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick, Training, TrainOptions
 
 _EPOCHS: Final = 32

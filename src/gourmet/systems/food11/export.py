@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from gourmet.deploying.target import Export, Target
+from gourmet.export.picture_export import ClassifierExport, Exported, Source
 from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks.classification.export import ClassifierExport, Exported, Source
 
 _ONNX: Final = Exported("food_classifier_onnx")
 

@@ -20,6 +20,18 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
+from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
+from gourmet.evaluation.picture_evaluation import (
+    Answered,
+    EvaluatedClassifier,
+    calibrate,
+    declined,
+    measure,
+)
+from gourmet.evaluation.system_parts import check_classes, evenly
+from gourmet.learning import augment
+from gourmet.learning.last_layer import LastLayer, make, write
+from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
 from gourmet.pictures.label_folders import OTHER
@@ -28,20 +40,8 @@ from gourmet.served.files import write_whole
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
-from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.evaluation import (
-    Answered,
-    EvaluatedClassifier,
-    calibrate,
-    declined,
-    measure,
-)
-from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPhoto, decode
-from gourmet.tasks.classification.last_layer import LastLayer, make, write
-from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
-from gourmet.tasks.classification.picture_training import PictureTraining
-from gourmet.tasks.system_parts import check_classes, evenly
 from gourmet.training.files import save_tensors
+from gourmet.training.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.training.loop import LAST
 from gourmet.training.task import Recipe, Tick, TrainOptions
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gourmet.evaluation.text_evaluation import TextEvaluation
+from gourmet.learning.text_training import padded, until
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
-from gourmet.tasks.generation.evaluation import TextEvaluation
-from gourmet.tasks.generation.learning import padded, until
 from gourmet.training.task import Tick
 
 MAX_TOKENS: Final = 128  # pieces of an answer

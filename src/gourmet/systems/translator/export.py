@@ -1,10 +1,10 @@
 """A translator as the files that its served models open, each compared with the loop of transformers.
 
 Encoder         ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
-TranslatorStep  see gourmet.tasks.generation.graphs
+TranslatorStep  see gourmet.export.text_graphs
 Whole           source [B, 50], target [B, 50]                -> output [B, 50, V]
 
-What is served is the network in eight bits (gourmet.tasks.generation.int8), unless it is asked for fp32.
+What is served is the network in eight bits (gourmet.export.text_int8), unless it is asked for fp32.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from torch import nn
 from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
 from gourmet.deploying.target import Calibrated, Deployment, Export, Target
+from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData
+from gourmet.evaluation.text_certainty import certainty, judged
+from gourmet.evaluation.text_comparison import HeldOut, chrf, held_out_part, whole_answers
+from gourmet.export.text_export import GenerationExport, TrainedGenerator
+from gourmet.export.text_graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
 from gourmet.generation import package
 from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
@@ -32,11 +37,6 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
-from gourmet.tasks.generation.certainty import certainty, judged
-from gourmet.tasks.generation.comparison import HeldOut, chrf, held_out_part, whole_answers
-from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
-from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
-from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json
 

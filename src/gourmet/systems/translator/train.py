@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from gourmet.evaluation.system_parts import Reference
+from gourmet.export.checkpoints import CONFIG
+from gourmet.export.text_int8 import rounded
+from gourmet.learning.text_training import MEASURED, GenerationTraining, padded
 from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MAX_POSITIONS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
-from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded
-from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Tick, Training, TrainOptions
 

@@ -15,15 +15,15 @@ from torch import nn
 from gourmet.contracts import LABELS_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.calibration import Calibration
+from gourmet.export.picture_export import ONNX, Exported, Source
+from gourmet.export.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import versions
 from gourmet.repository.config_file import model_config, tensor
 from gourmet.served.manifest import facts as facts_of
 from gourmet.served.manifest import sha256
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.export import ONNX, Exported, Source
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 

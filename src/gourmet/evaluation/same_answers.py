@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.deploying.target import Check
-from gourmet.tasks.classification.accuracy import Scores, balanced_accuracy
-from gourmet.tasks.system_parts import BadData
+from gourmet.evaluation.accuracy import Scores, balanced_accuracy
+from gourmet.evaluation.system_parts import BadData
 
 Pixels = npt.NDArray[np.uint8]
 # From pixels or the network's rows [N, …] to scores [N, classes]: logits, or probabilities where the model

@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.system_parts import Stage, SystemParts
 from gourmet.served.files import written_aside
-from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training import mlflow_log
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.loop import CHECKPOINT, LAST, fit

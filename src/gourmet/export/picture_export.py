@@ -21,21 +21,22 @@ from torch import nn
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation import same_answers
+from gourmet.evaluation.accuracy import Scores
+from gourmet.evaluation.calibration import Calibration, read_evaluation
+from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.labelled_pictures import LabelledPictures
+from gourmet.evaluation.picture_comparison import Candidate
+from gourmet.evaluation.picture_evaluation import calibrated
+from gourmet.evaluation.same_answers import Answers, Pixels
+from gourmet.evaluation.system_parts import BadData, Data, EmptyPart, Load
+from gourmet.export.onnx_metadata import described
+from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.config_file import model_config, tensor
 from gourmet.served.manifest import sha256
-from gourmet.tasks.classification import gate, rehearsal
-from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.calibration import Calibration, read_evaluation
-from gourmet.tasks.classification.comparison import Candidate
-from gourmet.tasks.classification.evaluation import calibrated
-from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
-from gourmet.tasks.classification.last_layer import LastLayer
-from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.onnx_metadata import described
-from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
+from gourmet.training import rehearsal
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 
@@ -84,7 +85,7 @@ class Exported:
     batched: bool = True
     form: str = ONNX  # or ts-script, or ts-trace
     half: bool = False
-    max_difference: float = gate.MAX_LOGIT_DIFFERENCE
+    max_difference: float = same_answers.MAX_LOGIT_DIFFERENCE
 
     @property
     def file(self) -> str:
@@ -112,13 +113,13 @@ class Exported:
             return source.with_pixels(self._open(path), half=self.half)
 
         compare = partial(
-            gate.same_answers, source.eager, photos=source.held_out, allowed=self.max_difference
+            same_answers.same_answers, source.eager, photos=source.held_out, allowed=self.max_difference
         )
         return Target(
             self.model,
             self.file,
             build,
-            gate.verify(opened, compare),
+            same_answers.verify(opened, compare),
             config,
             system.labels if config else (),
             compare=source.candidate.beside(self.file, opened) if source.candidate else None,

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from gourmet.contracts import GeneratedText
 from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.errors import GourmetError
+from gourmet.evaluation.system_parts import EmptyPart, Reference
 from gourmet.generation import package
 from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.repository import read_config, versions
 from gourmet.served.instances import available_cpus
-from gourmet.tasks.system_parts import EmptyPart, Reference
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json
 

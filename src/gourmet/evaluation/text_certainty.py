@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.evaluation.system_parts import Reference
 from gourmet.reports.table import columns
-from gourmet.tasks.system_parts import Reference
 
 # An answer with a chrF of at least this is near to the reference by people.
 NEAR: Final = 50.0

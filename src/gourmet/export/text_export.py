@@ -11,17 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self
 
 from gourmet.deploying.target import Check, Target
+from gourmet.evaluation.text_comparison import HeldOut, TextCandidate, agreement, served_answers
+from gourmet.export.checkpoints import Architecture, Checkpoint
+from gourmet.export.onnx_metadata import with_metadata
+from gourmet.export.text_graphs import OPSET, Graph
+from gourmet.export.text_int8 import quantized
 from gourmet.generation import package
 from gourmet.generation.answers import GenerationServing
 from gourmet.generation.contract import TextGenerator
 from gourmet.generation.loop import Row
 from gourmet.served.instances import available_cpus
 from gourmet.served.manifest import sha256
-from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint
-from gourmet.tasks.generation.comparison import HeldOut, TextCandidate, agreement, served_answers
-from gourmet.tasks.generation.graphs import OPSET, Graph
-from gourmet.tasks.generation.int8 import quantized
-from gourmet.tasks.onnx_metadata import with_metadata
 
 _LICENSE: Final = "other: research data, for demonstration and study"
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from gourmet.deploying.target import Comparison, Measure, comparison_of
 from gourmet.errors import GourmetError
+from gourmet.evaluation.accuracy import Classes
+from gourmet.evaluation.calibration import Calibration, calibration_of
+from gourmet.evaluation.picture_evaluation import Answered, shares
+from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
+from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.served import manifest
-from gourmet.tasks.classification import rehearsal
-from gourmet.tasks.classification.accuracy import Classes
-from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.evaluation import Answered, shares
-from gourmet.tasks.classification.gate import BATCHES, Answers, Pixels
-from gourmet.tasks.classification.linear_layer import Layer, OnnxLayer
-from gourmet.tasks.system_parts import BadData, Data, EmptyPart
+from gourmet.training import rehearsal
+from gourmet.training.linear_layer import Layer, OnnxLayer
 from gourmet.training.task import Tick
 
 # Points that may be lost, by all pictures together and by one class; of few pictures, those of two.

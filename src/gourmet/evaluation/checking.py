@@ -1,6 +1,6 @@
 """Check served models: ask many questions at a time, and report failures, times and scores.
 
-The module `gourmet.tasks.<task>.check` has a function `check` with the questions and the report of its task.
+The modules `picture_check` and `text_check` have a function `check` with the questions and the report of its task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.tasks.system_parts import Stage, SystemParts
+from gourmet.evaluation.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.triton import Triton
@@ -28,6 +28,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 REQUEST_TIMEOUT_S: Final = 60.0
+_CHECKS: Final = {
+    "classification": "gourmet.evaluation.picture_check",
+    "generation": "gourmet.evaluation.text_check",
+}
 _IN_FLIGHT: Final = 16
 
 
@@ -136,7 +140,7 @@ def check(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
 ) -> CheckReport:
     """Check a served model as the task of its system does. Ctrl-C ends it early and keeps the answers."""
-    task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
+    task = importlib.import_module(_CHECKS[parts.contract.task])
     report: CheckReport = task.check(triton, options, model, parts, stage)
     return report
 

@@ -22,11 +22,11 @@ from google.protobuf.message import Message
 from onnx.external_data_helper import load_external_data_for_model
 
 from gourmet.errors import GourmetError
+from gourmet.evaluation.accuracy import Scores
+from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.served.onnx_session import FATAL_ONLY
 from gourmet.served.reading import in_short
-from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.gate import Answers, Pixels
 
 # Allowed names of tensors: they are written into configs, and clients use them.
 _NAME: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)

@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
-from gourmet.served.files import write_whole
-from gourmet.served.instances import available_cpus
-from gourmet.tasks import evaluation_file
-from gourmet.tasks.classification.accuracy import (
+from gourmet.evaluation import evaluation_file
+from gourmet.evaluation.accuracy import (
     Accuracy,
     Bin,
     Classes,
@@ -38,9 +35,12 @@ from gourmet.tasks.classification.accuracy import (
     origin_lines,
     reliability,
 )
-from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode, origin_of
-from gourmet.tasks.system_parts import BadData, Data, EvaluateOptions, Load, Stage, evenly
+from gourmet.evaluation.calibration import Calibration, calibration_of
+from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, decode, origin_of
+from gourmet.evaluation.system_parts import BadData, Data, EvaluateOptions, Load, Stage, evenly
+from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
+from gourmet.served.files import write_whole
+from gourmet.served.instances import available_cpus
 from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class EvaluatedClassifier:
 
     def write(self, weights: Path, title: str) -> Path:
         """Write the files for deployment and a report beside the weights; return the path of the report."""
-        from gourmet.tasks.classification import pages
+        from gourmet.evaluation import pages
 
         report, chosen = weights.with_suffix(".report.html"), self.calibration
         goals = " and ".join(
@@ -214,7 +214,7 @@ class EvaluatedClassifier:
 
 @dataclass(frozen=True)
 class ClassifierEvaluation:
-    """Evaluate a classifier; fulfils `gourmet.tasks.system_parts.Evaluation`."""
+    """Evaluate a classifier; fulfils `gourmet.evaluation.system_parts.Evaluation`."""
 
     system: PictureClassifier
     data: Data

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from gourmet.evaluation.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
+from gourmet.evaluation.system_parts import BadData, evenly
+from gourmet.learning import augment
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER
-from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
-from gourmet.tasks.classification.linear_layer import Floats, Layer
-from gourmet.tasks.classification.rehearsal import Rehearsal, beside
-from gourmet.tasks.system_parts import BadData, evenly
 from gourmet.training.files import save_tensors
+from gourmet.training.linear_layer import Floats, Layer
+from gourmet.training.rehearsal import Rehearsal, beside
 from gourmet.training.task import Tick
 
 # Pictures of each class, and as many of none, half of which are made up.

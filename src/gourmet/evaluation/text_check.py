@@ -11,10 +11,7 @@ from typing import Any, Final
 
 from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
-from gourmet.pictures.header import SUFFIXES
-from gourmet.reports.page import render
-from gourmet.served.reading import in_short, read_text
-from gourmet.tasks.checking import (
+from gourmet.evaluation.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,
     Replies,
@@ -24,9 +21,12 @@ from gourmet.tasks.checking import (
     first_of,
     percentiles,
 )
-from gourmet.tasks.generation.certainty import NEAR, judged
-from gourmet.tasks.generation.evaluation import TextEvaluation, TextScores, score
-from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
+from gourmet.evaluation.system_parts import BadData, Reference, Stage, SystemParts
+from gourmet.evaluation.text_certainty import NEAR, judged
+from gourmet.evaluation.text_evaluation import TextEvaluation, TextScores, score
+from gourmet.pictures.header import SUFFIXES
+from gourmet.reports.page import render
+from gourmet.served.reading import in_short, read_text
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import ModelUnavailable
 from gourmet.triton_client.triton import Triton
@@ -171,7 +171,7 @@ class TextReport:
     def page(self) -> str:
         sure = {True: "sure", False: "rough guess", None: ""}
         return render(
-            "tasks/generation/check.html",
+            "evaluation/text_check.html",
             title=f"gourmet check: {self.model.name}",
             headline=self._headline,
             faults=self.faults(),

@@ -1,7 +1,7 @@
 """Teach a served model more labelled pictures, in seconds and with numpy alone.
 
-Only the last layer learns: it is solved (gourmet.tasks.classification.linear_layer) for the new pictures and
-for activations of those that the network was trained on (gourmet.tasks.classification.rehearsal), to which it
+Only the last layer learns: it is solved (gourmet.training.linear_layer) for the new pictures and
+for activations of those that the network was trained on (gourmet.training.rehearsal), to which it
 goes on answering as it did. The new layer then takes the place of the old one in each served file of the
 network (`OnnxLayer`).
 """
@@ -21,16 +21,18 @@ from PIL import Image
 
 from gourmet.deploying.target import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation import same_answers
+from gourmet.evaluation.calibration import Calibration, calibration_of
+from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, decode
+from gourmet.evaluation.picture_comparison import MARGIN, measures
+from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.repository import model_names
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.served.reading import ZIP_ERRORS
-from gourmet.tasks.classification import gate, rehearsal
-from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.comparison import MARGIN, measures
-from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode
-from gourmet.tasks.classification.linear_layer import (
+from gourmet.training import rehearsal
+from gourmet.training.linear_layer import (
     Classes,
     Floats,
     Layer,
@@ -40,8 +42,7 @@ from gourmet.tasks.classification.linear_layer import (
     one_hot,
     solve,
 )
-from gourmet.tasks.classification.rehearsal import Rehearsal
-from gourmet.tasks.system_parts import BadData
+from gourmet.training.rehearsal import Rehearsal
 from gourmet.training.task import Tick
 
 SUFFIX: Final = ".npz"
@@ -310,10 +311,13 @@ class _Gated:
 
         if tensor.type != "tensor(uint8)":
             expected = self._expected  # of the first photos, or of all
-            return gate.same_answers(lambda pixels: expected[: len(pixels)], served, self._photos)
+            return same_answers.same_answers(lambda pixels: expected[: len(pixels)], served, self._photos)
         # Eight bits: how often it gives the layer's class, or one that is as likely.
         chosen = np.concatenate([served(self._photos[:1]), served(self._photos[1:])]).argmax(axis=1)
         right = np.take_along_axis(self._expected, chosen[:, np.newaxis], axis=1)[:, 0]
-        share, goal = float(np.mean(right >= self._expected.max(axis=1) - _TIE)), gate.MIN_AGREEMENT_MADE_UP
+        share, goal = (
+            float(np.mean(right >= self._expected.max(axis=1) - _TIE)),
+            same_answers.MIN_AGREEMENT_MADE_UP,
+        )
         what = f"top-1 agreement, {len(chosen)} pictures"
         return [Check(what, f"{share:.4f}", f"at least {goal}", share >= goal)]

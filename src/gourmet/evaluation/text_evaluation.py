@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.evaluation import evaluation_file
+from gourmet.evaluation.system_parts import EvaluateOptions, Load, Reference, Stage, TextData
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.served.files import write_whole
-from gourmet.tasks import evaluation_file
-from gourmet.tasks.system_parts import EvaluateOptions, Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
 
 _READ: Final = 20
@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """Fulfils `gourmet.tasks.system_parts.EvaluationReport`."""
+    """Fulfils `gourmet.evaluation.system_parts.EvaluationReport`."""
 
     measured: Mapping[str, Any]
     kept: Mapping[str, Any]  # beside the weights, for `gourmet deploy`
@@ -51,7 +51,7 @@ class GenerationReport:
         """Write the report and the measurements beside the weights."""
         evaluation_file.write(weights, **self.kept)
         report = weights.parent / "evaluation.html"
-        write_whole(report, render("tasks/generation/evaluation.html", title=title, sections=self.sections))
+        write_whole(report, render("evaluation/text_evaluation.html", title=title, sections=self.sections))
         return report
 
 
@@ -62,7 +62,7 @@ def to_read(rows: Rows) -> list[Sequence[str]]:
 
 @dataclass(frozen=True)
 class TextEvaluation:
-    """Evaluate a system that generates text; fulfils `gourmet.tasks.system_parts.Evaluation`."""
+    """Evaluate a system that generates text; fulfils `gourmet.evaluation.system_parts.Evaluation`."""
 
     load: Load
     data: TextData

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
+from gourmet.evaluation.accuracy import balanced_accuracy
+from gourmet.evaluation.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
+from gourmet.evaluation.system_parts import check_classes
+from gourmet.export.torchvision_network import TorchvisionNetwork, build, describe
+from gourmet.learning import augment
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.accuracy import balanced_accuracy
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, describe
-from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick, TrainOptions
 
 # Photos a class on which the average is measured after every epoch, at the serving size.

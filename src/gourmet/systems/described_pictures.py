@@ -18,21 +18,21 @@ import numpy as np
 from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
 from gourmet.deploying.target import Calibrated, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation import same_answers
+from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.labelled_pictures import LabelledPictures
+from gourmet.evaluation.picture_evaluation import ClassifierEvaluation, EvaluatedClassifier, calibrated
+from gourmet.evaluation.same_answers import Answers, Pixels
+from gourmet.evaluation.system_parts import Evaluation
+from gourmet.export.given_onnx import GivenOnnx
+from gourmet.export.picture_export import ONNX, ClassifierExport, Exported, onnx_config
+from gourmet.export.torchvision_network import TorchvisionNetwork, check_outputs, pictures
+from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.reports.table import columns
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
-from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import ClassifierEvaluation, EvaluatedClassifier, calibrated
-from gourmet.tasks.classification.export import ONNX, ClassifierExport, Exported, onnx_config
-from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.classification.given_onnx import GivenOnnx
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
-from gourmet.tasks.classification.picture_training import PictureTraining
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, check_outputs, pictures
-from gourmet.tasks.system_parts import Evaluation
 from gourmet.training.task import Tick, Training
 
 _SIDE: Final = 224
@@ -366,9 +366,9 @@ def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     alone = partial(
-        gate.same_answers, network.answers(system, batched=False), photos=some_pictures(system, 16)
+        same_answers.same_answers, network.answers(system, batched=False), photos=some_pictures(system, 16)
     )
     row = system.tensor(some_pictures(system, 1), system.datatypes[0]).shape[1:]
     types = (signature.datatype, signature.scores)
     config = onnx_config(system, model, signature.input, row, signature.output, batched=batched, types=types)
-    return Target(model, "model.onnx", build, gate.verify(opened, alone), config, system.labels)
+    return Target(model, "model.onnx", build, same_answers.verify(opened, alone), config, system.labels)

@@ -16,14 +16,10 @@ import numpy.typing as npt
 
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UnknownSystem, UsageError
-from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.decode import PictureError
-from gourmet.pictures.header import SUFFIXES
-from gourmet.reports.table import columns
-from gourmet.served import malloc
-from gourmet.served.manifest import MANIFEST, sha256
-from gourmet.served.reading import read_table
-from gourmet.tasks.checking import (
+from gourmet.evaluation import picture_evaluation
+from gourmet.evaluation.accuracy import Scores, origin_lines
+from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,
     Replies,
@@ -32,12 +28,16 @@ from gourmet.tasks.checking import (
     fact_lines,
     first_of,
 )
-from gourmet.tasks.classification import evaluation
-from gourmet.tasks.classification.accuracy import Scores, origin_lines
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import Answered, Declined, Measured
-from gourmet.tasks.classification.labelled_pictures import ALL
-from gourmet.tasks.system_parts import BadData, Data, Stage, SystemParts, evenly, spread
+from gourmet.evaluation.labelled_pictures import ALL
+from gourmet.evaluation.picture_evaluation import Answered, Declined, Measured
+from gourmet.evaluation.system_parts import BadData, Data, Stage, SystemParts, evenly, spread
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.decode import PictureError
+from gourmet.pictures.header import SUFFIXES
+from gourmet.reports.table import columns
+from gourmet.served import malloc
+from gourmet.served.manifest import MANIFEST, sha256
+from gourmet.served.reading import read_table
 from gourmet.training.task import Tick
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.triton import Triton
@@ -258,14 +258,16 @@ class PictureReport:
         """Return the accuracy, or None without labels or answers."""
         if self.pictures.classes is None or not self.answered:
             return None
-        return evaluation.measure(self.answers, self.contract.labels_of(self.model), self._calibration)
+        return picture_evaluation.measure(
+            self.answers, self.contract.labels_of(self.model), self._calibration
+        )
 
     @cached_property
     def declined(self) -> Declined | None:
         """Return the shares of declined answers; None where the model does not report what is relevant."""
         if self.answers.relevance is None:
             return None
-        return evaluation.declined(self.answers, self._calibration)
+        return picture_evaluation.declined(self.answers, self._calibration)
 
     def problems(self) -> list[str]:
         """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
@@ -389,7 +391,7 @@ class PictureReport:
             yield "throughput", f"{self.answered / replies.wall_s:.0f} pictures/s, decoding here included"
 
     def page(self) -> str:
-        from gourmet.tasks.classification.pages import answers_page
+        from gourmet.evaluation.pages import answers_page
 
         warnings = [self.pictures.note, "Stopped before the end." if self.stopped else "", *self.problems()]
         return answers_page(
@@ -482,7 +484,7 @@ class PictureCheck:
         with stage("asking the network") as tick:
             malloc.use(malloc.TRAINING)
             network, _ = self.parts.evaluation.load(weights, "")
-            logits = evaluation.ask(network, contract, answers.read(range(count)), count, tick)
+            logits = picture_evaluation.ask(network, contract, answers.read(range(count)), count, tick)
         return self._agreement(answers, contract.scaled(logits, self.model.temperature), str(weights))
 
     def compare_with(self, other: ModelInfo, answers: Answered, stage: Stage) -> Agreement:

@@ -26,11 +26,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, evenly
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
 from gourmet.served.reading import ZIP_ERRORS, in_short
-from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.
 ALL: Final = "all"

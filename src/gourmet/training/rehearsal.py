@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
+from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.picture_evaluation import Answered, shares
 from gourmet.pictures.classifier import PictureClassifier, relevance
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import Answered, shares
-from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer
+from gourmet.training.linear_layer import Classes, Floats, Layer
 
 _SUFFIX: Final = ".rehearsal.safetensors"
 _TYPES: Final = {"U8": np.uint8, "F16": np.float16, "F32": np.float32}

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from gourmet.evaluation.accuracy import Accuracy, Bin, Operating, origin_lines
+from gourmet.evaluation.picture_evaluation import EvaluatedClassifier, Measured
 from gourmet.pictures.classifier import softmax
 from gourmet.reports import machine
 from gourmet.reports.chart import COLOURS, FAINT, Drawing, Series, lines, matrix, stacked
 from gourmet.reports.page import render
-from gourmet.tasks.classification.accuracy import Accuracy, Bin, Operating, origin_lines
-from gourmet.tasks.classification.evaluation import EvaluatedClassifier, Measured
 
 _MISTAKES = 36
 
@@ -33,7 +33,7 @@ def answers_page(
 ) -> str:
     """Return the page of labelled answers by part; `tables` are more rows by their headings."""
     return render(
-        "tasks/classification/answers.html",
+        "evaluation/answers.html",
         title=title,
         intro=intro,
         problems=problems,

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from gourmet.errors import GourmetError
+from gourmet.evaluation import evaluation_file
 from gourmet.served.reading import in_short
-from gourmet.tasks import evaluation_file
 
 
 @dataclass(frozen=True)
