@@ -22,9 +22,9 @@ from support.stopping import everything
 from support.triton import some_models, triton_server
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import load, rollback, staged
 from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
+from gourmet.repository.deploy import load, rollback, staged
 from gourmet.served import manifest
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import wait_until

@@ -17,12 +17,12 @@ from torch import nn
 
 from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
 from gourmet.evaluation.text_certainty import NEVER
 from gourmet.evaluation.text_comparison import agreement
 from gourmet.generation import package
 from gourmet.repository import DEFAULT, versions
+from gourmet.repository.gate import Deployment
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport

@@ -20,8 +20,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gourmet.deploying.deploy import deploy, rollback
-from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.evaluation import evaluation_file, same_answers
 from gourmet.evaluation.accuracy import Scores
@@ -32,6 +30,8 @@ from gourmet.export.onnx_metadata import with_metadata
 from gourmet.export.picture_export import Exported, Source, open_onnx
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.repository.deploy import deploy, rollback
+from gourmet.repository.gate import Check, Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.served.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8

@@ -69,7 +69,7 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
 # Python itself may lie where another user cannot read: what the verb needs is imported before.
 AS_ANOTHER = """
 import os
-import gourmet.commands.new, gourmet.deploying.deploy, gourmet.systems.described_pictures
+import gourmet.commands.new, gourmet.repository.deploy, gourmet.systems.described_pictures
 from gourmet.training.files import torchvision
 from gourmet.cli import main
 torchvision()

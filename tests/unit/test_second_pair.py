@@ -15,9 +15,9 @@ from app import create_app
 from app.core.settings import Settings
 from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
-from gourmet.deploying import deploy as deploying
 from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import SystemParts
+from gourmet.repository import deploy as deploying
 from gourmet.repository import read_config
 from gourmet.systems import registry
 from gourmet.systems.translator.contract import SYSTEM, Translator

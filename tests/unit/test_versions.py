@@ -17,11 +17,11 @@ from support.onnx_network import network
 from support.stopping import everything
 
 from gourmet.cli import main
-from gourmet.deploying.deploy import deploy, rollback, staged
-from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.deploy import deploy, rollback, staged
+from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]

@@ -128,9 +128,9 @@ def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
-    from gourmet.deploying.target import Calibrating
     from gourmet.evaluation.system_parts import SystemParts
+    from gourmet.repository.deploy import newest, of_same_weights, recalibrate
+    from gourmet.repository.gate import Calibrating
 
     parts = SystemParts(system, registry.piece)
     export = parts.export

@@ -19,8 +19,8 @@ from gourmet.commands.options import (
 )
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
-from gourmet.deploying.target import Comparison, Deployment
 from gourmet.errors import UsageError
+from gourmet.repository.gate import Comparison, Deployment
 from gourmet.served.manifest import facts
 from gourmet.systems import registry
 
@@ -128,8 +128,8 @@ def of_weights(
     fp32: bool,
 ) -> Deployment:
     """Open trained weights, or a published checkpoint, for deployment."""
-    from gourmet.deploying.target import Quantizing
     from gourmet.evaluation.system_parts import SystemParts
+    from gourmet.repository.gate import Quantizing
     from gourmet.training.run import data_of
 
     export = SystemParts(system, registry.piece).export

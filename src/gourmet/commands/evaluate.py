@@ -56,7 +56,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
 def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
-    from gourmet.deploying.target import serving
+    from gourmet.repository.gate import serving
     from gourmet.served import manifest
     from gourmet.training.files import deployed_tensors, save_tensors
 

@@ -13,15 +13,15 @@ from gourmet.commands.options import alone_in, asked_stack, send_option, serving
 from gourmet.commands.progress import bar
 from gourmet.commands.running import install, served_as_before, tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
-from gourmet.deploying.data_systems import new_folder
-from gourmet.deploying.target import Deployment
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
+from gourmet.repository.gate import Deployment
 from gourmet.served.files import own_models
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
 from gourmet.systems import described, folders, registry
+from gourmet.systems.data_systems import new_folder
 
 # The options of a checkpoint, and those that both kinds of systems have.
 _OF_CHECKPOINT: Final = ("languages", "fp32")

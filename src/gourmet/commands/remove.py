@@ -9,10 +9,10 @@ import click
 
 from gourmet.commands.options import alone_in, repositories_option, serving_url, url_option
 from gourmet.commands.running import tell_web
-from gourmet.deploying.data_systems import removal_of, take_away
-from gourmet.deploying.deploy import load, tidied
 from gourmet.errors import UsageError
+from gourmet.repository.deploy import load, tidied
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.systems.data_systems import removal_of, take_away
 
 
 @click.command()

@@ -25,8 +25,8 @@ def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool
     nothing changes. If no Triton answers, only the files change. The withdrawn version is deleted.
     """
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.deploying.deploy import deployed_together
-    from gourmet.deploying.deploy import rollback as withdraw
+    from gourmet.repository.deploy import deployed_together
+    from gourmet.repository.deploy import rollback as withdraw
 
     with alone_in(models):
         chosen, triton = deployed_together(models, name), url or serving_url(models)

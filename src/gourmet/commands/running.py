@@ -14,11 +14,11 @@ import psutil
 
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
-from gourmet.deploying.deploy import deploy, load
-from gourmet.deploying.target import Deployment, table
 from gourmet.errors import GourmetError, UsageError
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
+from gourmet.repository.deploy import deploy, load
+from gourmet.repository.gate import Deployment, table
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.serving.processes import http_ok, wait_until
 from gourmet.systems import registry

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.deploying.target import Comparison, Measure, comparison_of
 from gourmet.errors import GourmetError
 from gourmet.evaluation.accuracy import Classes
 from gourmet.evaluation.calibration import Calibration, calibration_of
@@ -21,6 +20,7 @@ from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
+from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
 from gourmet.training import rehearsal
 from gourmet.training.linear_layer import Layer, OnnxLayer

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.deploying.target import Check
 from gourmet.evaluation.accuracy import Scores, balanced_accuracy
 from gourmet.evaluation.system_parts import BadData
+from gourmet.repository.gate import Check
 
 Pixels = npt.NDArray[np.uint8]
 # From pixels or the network's rows [N, …] to scores [N, classes]: logits, or probabilities where the model

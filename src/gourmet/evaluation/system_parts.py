@@ -3,7 +3,7 @@
 data.py       DATA        labelled examples
 train.py      TRAINING    see gourmet.training.task
 evaluate.py   EVALUATION  the network asked about them
-export.py     EXPORT      see gourmet.deploying.target
+export.py     EXPORT      see gourmet.repository.gate
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gourmet.contracts import Generation, System
-from gourmet.deploying.target import Export
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.repository.gate import Export
 from gourmet.training.task import Tick, Training
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import GeneratedText
-from gourmet.deploying.target import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import EmptyPart, Reference
 from gourmet.generation import package
@@ -23,6 +22,7 @@ from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, Serv
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.repository import read_config, versions
+from gourmet.repository.gate import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.served.instances import available_cpus
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from gourmet.contracts import LABELS_PARAMETER
-from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation.calibration import Calibration
 from gourmet.export.picture_export import ONNX, Exported, Source
@@ -22,6 +21,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import versions
 from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.gate import Deployment
 from gourmet.served.manifest import facts as facts_of
 from gourmet.served.manifest import sha256
 from gourmet.training.task import Tick

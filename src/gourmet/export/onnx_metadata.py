@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from gourmet.deploying.target import Target
+from gourmet.repository.gate import Target
 
 
 def with_metadata(content: bytes, system: str, license: str, **about: Any) -> bytes:

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
-from gourmet.deploying.target import Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
@@ -35,6 +34,7 @@ from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.training import rehearsal
 from gourmet.training.task import Tick
@@ -245,7 +245,7 @@ def onnx_config(
 
 @dataclass(frozen=True)
 class ClassifierExport:
-    """Export a classifier; fulfils `gourmet.deploying.target.Export`."""
+    """Export a classifier; fulfils `gourmet.repository.gate.Export`."""
 
     system: PictureClassifier
     data: Data

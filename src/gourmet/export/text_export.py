@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self
 
-from gourmet.deploying.target import Check, Target
 from gourmet.evaluation.text_comparison import HeldOut, TextCandidate, agreement, served_answers
 from gourmet.export.checkpoints import Architecture, Checkpoint
 from gourmet.export.onnx_metadata import with_metadata
@@ -20,6 +19,7 @@ from gourmet.generation import package
 from gourmet.generation.answers import GenerationServing
 from gourmet.generation.contract import TextGenerator
 from gourmet.generation.loop import Row
+from gourmet.repository.gate import Check, Target
 from gourmet.served.instances import available_cpus
 from gourmet.served.manifest import sha256
 

@@ -30,8 +30,8 @@ import onnxruntime
 import torch
 from torch import nn
 
-from gourmet.deploying.target import Check
 from gourmet.generation.engine import part_names
+from gourmet.repository.gate import Check
 
 # Enough for four beams: each needs its four best tokens, and the end may be among them.
 LIKELIEST: Final = 8

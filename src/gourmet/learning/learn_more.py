@@ -19,7 +19,6 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
-from gourmet.deploying.target import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.calibration import Calibration, calibration_of
@@ -28,6 +27,7 @@ from gourmet.evaluation.picture_comparison import MARGIN, measures
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.repository import model_names
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.served.reading import ZIP_ERRORS

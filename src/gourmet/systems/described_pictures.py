@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
-from gourmet.deploying.target import Calibrated, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.calibration import Calibration
@@ -31,6 +30,7 @@ from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.reports.table import columns
+from gourmet.repository.gate import Calibrated, Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
 from gourmet.training.task import Tick, Training

@@ -25,7 +25,6 @@ import torch
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.deploying.target import Deployment, Export, Target
 from gourmet.evaluation import evaluation_file
 from gourmet.evaluation.evaluation_file import NotEvaluated
 from gourmet.evaluation.text_comparison import HeldOut, held_out_part
@@ -36,6 +35,7 @@ from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
 from gourmet.learning.text_training import until
 from gourmet.pictures.decode import Pixels, squashed_pixels
+from gourmet.repository.gate import Deployment, Export, Target
 from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import Cider, decoded, photos
@@ -215,7 +215,7 @@ def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[l
 
 @dataclass(frozen=True)
 class CaptionerExport(GenerationExport):
-    """Fulfils `gourmet.deploying.target.Quantizing`."""
+    """Fulfils `gourmet.repository.gate.Quantizing`."""
 
     architecture = BLIP
     # Graphs first: the package that is verified refers to them.

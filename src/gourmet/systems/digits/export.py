@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gourmet.deploying.target import Export
 from gourmet.export.picture_export import ClassifierExport, Exported
+from gourmet.repository.gate import Export
 from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA, bundled
 from gourmet.systems.digits.network import load

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gourmet.deploying.target import Export, Target
 from gourmet.export.picture_export import ClassifierExport, Exported, Source
+from gourmet.repository.gate import Export, Target
 from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA

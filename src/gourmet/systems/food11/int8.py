@@ -13,11 +13,11 @@ import onnxruntime
 import torch
 from torch import nn
 
-from gourmet.deploying.target import Target
 from gourmet.errors import UsageError
 from gourmet.evaluation import same_answers
 from gourmet.export import static_int8
 from gourmet.export.picture_export import OPSET, Source, open_onnx, write_onnx
+from gourmet.repository.gate import Target
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 

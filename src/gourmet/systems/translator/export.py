@@ -22,7 +22,6 @@ from torch import nn
 
 from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
-from gourmet.deploying.target import Calibrated, Deployment, Export, Target
 from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.evaluation.text_certainty import certainty, judged
 from gourmet.evaluation.text_comparison import HeldOut, chrf, held_out_part, whole_answers
@@ -31,6 +30,7 @@ from gourmet.export.text_graphs import NEVER, Attention, Graph, Memory, StepNetw
 from gourmet.generation import package
 from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
+from gourmet.repository.gate import Calibrated, Deployment, Export, Target
 from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
@@ -188,7 +188,7 @@ class TrainedTranslator(TrainedGenerator):
 
 @dataclass(frozen=True)
 class TranslatorExport(GenerationExport):
-    """Fulfils `gourmet.deploying.target.Quantizing`."""
+    """Fulfils `gourmet.repository.gate.Quantizing`."""
 
     architecture = MARIAN
     system: Translator = SYSTEM

@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.deploying.target import Check, Comparison, Deployment, Target, serving, table, weights_of
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
+from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
 from gourmet.served import manifest
 from gourmet.served.files import write_whole
 from gourmet.served.manifest import MANIFEST, sha256
