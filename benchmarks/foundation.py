@@ -36,7 +36,7 @@ from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import FP32, TORCH
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness import (
     BenchLoad,

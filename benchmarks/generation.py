@@ -45,8 +45,8 @@ from gourmet.measure.transports import Http, RawReply, Request
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
 from gourmet.served.instances import available_cpus
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
 from gourmet.systems.translator.contract import SYSTEM, TEXT
 from gourmet.systems.translator.data import DATA

@@ -39,9 +39,9 @@ from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.measure.workload import Addresses, MeasureOptions
 from gourmet.reports import chart, machine
 from gourmet.served.instances import available_cpus
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import Child, wait_until
-from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import Child, wait_until
+from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
 from gourmet.training.task import Tick
 
 # A window in which other processes took more cores than this is measured again, up to _TRIES times.

@@ -34,7 +34,7 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import views
 from gourmet.reports.chart import stacked
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
 from harness import (
     BenchLoad,

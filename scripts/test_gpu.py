@@ -49,9 +49,9 @@ from gourmet.served.instances import (
     TORCH,
     parameter,
 )
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.triton_server import TritonOptions, TritonServer
 from gourmet.systems import food11
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.model_config import as_json, summary

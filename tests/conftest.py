@@ -19,7 +19,7 @@ import pytest
 from support.triton import MODELS, RunningTriton, run_triton
 from support.web_app import StartWeb, WebApp, start_web
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

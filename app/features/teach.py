@@ -1,6 +1,6 @@
 """The page's panel "Teach": learn the corrections, compare, use the result, and undo it.
 
-If `gourmet up` runs this app, it does the work (gourmet.serving.teaching). This module shows its state and
+If `gourmet up` runs this app, it does the work (gourmet.stack.teaching). This module shows its state and
 starts its jobs, for clients on this machine or with an API key. Otherwise the panel names the commands.
 """
 

@@ -88,7 +88,7 @@ class Verbs(click.Group):
         except GourmetError as exc:
             line = f"Error: {printable(str(exc))}"
             if ctx.invoked_subcommand == "up":
-                from gourmet.serving.readable_logs import json_line, wants_json
+                from gourmet.stack.readable_logs import json_line, wants_json
 
                 line = json_line("gourmet", line, "error") if wants_json(os.environ) else line
             click.echo(line, err=True)

@@ -28,10 +28,10 @@ from gourmet.repository import config_change
 from gourmet.served import manifest
 from gourmet.served.files import shipped
 from gourmet.served.instances import instance_count
-from gourmet.serving import preflight
-from gourmet.serving.connect import ask_sample, connect
-from gourmet.serving.processes import http_ok
-from gourmet.serving.triton_server import find_wheel, reachable
+from gourmet.stack import preflight
+from gourmet.stack.connect import ask_sample, connect
+from gourmet.stack.processes import http_ok
+from gourmet.stack.triton_server import find_wheel, reachable
 from gourmet.systems import registry
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import as_json, summary

@@ -24,7 +24,7 @@ from support.eventually import eventually
 from support.tls import Certificates
 from support.web_app import Site, WebReply
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
 
 ROOT = Path(__file__).parents[2]

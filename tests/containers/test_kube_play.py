@@ -24,8 +24,8 @@ import yaml
 from support.kubernetes import IMAGES, Manifest, of_kind, overlay, pod, rendered
 from support.web_app import Site
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import wait_until
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import wait_until
 from gourmet.systems.food11 import contract
 
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,7 @@ from gourmet.evaluation.accuracy import accuracy
 from gourmet.evaluation.picture_check import Agreement, PictureReport
 from gourmet.evaluation.system_parts import SystemParts
 from gourmet.pictures.classifier import softmax
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 from gourmet.systems import registry
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM

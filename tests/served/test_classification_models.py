@@ -36,7 +36,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import parameter
-from gourmet.serving.connect import ask_sample, connect
+from gourmet.stack.connect import ask_sample, connect
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD

@@ -17,7 +17,7 @@ from support.triton import RunningTriton, some_models, triton_server
 from support.up import GOURMET
 
 from gourmet.cli import main
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.triton import Triton
 

@@ -26,8 +26,8 @@ from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
 from gourmet.repository.deploy import load, rollback, staged
 from gourmet.served import manifest
-from gourmet.serving.connect import ask_sample, connect
-from gourmet.serving.processes import wait_until
+from gourmet.stack.connect import ask_sample, connect
+from gourmet.stack.processes import wait_until
 from gourmet.triton_client.errors import TritonRefused
 
 MODEL = "rolling"

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
 from gourmet.doctor import CHECKS, Examined, examine
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
 
 

@@ -27,9 +27,9 @@ from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.workload import Addresses, ask_alone, wire_for
 from gourmet.repository import versions
-from gourmet.serving import run_file
-from gourmet.serving.connect import connect
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack import run_file
+from gourmet.stack.connect import connect
+from gourmet.stack.run_file import RunningStack
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.errors import TritonUnreachable
 

@@ -30,7 +30,7 @@ from gourmet.generation import package
 from gourmet.generation.answers import ServedNetwork
 from gourmet.generation.contract import BEAMS, MAX_TOKENS
 from gourmet.generation.loop import Row
-from gourmet.serving.connect import ask_sample, connect
+from gourmet.stack.connect import ask_sample, connect
 from gourmet.systems.captioner.contract import PROMPT
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING

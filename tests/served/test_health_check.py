@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.triton import MODELS, ROOT
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import wait_until
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import wait_until
+from gourmet.stack.triton_server import TritonOptions, TritonServer
 
 pytestmark = pytest.mark.slow
 

@@ -24,10 +24,10 @@ from support.up import Up
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
 from gourmet.lab.restoring import restore_models
-from gourmet.serving import run_file
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import http_ok, wait_until
+from gourmet.stack import run_file
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import http_ok, wait_until
 
 MODEL = "food_classifier_onnx"
 # What a kernel does: ask for the end to be cleaned up, change a config, and go on until it is ended.

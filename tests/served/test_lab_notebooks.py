@@ -21,7 +21,7 @@ from support.triton import ROOT
 from gourmet.cli import main
 from gourmet.lab.exercises import explanations
 from gourmet.served.instances import available_cpus
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 
 pytestmark = pytest.mark.timeout(900)
 

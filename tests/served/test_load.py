@@ -14,8 +14,8 @@ from support.up import Up
 
 from gourmet.cli import main
 from gourmet.served.files import own_models
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import psutil
 from support.eventually import eventually
 from support.web_app import Site
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 HAPROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("haproxy")
 CONFIG: Final = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"

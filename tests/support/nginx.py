@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 ROOT = Path(__file__).parents[2]
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("nginx")

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import LineSink
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import LineSink
+from gourmet.stack.triton_server import TritonOptions, TritonServer
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "triton" / "models"

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import wait_until
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import wait_until
 
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
 

@@ -17,8 +17,8 @@ from support.tls import Certificates, TlsDoor
 from app.core.settings import Settings, SettingsError
 from gourmet.cli import main
 from gourmet.errors import UsageError
-from gourmet.serving.api_keys import headers_for
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.api_keys import headers_for
+from gourmet.stack.preflight import free_ports
 from gourmet.triton_client import address
 from gourmet.triton_client.address import Address
 from gourmet.triton_client.errors import TritonUnreachable

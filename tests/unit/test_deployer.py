@@ -19,7 +19,7 @@ from gourmet.errors import GourmetError
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, fitted
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.triton_client.model_config import as_json
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.

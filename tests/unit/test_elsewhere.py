@@ -18,7 +18,7 @@ from gourmet import repository
 from gourmet.cli import main
 from gourmet.errors import UsageError
 from gourmet.measure.workload import Addresses, wire_for
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack.run_file import RunningStack
 from gourmet.triton_client.errors import TritonUnreachable
 
 __all__ = ["listen", "no_stack"]

@@ -21,7 +21,7 @@ from gourmet.commands.options import found_repositories, repositories_option, to
 from gourmet.doctor import Examined, systems
 from gourmet.repository import DEFAULT
 from gourmet.served.files import home
-from gourmet.serving import preflight
+from gourmet.stack import preflight
 from gourmet.systems import registry
 
 HTML = {"Accept": "text/html"}

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from gourmet import repository
 from gourmet.cli import main
 from gourmet.repository import RepositoryError
-from gourmet.serving import preflight, run_file
+from gourmet.stack import preflight, run_file
 from gourmet.systems.food11 import contract
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.serving.readable_logs import LogPrinter
+from gourmet.stack.readable_logs import LogPrinter
 
 
 def printed(line: str, *, verbose: bool = False, origin: str = "triton") -> str:

@@ -7,8 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from gourmet.serving.processes import Child, wait_until
-from gourmet.serving.stack import backoff_s
+from gourmet.stack.processes import Child, wait_until
+from gourmet.stack.stack import backoff_s
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -71,7 +71,7 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> No
                 """
                 import os, sys, time
                 from pathlib import Path
-                from gourmet.serving.processes import Child
+                from gourmet.stack.processes import Child
                 code = "import time; time.sleep(60)"
                 command = [sys.executable, "-c", code]
                 child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=str)

@@ -14,7 +14,7 @@ from support.life import home
 
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
-from gourmet.serving.teaching import Teaching, listening, teachable
+from gourmet.stack.teaching import Teaching, listening, teachable
 from gourmet.systems.food11.contract import SYSTEM
 
 __all__ = ["home"]  # the fixture

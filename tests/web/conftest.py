@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.triton import some_models, triton_server
 from support.web_app import StartWeb, WebApp
 
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11 import contract
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -20,8 +20,8 @@ from support.proxy import Proxy
 from support.up import Up
 from support.web_app import Site
 
-from gourmet.serving.connect import ask_sample
-from gourmet.serving.processes import wait_until
+from gourmet.stack.connect import ask_sample
+from gourmet.stack.processes import wait_until
 from gourmet.systems.food11 import contract
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from support.triton import ROOT, RunningTriton, run_triton
 from support.web_app import StartWeb, WebApp, form
 
 from gourmet.pictures.made_up import pictures
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 SUPPORT: Final = ROOT / "tests" / "support"

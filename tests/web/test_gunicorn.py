@@ -17,8 +17,8 @@ import pytest
 from support.eventually import eventually
 from support.web_app import post_head
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import http_ok
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import http_ok
 
 AWAY = "127.0.0.1:9"
 SECRET = "a-key-that-nobody-may-read"

@@ -17,8 +17,8 @@ from support.haproxy import ABSENT, HAPROXY, Haproxy
 from support.triton import some_models, triton_server
 from support.web_app import StartWeb
 
-from gourmet.serving.processes import Child
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack.processes import Child
+from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.triton import Triton
 

@@ -22,7 +22,7 @@ from support.triton import some_models
 from support.up import Up
 from support.web_app import form
 
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 from gourmet.systems import registry
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from support.triton import run_triton, some_models
 from support.up import Up
 from support.web_app import Site
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import http_ok, wait_until
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems.digits import contract as digits
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from support.eventually import eventually
 from support.nginx import connect, nginx
 from support.tls import Certificates
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 ROOT = Path(__file__).parents[2]
 AWAY = "127.0.0.1:9"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.serving import run_file
+from gourmet.stack import run_file
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -16,7 +16,7 @@ from support.eventually import eventually
 from support.repeating import Repeating
 from support.web_app import StartWeb, WebApp, WebReply
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 SERVER = shutil.which("redis-server")
 pytestmark = pytest.mark.skipif(not SERVER, reason="no Redis here: `apt-get install redis-server`")

@@ -16,7 +16,7 @@ from support.triton import some_models
 from support.up import Up
 
 from gourmet.pictures.drawn import views
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 
 __all__ = ["home"]  # the fixture
 DRAWINGS = Path(__file__).parents[1] / "drawings"

@@ -16,7 +16,7 @@ import pytest
 from support.eventually import eventually
 from support.triton import some_models, triton_server
 
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack.triton_server import TritonServer
 
 MODEL, OTHER = "food_classifier_onnx", "digits"
 DEADLINE_S = 5.0

@@ -17,7 +17,7 @@ import pytest
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
-from gourmet.serving.processes import http_ok, wait_until
+from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems.food11 import contract
 
 ONNX = "food_classifier_onnx"

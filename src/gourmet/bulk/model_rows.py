@@ -19,7 +19,7 @@ from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import look
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.systems import registry
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import InvalidRequest

@@ -24,7 +24,7 @@ from gourmet.measure import comparison, report, results, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.workload import Addresses, MeasureOptions, prepare
-from gourmet.serving.run_file import stack_at
+from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])

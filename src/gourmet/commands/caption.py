@@ -65,7 +65,7 @@ def caption(
 
 
 def _in_pieces(name: str | None, url: str, photos: Photos, options: Options) -> None:
-    from gourmet.serving.connect import connect
+    from gourmet.stack.connect import connect
     from gourmet.triton_client.deadline import Deadline
 
     if not (paths := list(photos)):

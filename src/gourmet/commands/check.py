@@ -69,12 +69,12 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
     """
     from gourmet.evaluation import checking
     from gourmet.evaluation.system_parts import SystemParts
-    from gourmet.serving.connect import connect
+    from gourmet.stack.connect import connect
 
     if calibrate:
         if not how["data"]:
             raise UsageError("--calibrate needs labelled examples: name them with --data")
-        from gourmet.serving.overview import owner_of
+        from gourmet.stack.overview import owner_of
 
         folders = how["repository"], own_models()
         models = next((folder for folder in folders if (folder / model).is_dir()), own_models())

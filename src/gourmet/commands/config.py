@@ -16,7 +16,7 @@ from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.served.files import write_whole
 from gourmet.served.instances import ENGINES, PRECISIONS
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client import model_config
 from gourmet.triton_client.errors import TritonRefused
 from gourmet.triton_client.model_config import summary

@@ -68,7 +68,7 @@ def deploy(
     """
     from gourmet.commands.running import install
     from gourmet.learning import learn_more
-    from gourmet.serving.overview import owner_of
+    from gourmet.stack.overview import owner_of
 
     system = name if name in registry.names() else owner_of(models / name)[0]
     if not system:

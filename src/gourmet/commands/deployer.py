@@ -98,7 +98,7 @@ def deployer(
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
     from gourmet.commands.running import install
     from gourmet.export.deployer import DeployerOptions, deployment_of
-    from gourmet.serving.connect import either
+    from gourmet.stack.connect import either
 
     options = DeployerOptions(chosen[0], labels=labels_of(labels) if labels else (), **flags)
     try:

@@ -13,7 +13,7 @@ import click
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import CHECKS, OF_THIS_MACHINE, Examined, Finding, examine
 from gourmet.errors import printable
-from gourmet.serving.run_file import stack_at
+from gourmet.stack.run_file import stack_at
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 

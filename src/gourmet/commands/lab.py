@@ -26,10 +26,10 @@ from gourmet.repository import DEFAULT
 from gourmet.served.files import shipped
 from gourmet.served.optional import how_to_install
 from gourmet.served.signals import set_on_stop
-from gourmet.serving.connect import connect
-from gourmet.serving.processes import Child
-from gourmet.serving.readable_logs import LogPrinter
-from gourmet.serving.run_file import stack_at
+from gourmet.stack.connect import connect
+from gourmet.stack.processes import Child
+from gourmet.stack.readable_logs import LogPrinter
+from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 
 _POLL_S: Final = 0.1

@@ -10,7 +10,7 @@ import click
 from gourmet.commands.options import asked_stack, json_option, repositories_option, url_option
 from gourmet.errors import printable
 from gourmet.reports.table import columns
-from gourmet.serving.overview import ListedVersion, listed
+from gourmet.stack.overview import ListedVersion, listed
 
 _HEADINGS = ("system", "model", "version", "state", "deployed", "by", "MB", "MB in memory", "requests")
 

@@ -11,8 +11,8 @@ from gourmet.commands.options import url_option
 from gourmet.commands.running import ask, load_and_ask
 from gourmet.commands.values import FOLDER
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.run_file import stack_at
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import stack_at
 from gourmet.systems.own_folder import beside_the_served, remove_own_copy
 from gourmet.triton_client.errors import ApiRestricted, TritonRefused
 

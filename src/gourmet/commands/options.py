@@ -16,7 +16,7 @@ from gourmet.commands.values import PATH, folder
 from gourmet.errors import UsageError
 from gourmet.repository.lock import changing
 from gourmet.served.files import own_models
-from gourmet.serving.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
+from gourmet.stack.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
 from gourmet.systems import folders
 from gourmet.triton_client.address import SERVER_ENV, Address
 

@@ -19,10 +19,10 @@ import click
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import for_perf_analyzer, rows_of
 from gourmet.served.files import written_aside
-from gourmet.serving import api_keys
-from gourmet.serving.connect import connect
-from gourmet.serving.run_file import running_stack, stack_at
-from gourmet.serving.triton_server import find_wheel
+from gourmet.stack import api_keys
+from gourmet.stack.connect import connect
+from gourmet.stack.run_file import running_stack, stack_at
+from gourmet.stack.triton_server import find_wheel
 from gourmet.systems import registry
 from gourmet.triton_client.address import SERVER_ENV, Address
 

@@ -11,7 +11,7 @@ from gourmet.commands.options import alone_in, repositories_option, serving_url,
 from gourmet.commands.running import tell_web
 from gourmet.errors import UsageError
 from gourmet.repository.deploy import load, tidied
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.systems.data_systems import removal_of, take_away
 
 

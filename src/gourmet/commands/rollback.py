@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import alone_in, json_option, send_option, serving_url, to_option, url_option
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 
 
 @click.command()

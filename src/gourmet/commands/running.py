@@ -19,8 +19,8 @@ from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
 from gourmet.repository.deploy import deploy, load
 from gourmet.repository.gate import Deployment, table
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.processes import http_ok, wait_until
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems import registry
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 

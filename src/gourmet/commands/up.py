@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from gourmet.commands.options import port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.serving import api_keys, run_file
-from gourmet.serving.readable_logs import LogPrinter, wants_json
-from gourmet.serving.stack import WebOptions, run_stack, traces_to
-from gourmet.serving.triton_server import ModelControl, TritonOptions
+from gourmet.stack import api_keys, run_file
+from gourmet.stack.readable_logs import LogPrinter, wants_json
+from gourmet.stack.stack import WebOptions, run_stack, traces_to
+from gourmet.stack.triton_server import ModelControl, TritonOptions
 from gourmet.systems import registry
 
 

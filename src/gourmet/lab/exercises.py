@@ -26,8 +26,8 @@ from gourmet.reports import chart, machine
 from gourmet.reports.chart import Bar
 from gourmet.served.files import IS_INSTALLED, home, shipped
 from gourmet.served.instances import available_cpus
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.run_file import found_url
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import found_url
 from gourmet.triton_client.address import SERVER_ENV
 from gourmet.triton_client.model_config import as_json
 

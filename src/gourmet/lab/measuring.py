@@ -26,8 +26,8 @@ from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepar
 from gourmet.reports import chart
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import available_cpus
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.run_file import stack_at
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import stack_at
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import summary
 

@@ -16,8 +16,8 @@ from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.repository.config_change import strayed
 from gourmet.served.files import own_models
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.preflight import waits_until_asked
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.preflight import waits_until_asked
 from gourmet.systems.own_folder import is_own_copy, remove_own_copy
 from gourmet.triton_client.model_config import as_json
 

@@ -12,7 +12,7 @@ import psutil
 
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.workload import Addresses
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.triton_client.address import LOOPBACK
 from gourmet.triton_client.statistics import ModelStatistics
 

@@ -21,7 +21,7 @@ from gourmet.measure.transports import requests
 from gourmet.measure.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
 from gourmet.served.signals import handled
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import Config
 

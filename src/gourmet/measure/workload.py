@@ -28,7 +28,7 @@ from gourmet.measure.transports import (
 )
 from gourmet.measure.validity import Untrusted, WrongAnswers
 from gourmet.served.reading import in_short
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.systems import registry
 from gourmet.triton_client.address import Address
 

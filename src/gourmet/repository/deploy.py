@@ -23,7 +23,7 @@ from gourmet.served import manifest
 from gourmet.served.files import write_whole
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import in_short, malformed_as_value_error
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 

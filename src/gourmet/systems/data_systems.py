@@ -15,7 +15,7 @@ from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, ve
 from gourmet.repository.config_file import LABELS_FILE
 from gourmet.served.files import HOME_ENV
 from gourmet.served.manifest import MANIFEST
-from gourmet.serving.overview import owner_of
+from gourmet.stack.overview import owner_of
 from gourmet.systems import described, folders, registry
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, read_config, versions
 from gourmet.served.files import new_token, own_models
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack.run_file import RunningStack
 from gourmet.systems import described
 
 _MARK: Final = ".loaded-from"

@@ -14,7 +14,7 @@ from gourmet.errors import UsageError
 
 SERVER_ENV: Final = "TRITON_SERVER_URL"
 TOKEN_ENV: Final = "TRITON_TOKEN"  # noqa: S105
-# With this header Triton lets somebody change it; gourmet.serving.api_keys makes the key.
+# With this header Triton lets somebody change it; gourmet.stack.api_keys makes the key.
 ADMIN_HEADER: Final = "gourmet-admin-key"
 ADMIN_ENV: Final = "TRITON_ADMIN_KEY"
 CA_ENV: Final = "TRITON_CA_FILE"

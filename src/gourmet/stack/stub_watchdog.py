@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 
 from gourmet.errors import GourmetError
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
 
 _EVERY_S: Final = 1.0
 # Longer than any request may take: the old instances have finished by then.

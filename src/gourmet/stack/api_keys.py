@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.serving import run_file
-from gourmet.serving.processes import Child, LineSink
+from gourmet.stack import run_file
+from gourmet.stack.processes import Child, LineSink
 from gourmet.triton_client.address import ADMIN_ENV, ADMIN_HEADER, LOOPBACK, Address
 
 _LOCKED: Final = "model-repository,logging,trace,shared-memory"

@@ -22,7 +22,7 @@ from gourmet.errors import GourmetError
 from gourmet.repository import versions
 from gourmet.served import manifest
 from gourmet.served.files import home
-from gourmet.serving.processes import Child
+from gourmet.stack.processes import Child
 
 _POLL_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 2.0

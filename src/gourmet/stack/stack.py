@@ -25,13 +25,13 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.served import manifest
 from gourmet.served.files import HOME_ENV, home
 from gourmet.served.signals import STOPS, handled, set_on_stop
-from gourmet.serving import preflight, run_file
-from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
-from gourmet.serving.processes import Child, wait_until
-from gourmet.serving.readable_logs import LogPrinter
-from gourmet.serving.stub_watchdog import StubWatchdog
-from gourmet.serving.teaching import Teaching, listening, teachable
-from gourmet.serving.triton_server import TritonOptions, TritonServer, reachable
+from gourmet.stack import preflight, run_file
+from gourmet.stack.connect import LOADS_WITHIN_S, ask_sample, connect
+from gourmet.stack.processes import Child, wait_until
+from gourmet.stack.readable_logs import LogPrinter
+from gourmet.stack.stub_watchdog import StubWatchdog
+from gourmet.stack.teaching import Teaching, listening, teachable
+from gourmet.stack.triton_server import TritonOptions, TritonServer, reachable
 from gourmet.systems import FOLDERS_ENV, folders, registry
 from gourmet.triton_client.address import ADMIN_ENV, LOOPBACK, TOKEN_ENV
 from gourmet.triton_client.errors import ModelUnavailable, TritonUnreachable

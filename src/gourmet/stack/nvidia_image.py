@@ -1,6 +1,6 @@
 """Start Triton in NVIDIA's image, as `gourmet up` starts the wheel's Triton.
 
-    python3 -m gourmet.serving.nvidia_image ARGUMENT…        # the arguments are tritonserver's
+    python3 -m gourmet.stack.nvidia_image ARGUMENT…        # the arguments are tritonserver's
 
 Calls that change the server need a key. Models for study are not loaded, unless GOURMET_LOAD_ALL is 1. This
 process stays the first one of the container: only a parent can remove the key from a command line.
@@ -18,11 +18,11 @@ from typing import Final
 
 from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.served.signals import set_on_stop
-from gourmet.serving import run_file
-from gourmet.serving.api_keys import LockedTriton, make_key
+from gourmet.stack import run_file
+from gourmet.stack.api_keys import LockedTriton, make_key
 
 _REPOSITORY: Final = "--model-repository="
-# See gourmet.serving.preflight.held_back. A regular expression, since the image has no parser of configs.
+# See gourmet.stack.preflight.held_back. A regular expression, since the image has no parser of configs.
 _FOR_STUDY: Final = re.compile(r'key:\s*"load"\s+value:?\s*{\s*string_value:\s*"asked"')
 _DRAIN_TIMEOUT_S: Final = 12  # a container has 15 s to stop
 

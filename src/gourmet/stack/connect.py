@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import click
 
-from gourmet.serving import api_keys, run_file
-from gourmet.serving.preflight import asked_by, check_repositories, waits_until_asked
+from gourmet.stack import api_keys, run_file
+from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
 from gourmet.triton_client import triton as client
 from gourmet.triton_client.deadline import Deadline

@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 from gourmet.errors import GourmetError
 from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, shipped
-from gourmet.serving.api_keys import LockedTriton
-from gourmet.serving.processes import Child, LineSink, wait_until
+from gourmet.stack.api_keys import LockedTriton
+from gourmet.stack.processes import Child, LineSink, wait_until
 from gourmet.systems import FOLDERS_ENV, folders
 
 ModelControl = Literal["explicit", "poll", "none"]

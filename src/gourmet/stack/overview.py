@@ -16,9 +16,9 @@ from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
-from gourmet.serving.connect import connect
-from gourmet.serving.run_file import stack_at
-from gourmet.serving.stub_watchdog import version_of_stub
+from gourmet.stack.connect import connect
+from gourmet.stack.run_file import stack_at
+from gourmet.stack.stub_watchdog import version_of_stub
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import as_json
 

@@ -15,7 +15,7 @@ from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.served.instances import parameter
-from gourmet.serving import run_file
+from gourmet.stack import run_file
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import Config, as_json
 
