@@ -30,13 +30,13 @@ import click
 import numpy as np
 import psutil
 
+from gourmet.bench import stats
+from gourmet.bench.async_client import Load
+from gourmet.bench.results import Latency, LoadSpec
+from gourmet.bench.server_probe import CpuMeter, memory_mib, tree
+from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
+from gourmet.bench.workload import Addresses, MeasureOptions
 from gourmet.errors import GourmetError, UsageError
-from gourmet.measure import stats
-from gourmet.measure.async_client import Load
-from gourmet.measure.results import Latency, LoadSpec
-from gourmet.measure.server_probe import CpuMeter, memory_mib, tree
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
-from gourmet.measure.workload import Addresses, MeasureOptions
 from gourmet.reports import chart, machine
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports

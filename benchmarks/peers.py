@@ -25,11 +25,11 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench.transports import Http, RawReply, Request, photo_request
+from gourmet.bench.validity import WrongAnswers
+from gourmet.bench.workload import MeasureOptions, ask_each
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE, counts
-from gourmet.measure.transports import Http, RawReply, Request, photo_request
-from gourmet.measure.validity import WrongAnswers
-from gourmet.measure.workload import MeasureOptions, ask_each
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import views

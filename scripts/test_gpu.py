@@ -29,13 +29,13 @@ import click
 import numpy as np
 import onnxruntime as ort
 
-from gourmet.measure.async_client import Load
-from gourmet.measure.inputs import InputRows, rows_of
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import CpuMeter
-from gourmet.measure.sweep import load_config
-from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
-from gourmet.measure.workload import Addresses
+from gourmet.bench.async_client import Load
+from gourmet.bench.inputs import InputRows, rows_of
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.server_probe import CpuMeter
+from gourmet.bench.sweep import load_config
+from gourmet.bench.transports import RawReply, Request, TritonHttp, requests
+from gourmet.bench.workload import Addresses
 from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.batches import Feeds, padded
@@ -292,7 +292,7 @@ def rows_of_model(model: str) -> InputRows:
 
 
 def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int, float, list[str]]:
-    """Run `level` clients in one process, with the load of `gourmet.measure`; compare each answer."""
+    """Run `level` clients in one process, with the load of `gourmet.bench`; compare each answer."""
     rows, off = rows_of_model(model), list[float]()
     wire = TritonHttp(_kept[0], model, rows)
 

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 from support.triton import ROOT
 
+from gourmet.bench.results import read
 from gourmet.cli import main
-from gourmet.measure.results import read
 
 # Doubles its rows in 20 ms each. That slow, so that a client which the machine lets wait for a few
 # milliseconds is not refused for it.

@@ -22,10 +22,10 @@ from support.triton import MODELS, RunningTriton, run_triton
 
 from app import create_app
 from app.core.settings import Settings
+from gourmet.bench.inputs import DataSource, rows_for
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.workload import Addresses, ask_alone, wire_for
 from gourmet.cli import main
-from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.workload import Addresses, ask_alone, wire_for
 from gourmet.repository import versions
 from gourmet.stack import run_file
 from gourmet.stack.connect import connect

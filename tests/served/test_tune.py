@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gourmet.bench import sweep, tuning, validity
 from gourmet.cli import main
-from gourmet.measure import sweep, validity
 from gourmet.repository import read_config
-from gourmet.tuning import search
 
 # An execution takes 40 ms and no CPU: a second instance pays for certain, on a busy machine too.
 MODEL = """
@@ -133,7 +132,7 @@ def test_a_search_without_a_winner_gives_the_reason_and_changes_nothing(
         raise validity.Disturbed("somebody else asked as well")
 
     if disturbed:
-        monkeypatch.setattr(search, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
+        monkeypatch.setattr(tuning, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
     short = ["--window", "0.2", "--turns", "2", "--apply", "--json", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *short, *options])
     assert result.exit_code == 1, result.output

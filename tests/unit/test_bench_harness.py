@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import foundation
+from gourmet.bench.transports import Http, RawReply, Request
+from gourmet.bench.validity import WrongAnswers
+from gourmet.bench.workload import MeasureOptions
 from gourmet.errors import GourmetError, UsageError
-from gourmet.measure.transports import Http, RawReply, Request
-from gourmet.measure.validity import WrongAnswers
-from gourmet.measure.workload import MeasureOptions
 from harness import (
     BenchLoad,
     BenchWindow,

@@ -15,9 +15,9 @@ from support.no_stack import runs as runs_in_block
 from support.stopping import everything
 
 from gourmet import repository
+from gourmet.bench.workload import Addresses, wire_for
 from gourmet.cli import main
 from gourmet.errors import UsageError
-from gourmet.measure.workload import Addresses, wire_for
 from gourmet.stack.run_file import RunningStack
 from gourmet.triton_client.errors import TritonUnreachable
 

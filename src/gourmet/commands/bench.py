@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gourmet.bench import comparison, report, results, sweep, validity
+from gourmet.bench.inputs import DataSource
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.workload import Addresses, MeasureOptions, prepare
 from gourmet.commands import values
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, POSITIVE, model_of
 from gourmet.errors import UsageError, printable
-from gourmet.measure import comparison, report, results, sweep, validity
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 

@@ -16,8 +16,8 @@ from typing import Final
 
 import click
 
+from gourmet.bench.inputs import for_perf_analyzer, rows_of
 from gourmet.errors import GourmetError
-from gourmet.measure.inputs import for_perf_analyzer, rows_of
 from gourmet.served.files import written_aside
 from gourmet.stack import api_keys
 from gourmet.stack.connect import connect

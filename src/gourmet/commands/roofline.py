@@ -8,10 +8,10 @@ from typing import Final
 import click
 
 from gourmet import repository
+from gourmet.bench.roofline import GPUS, Roofline, count, measured_machine
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.roofline import GPUS, Roofline, count, measured_machine
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 

@@ -12,10 +12,10 @@ import click
 import numpy as np
 import psutil
 
+from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError
-from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
 from gourmet.repository.deploy import deploy, load
 from gourmet.repository.gate import Deployment, table

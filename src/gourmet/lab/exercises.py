@@ -20,8 +20,8 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet import repository
+from gourmet.bench.results import Estimate
 from gourmet.errors import UsageError
-from gourmet.measure.results import Estimate
 from gourmet.reports import chart, machine
 from gourmet.reports.chart import Bar
 from gourmet.served.files import IS_INSTALLED, home, shipped

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from gourmet.measure.results import BatchSize, Estimate, Latency, Point, Split, Stream, Window
+from gourmet.bench.results import BatchSize, Estimate, Latency, Point, Split, Stream, Window
 
 Array = npt.NDArray[np.float64]
 

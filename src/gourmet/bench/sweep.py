@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gourmet.measure import server_probe, stats, validity
-from gourmet.measure.async_client import Load
-from gourmet.measure.results import Bench, Evidence, LoadSpec, Point, Rejection
-from gourmet.measure.server_probe import ServerProbe
-from gourmet.measure.transports import requests
-from gourmet.measure.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
+from gourmet.bench import server_probe, stats, validity
+from gourmet.bench.async_client import Load
+from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection
+from gourmet.bench.server_probe import ServerProbe
+from gourmet.bench.transports import requests
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
 from gourmet.served.signals import handled
 from gourmet.stack.connect import LOADS_WITHIN_S, connect

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gourmet.bench import stats
+from gourmet.bench.results import Evidence
 from gourmet.errors import GourmetError
-from gourmet.measure import stats
-from gourmet.measure.results import Evidence
 
 _LITTLE_ALLOWED: Final = 0.05
 # Cores that the load generator may use: a busy loop reads answers late, which would count as latency.

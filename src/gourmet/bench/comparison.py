@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gourmet.bench import stats
+from gourmet.bench.results import Bench, Estimate, Point
 from gourmet.errors import GourmetError
-from gourmet.measure import stats
-from gourmet.measure.results import Bench, Estimate, Point
 
 # Windows of one run agree better than two runs do: the machine warms, memory lies elsewhere.
 NOISE: Final = 0.05

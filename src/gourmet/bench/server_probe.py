@@ -10,8 +10,8 @@ from typing import Final
 
 import psutil
 
-from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
-from gourmet.measure.workload import Addresses
+from gourmet.bench.results import BatchSize, LoadSpec, Split, Usage
+from gourmet.bench.workload import Addresses
 from gourmet.stack.connect import connect
 from gourmet.triton_client.address import LOOPBACK
 from gourmet.triton_client.statistics import ModelStatistics

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 import aiohttp
 import numpy as np
 
+from gourmet.bench.inputs import ClientLoop, InputRows, client_loop
 from gourmet.contracts import Array
-from gourmet.measure.inputs import ClientLoop, InputRows, client_loop
 from gourmet.triton_client.address import Address
 from gourmet.triton_client.errors import TritonError
 from gourmet.triton_client.grpc import AsyncGrpc, outputs_of, request_of

@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.measure import validity
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.stats import Array
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
+from gourmet.bench import validity
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.stats import Array
+from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
 
 _SEED: Final = 1
 _MAX_WARM_UP_S: Final = 20.0

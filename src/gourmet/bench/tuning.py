@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from gourmet.bench import stats, sweep, validity
+from gourmet.bench.comparison import below
+from gourmet.bench.inputs import DataSource
+from gourmet.bench.results import Bench, Estimate, LoadSpec, Point, as_data
+from gourmet.bench.sweep import OnStep, load_config, restored
+from gourmet.bench.workload import Addresses, MeasureOptions, prepare
 from gourmet.errors import UsageError
-from gourmet.measure import stats, sweep, validity
-from gourmet.measure.comparison import below
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, as_data
-from gourmet.measure.sweep import OnStep, load_config, restored
-from gourmet.measure.workload import Addresses, MeasureOptions, prepare
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import available_cpus, cpu_threads, instance_count
 from gourmet.triton_client.errors import TritonRefused

@@ -10,11 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.contracts import Array, ModelInfo
-from gourmet.errors import UsageError
-from gourmet.measure.inputs import DataSource, InputRows, first_steps, rows_for
-from gourmet.measure.results import LoadSpec, Through
-from gourmet.measure.transports import (
+from gourmet.bench.inputs import DataSource, InputRows, first_steps, rows_for
+from gourmet.bench.results import LoadSpec, Through
+from gourmet.bench.transports import (
     Answer,
     App,
     LoopedHttp,
@@ -26,7 +24,9 @@ from gourmet.measure.transports import (
     TritonHttp,
     Wire,
 )
-from gourmet.measure.validity import Untrusted, WrongAnswers
+from gourmet.bench.validity import Untrusted, WrongAnswers
+from gourmet.contracts import Array, ModelInfo
+from gourmet.errors import UsageError
 from gourmet.served.reading import in_short
 from gourmet.stack.connect import connect
 from gourmet.systems import registry

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gourmet.measure.report import folder_name, render
-from gourmet.measure.results import Point
+from gourmet.bench.report import folder_name, render
+from gourmet.bench.results import Point
+from gourmet.bench.tuning import PRESENT, Tuning, nearest
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
 from gourmet.triton_client.model_config import summary
-from gourmet.tuning.search import PRESENT, Tuning, nearest
 
 _OTHER, _LIMIT = "#9aa0a6", "#b3261e"
 _CONFIG: Final = "config.pbtxt"
@@ -23,7 +23,7 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(tuning.as_json())
     page = render(
-        "tuning/report.html",
+        "bench/tuning_report.html",
         **vars(tuning.bench),
         bench=tuning.bench,
         tuning=tuning,

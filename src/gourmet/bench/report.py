@@ -12,8 +12,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from gourmet.measure.comparison import Pair
-from gourmet.measure.results import FILE, Bench, Latency, Point, Usage, as_json
+from gourmet.bench.comparison import Pair
+from gourmet.bench.results import FILE, Bench, Latency, Point, Usage, as_json
 from gourmet.reports import chart, page
 from gourmet.reports.chart import Bar, Series
 from gourmet.triton_client.model_config import as_pbtxt, summary
@@ -33,7 +33,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def as_page(bench: Bench) -> str:
-    return render("measure/bench.html", bench=bench, **vars(bench))
+    return render("bench/bench.html", bench=bench, **vars(bench))
 
 
 def save(bench: Bench, folder: Path | None = None) -> Path:
