@@ -17,11 +17,11 @@ from gunicorn.http.errors import ParseException
 from pydantic import ValidationError
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 
-from app.admission.queue import admission
 from app.api.schemas import Base64Photos, Schema
-from app.core.errors import BadRequest, ServingError
-from app.core.http import JSON, marks
-from app.core.settings import Settings
+from app.web.admission import admission
+from app.web.errors import BadRequest, ServingError
+from app.web.http import JSON, marks
+from app.web.settings import Settings
 from gourmet.pictures.decode import from_base64
 from gourmet.pictures.errors import PictureError
 

@@ -30,7 +30,7 @@ from support.eventually import eventually
 from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
-from app.asking import AppTriton
+from app.served_models import AppTriton
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config

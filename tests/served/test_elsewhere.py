@@ -21,7 +21,7 @@ from support.tls import Certificates, TlsDoor
 from support.triton import MODELS, RunningTriton, run_triton
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.workload import Addresses, ask_alone, wire_for

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from support.triton import some_models, triton_server
 from support.up import GOURMET
 
-from app.asking import AppTriton
+from app.served_models import AppTriton
 from gourmet.commands.config import config
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.connect import ask_sample, connect

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, code, form
 
-from app.core.settings import Rate, Settings, SettingsError
+from app.web.settings import Rate, Settings, SettingsError
 from gourmet.systems.food11 import contract
 
 KEYS = ("k" * 20, "another-key-of-the-tests")
@@ -81,7 +81,7 @@ def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
 def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = client(api_keys=KEYS)
     browser.get("/")
-    monkeypatch.setattr("app.admission.auth._PASS_AGE_S", -1)
+    monkeypatch.setattr("app.web.auth._PASS_AGE_S", -1)
     assert browser.get(MODELS).status_code == 401
 
 

@@ -15,9 +15,9 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
-from app.api.services import PHOTO_THREADS
-from app.classifier import Prediction
-from app.core import errors
+from app.models import Prediction
+from app.services import PHOTO_THREADS
+from app.web import errors
 from gourmet.contracts import ModelInfo
 from gourmet.triton_client.deadline import Deadline
 
@@ -256,7 +256,7 @@ def test_health_reports_the_whole_state_in_one_response(outcome: Any, state: str
 
 
 def test_a_triton_that_was_ready_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.services._READY_AGE_S", 0.0)
     fake = FakeClassifier()
     browser = client(fake)
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
@@ -265,7 +265,7 @@ def test_a_triton_that_was_ready_before_is_away_and_not_starting(monkeypatch: py
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.services._STARTING_S", 0.0)
+    monkeypatch.setattr("app.services._STARTING_S", 0.0)
     assert (
         client(errors.ServingError("triton_unavailable", "x")).get("/api/v1/health").get_json()["state"]
         == "away"
@@ -275,7 +275,7 @@ def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPa
 def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.services._READY_AGE_S", 0.0)
     probed, go_on = threading.Event(), threading.Event()
 
     class Stuck(FakeClassifier):

@@ -13,10 +13,10 @@ import pytest
 from support.listener import Listen, answered, http, listen
 
 from app import create_app
-from app.asking import AppTriton
-from app.classifier import Classifier
-from app.core.errors import ServingError, as_serving_error
-from app.core.settings import Settings
+from app.models import Classifier
+from app.served_models import AppTriton
+from app.web.errors import ServingError, as_serving_error
+from app.web.settings import Settings
 from gourmet.errors import GourmetError
 from gourmet.pictures.errors import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS

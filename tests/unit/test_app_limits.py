@@ -12,9 +12,9 @@ from support.eventually import eventually
 from support.fake_classifier import EGG, FakeClassifier, form
 
 from app import create_app
-from app.classifier import Prediction
-from app.core.errors import ServingError
-from app.core.settings import Settings
+from app.models import Prediction
+from app.web.errors import ServingError
+from app.web.settings import Settings
 from gourmet.triton_client.deadline import Deadline
 
 

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, form
 
-from app.admission import gunicorn_conf
+from app.web import gunicorn_conf
 
 WORDS = [f"strange{number}" for number in range(8)]
 

@@ -15,11 +15,10 @@ from support.fake_classifier import EGG, FakeClassifier, client, knowing
 from support.flowers import write_flowers
 from support.listener import Listen, answered, http, listen, ready, serving, tensor
 
-from app import create_app
-from app.api import services
-from app.classifier import Prediction
-from app.core.errors import ServingError
-from app.core.settings import Settings
+from app import create_app, services
+from app.models import Prediction
+from app.web.errors import ServingError
+from app.web.settings import Settings
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD

@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
-from app.classifier import Prediction
-from app.core.errors import ServingError
+from app.models import Prediction
+from app.web.errors import ServingError
 from gourmet.contracts import BadAnswer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy, PictureError

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
 from support.tls import Certificates, TlsDoor
 
-from app.core.settings import Settings, SettingsError
+from app.web.settings import Settings, SettingsError
 from gourmet.cli import main
 from gourmet.errors import UsageError
 from gourmet.stack.api_keys import headers_for

@@ -17,7 +17,7 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from app.api.uploads import WRAPPING_BYTES
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.stack.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 

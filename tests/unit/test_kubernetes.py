@@ -32,7 +32,7 @@ from support.kubernetes import (
 )
 
 from app import create_app
-from app.core.settings import VARIABLES, Settings
+from app.web.settings import VARIABLES, Settings
 
 OVERLAYS = ("development", "cpu", "gpu")
 FOLDERS = [f"overlays/{name}" for name in OVERLAYS]

@@ -27,7 +27,7 @@ from support.small_network import ARCHITECTURE, LABELS
 from support.stopping import files
 from torch import nn
 
-from app.classifier import Prediction
+from app.models import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError

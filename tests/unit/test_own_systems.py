@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from support.fake_classifier import FakeClassifier
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems

@@ -12,7 +12,7 @@ from support.small_translator import GERMAN, saved_translator
 from support.stopping import everything, files
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.errors import GourmetError

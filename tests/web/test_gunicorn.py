@@ -163,7 +163,7 @@ def test_gunicorn_stops_on_a_signal_and_leaves_nothing(start: Callable[..., Any]
 
 
 def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts() -> None:
-    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"]
+    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.web.gunicorn_conf"]
     command += ["--bind", f"127.0.0.1:{free_ports(1)[0]}", "app:create_app()"]
     shown = subprocess.run(
         command,

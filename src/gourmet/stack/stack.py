@@ -367,7 +367,7 @@ class Supervisor:
 
     def _start_web(self, options: WebOptions) -> Child:
         command = [
-            *(sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"),
+            *(sys.executable, "-m", "gunicorn", "--config", "python:app.web.gunicorn_conf"),
             *("--bind", f"{options.host}:{options.port}"),
             *("--workers", str(options.workers)),
             *("--graceful-timeout", str(int(_WEB_DRAIN_TIMEOUT_S))),

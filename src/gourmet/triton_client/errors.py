@@ -12,7 +12,7 @@
         ├── ModelBusy           the model's queue is full
         └── ModelFailed         the model could not answer
 
-The command line prints the message of each; the app gives each its HTTP status (app/core/errors.py).
+The command line prints the message of each; the app gives each its HTTP status (app/web/errors.py).
 """
 
 from __future__ import annotations
