@@ -37,12 +37,12 @@ from gourmet.bench.server_probe import CpuMeter, memory_mib, tree
 from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.bench.workload import Addresses, MeasureOptions
 from gourmet.errors import GourmetError, UsageError
+from gourmet.progress import ReportProgress
 from gourmet.reports import chart, machine
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
-from gourmet.training.task import Tick
 
 # A window in which other processes took more cores than this is measured again, up to _TRIES times.
 QUIET_CORES: Final = 0.1
@@ -247,7 +247,9 @@ class Contender:
     start: Callable[[], AbstractContextManager[Measure]]
 
 
-def run(contenders: Sequence[Contender], turns: int, tick: Tick) -> tuple[list[BenchRow], dict[str, str]]:
+def run(
+    contenders: Sequence[Contender], turns: int, tick: ReportProgress
+) -> tuple[list[BenchRow], dict[str, str]]:
     """Measure each contender in turn; return the rows, and who was left out with the reason.
 
     A contender is left out if its server does not start in the first turn.

@@ -14,8 +14,8 @@ from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
 from gourmet.errors import GourmetError, UsageError
+from gourmet.progress import ReportProgress
 from gourmet.systems import registry
-from gourmet.training.task import Tick
 
 
 @click.command("learn-more")
@@ -71,6 +71,6 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
 
 
 @contextlib.contextmanager
-def _json_lines() -> Iterator[Tick]:
+def _json_lines() -> Iterator[ReportProgress]:
     """Print progress as lines of JSON for another program."""
     yield lambda share, words="": click.echo(json.dumps({"share": round(share, 3), "doing": words}))

@@ -1,6 +1,6 @@
 """Check served models: ask many questions at a time, and report failures, times and scores.
 
-The modules `picture_check` and `text_check` have a function `check` with the questions and the report of its task.
+`picture_check` and `text_check` have a function `check` with the questions and the report of their task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import Stage, SystemParts
-from gourmet.training.task import Tick
+from gourmet.progress import ReportProgress
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.triton import Triton
 
@@ -151,7 +151,7 @@ def ask_all(
     total: int,
     triton: Triton,
     replies: Replies[AnyAnswer],
-    tick: Tick,
+    tick: ReportProgress,
     threads: int = _IN_FLIGHT,
 ) -> None:
     """Fill `replies` with answers about `total` examples.

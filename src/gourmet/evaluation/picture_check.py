@@ -34,11 +34,11 @@ from gourmet.evaluation.system_parts import BadData, Data, Stage, SystemParts, e
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
+from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.served import malloc
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import read_table
-from gourmet.training.task import Tick
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.triton import Triton
 
@@ -450,13 +450,13 @@ class PictureCheck:
         relevance = contract.relevance(outputs, model)
         return BatchAnswer(question.rows, rows, relevance, answer.model_version, total_ms)
 
-    def ask_about_all(self, replies: Replies[BatchAnswer], tick: Tick) -> None:
+    def ask_about_all(self, replies: Replies[BatchAnswer], tick: ReportProgress) -> None:
         ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, tick)
 
     def joined(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], Answered]:
         return joined(self.pictures, replies.answers, len(self.parts.classifier.labels_of(self.model)))
 
-    def ask_again(self, answers: Answered, tick: Tick) -> AskedAgain:
+    def ask_again(self, answers: Answered, tick: ReportProgress) -> AskedAgain:
         """Ask about some pictures alone: their answers in a batch must be the same.
 
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,

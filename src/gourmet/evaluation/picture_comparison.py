@@ -20,11 +20,11 @@ from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.pictures.label_folders import OTHER
+from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
 from gourmet.training import rehearsal
 from gourmet.training.linear_layer import Layer, OnnxLayer
-from gourmet.training.task import Tick
 
 # Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
 MARGIN: Final = 2.0
@@ -82,10 +82,10 @@ class Candidate:
 
     def beside(
         self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
-    ) -> Callable[[Path, Tick], Comparison]:
+    ) -> Callable[[Path, ReportProgress], Comparison]:
         """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
 
-        def compare(version: Path, tick: Tick) -> Comparison:
+        def compare(version: Path, tick: ReportProgress) -> Comparison:
             tick(0.0, "reading pictures that are held out")
             held_out = self._held_out
 

@@ -39,9 +39,9 @@ from gourmet.evaluation.calibration import Calibration, calibration_of
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, decode, origin_of
 from gourmet.evaluation.system_parts import BadData, Data, EvaluateOptions, Load, Stage, evenly
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax, surely
+from gourmet.progress import ReportProgress
 from gourmet.served.files import write_whole
 from gourmet.served.instances import available_cpus
-from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
     from torch import nn
@@ -243,7 +243,14 @@ class ClassifierEvaluation:
         return replace(evaluated, held_out=about.get("accuracy", {}), learned_from=about.get("sources", ()))
 
     def answers(
-        self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
+        self,
+        network: nn.Module,
+        data: Path,
+        part: str,
+        *,
+        limit: int | None,
+        device: str,
+        tick: ReportProgress,
     ) -> Answered:
         """Return the network's answers to the pictures of `part`."""
         pictures = self.data.listing(data, part, limit)
@@ -256,7 +263,7 @@ class ClassifierEvaluation:
             relevance=relevance(logits) if self.system.subject else None,
         )
 
-    def made_up(self, network: nn.Module, device: str, tick: Tick) -> Answered:
+    def made_up(self, network: nn.Module, device: str, tick: ReportProgress) -> Answered:
         """Return the network's answers to made-up pictures, which do not show the subject."""
         files = self.system.nothing(_MADE_UP, seed=1)
         logits = ask(network, self.system, iter(files), len(files), tick, device)
@@ -270,7 +277,7 @@ def ask(
     system: PictureClassifier,
     pictures: Iterator[bytes],
     total: int,
-    tick: Tick,
+    tick: ReportProgress,
     device: str = "cpu",
 ) -> Scores:
     """Return the network's logits for pictures, prepared as when it is served."""
@@ -317,7 +324,7 @@ def calibrated(
     data: LabelledPictures,
     folder: Path,
     answers: Callable[[npt.NDArray[Any]], Scores],
-    tick: Tick,
+    tick: ReportProgress,
 ) -> EvaluatedClassifier:
     """Calibrate a network from elsewhere: temperature and threshold from its answers to labelled pictures.
 

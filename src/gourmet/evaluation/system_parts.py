@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from gourmet.contracts import Generation, System
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Export
-from gourmet.training.task import Tick, Training
+from gourmet.training.task import Training
 
 if TYPE_CHECKING:
     from torch import nn
 
-Stage = Callable[[str], AbstractContextManager[Tick]]
+Stage = Callable[[str], AbstractContextManager[ReportProgress]]
 
 
 class BadData(GourmetError):

@@ -21,10 +21,10 @@ from gourmet.generation import package
 from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
+from gourmet.progress import ReportProgress
 from gourmet.repository import read_config, versions
 from gourmet.repository.gate import Check, Comparison, Measure, comparison_of, weights_of
 from gourmet.served.instances import available_cpus
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json
 
 # Points that the mean score may lose; more where the examples are so few that chance decides (95 %).
@@ -52,7 +52,7 @@ def served_answers(
 
 
 def whole_answers(
-    network: ServedNetwork, texts: Sequence[Parts], rows_at_once: int, tick: Tick
+    network: ServedNetwork, texts: Sequence[Parts], rows_at_once: int, tick: ReportProgress
 ) -> list[GeneratedText]:
     """Return the served model's answers with the scores of their sentences."""
     answers: list[GeneratedText] = []
@@ -129,11 +129,11 @@ class TextCandidate:
     lack: str  # what to do if there is nothing held out
     _points: dict[str, Scores] = field(default_factory=dict)  # by the weights
 
-    def compare(self, version: Path, tick: Tick) -> Comparison:
+    def compare(self, version: Path, tick: ReportProgress) -> Comparison:
         """Compare with the network that a version of any of the system's models is made of."""
         return comparison_of(version, self.weights_sha256, lambda: self._measured(version, tick), self.lack)
 
-    def _measured(self, version: Path, tick: Tick) -> Iterator[Measure]:
+    def _measured(self, version: Path, tick: ReportProgress) -> Iterator[Measure]:
         if not (held_out := self.held_out):
             return
         served = self._scores(
@@ -145,7 +145,7 @@ class TextCandidate:
         yield Measure(held_out.measure, len(mine), float(served.mean()), float(mine.mean()), margin)
 
     def _scores(
-        self, weights: str, files: Callable[[], Mapping[str, bytes]], whose: str, tick: Tick
+        self, weights: str, files: Callable[[], Mapping[str, bytes]], whose: str, tick: ReportProgress
     ) -> Scores:
         if weights not in self._points:
             assert self.held_out

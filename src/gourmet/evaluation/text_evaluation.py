@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from gourmet.evaluation import evaluation_file
 from gourmet.evaluation.system_parts import EvaluateOptions, Load, Reference, Stage, TextData
+from gourmet.progress import ReportProgress
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.served.files import write_whole
-from gourmet.training.task import Tick
 
 _READ: Final = 20
 
 # Takes weights, texts, a device and a progress callback; returns the answers.
-Answer = Callable[[Path, Sequence[str], str, Tick], Sequence[str]]
+Answer = Callable[[Path, Sequence[str], str, ReportProgress], Sequence[str]]
 
 
 Rows = Sequence[Sequence[str]]

@@ -19,12 +19,12 @@ from gourmet.export.picture_export import ONNX, Exported, Source
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
+from gourmet.progress import ReportProgress
 from gourmet.repository import versions
 from gourmet.repository.config_file import model_config, tensor
 from gourmet.repository.gate import Deployment
 from gourmet.served.manifest import facts as facts_of
 from gourmet.served.manifest import sha256
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 
 # As in NVIDIA's example, whose clients ask by these names.
@@ -63,7 +63,7 @@ class DeployerOptions:
             raise UsageError("--triton-dyn-batching-delay needs a --triton-max-batch-size of at least 1")
 
 
-def deployment_of(options: DeployerOptions, repository: Path, tick: Tick) -> Deployment:
+def deployment_of(options: DeployerOptions, repository: Path, tick: ReportProgress) -> Deployment:
     """Read the checkpoint, or make weights at random; raise GourmetError if they cannot be deployed."""
     system = PictureClassifier(
         *(options.model, options.model, "", options.model),

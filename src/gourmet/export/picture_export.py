@@ -33,11 +33,11 @@ from gourmet.export.onnx_metadata import described
 from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
+from gourmet.progress import ReportProgress
 from gourmet.repository.config_file import model_config, tensor
 from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.training import rehearsal
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 
 _CALIBRATED_ON: Final = 512
@@ -260,7 +260,9 @@ class ClassifierExport:
     def formats(self) -> Sequence[str]:
         return tuple(self.models)
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         """Weights that others trained need no evaluation, and no labelled pictures either."""
         network, about = self.load(weights, architecture)
         foreign = bool(about.get("foreign"))
@@ -324,7 +326,9 @@ class ClassifierExport:
     def find(self, checkpoint: str) -> Path:
         raise UsageError(f"{self.system.name} knows no published checkpoints: give --weights, a file")
 
-    def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
+    def _pictures(
+        self, data: Path | None, tick: ReportProgress
+    ) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
         """Return pictures to calibrate with, other pictures to verify with, and the classes of the latter."""
         if data is None:
             made_up = np.stack(self._made_up(_MADE_UP, 0))

@@ -17,10 +17,10 @@ from gourmet.learning import augment
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER
+from gourmet.progress import ReportProgress
 from gourmet.training.files import save_tensors
 from gourmet.training.linear_layer import Floats, Layer
 from gourmet.training.rehearsal import Rehearsal, beside
-from gourmet.training.task import Tick
 
 # Pictures of each class, and as many of none, half of which are made up.
 LEARNED: Final = 250
@@ -68,7 +68,7 @@ class LastLayer:
 
 
 def make(
-    system: PictureClassifier, data: LabelledPictures, network: nn.Module, photos: Path, tick: Tick
+    system: PictureClassifier, data: LabelledPictures, network: nn.Module, photos: Path, tick: ReportProgress
 ) -> Rehearsal:
     """Make the set of a network that was trained on these photos."""
     last, labels = LastLayer(network.cpu().eval()), len(system.labels)

@@ -26,6 +26,7 @@ from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, decode
 from gourmet.evaluation.picture_comparison import MARGIN, measures
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
+from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
 from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.served import manifest
@@ -43,7 +44,6 @@ from gourmet.training.linear_layer import (
     solve,
 )
 from gourmet.training.rehearsal import Rehearsal
-from gourmet.training.task import Tick
 
 SUFFIX: Final = ".npz"
 FILE: Final = f"learned{SUFFIX}"
@@ -107,7 +107,7 @@ def read(path: Path) -> Learned:
 
 
 def learn(
-    system: PictureClassifier, data: LabelledPictures, version: Path, folder: Path, tick: Tick
+    system: PictureClassifier, data: LabelledPictures, version: Path, folder: Path, tick: ReportProgress
 ) -> Learned:
     """Learn the pictures of `folder`, beginning with the served `version`."""
     served = OnnxLayer.read(version / NETWORK)
@@ -140,7 +140,7 @@ class _Lesson:
     classes: Classes
     calibration: Calibration
 
-    def learn(self, tick: Tick) -> Learned:
+    def learn(self, tick: ReportProgress) -> Learned:
         folds = self._folds()
         solved = self._solve(np.ones(len(self.classes), bool))
         before = self.known.shares(self.begun, self.calibration, self.system)
@@ -294,7 +294,7 @@ class _Gated:
                 path.write_bytes(in_torchscript(script, learned.begun, learned.layer))
             return {name: form[name] for name in _FORM if name in form}
 
-        def compare(version: Path, _tick: Tick) -> Comparison:
+        def compare(version: Path, _tick: ReportProgress) -> Comparison:
             return replace(learned.kept, model=version.parent.name, version=version.name)
 
         return Target(version.parent.name, file, build, self._verify, compare=compare)

@@ -18,7 +18,8 @@ from gourmet.evaluation.system_parts import check_classes
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, describe
 from gourmet.learning import augment
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.training.task import Phase, Recipe, Tick, TrainOptions
+from gourmet.progress import ReportProgress
+from gourmet.training.task import Phase, Recipe, TrainOptions
 
 # Photos a class on which the average is measured after every epoch, at the serving size.
 _MEASURED_PER_CLASS: Final = 30
@@ -56,7 +57,7 @@ class PictureTraining:
         peak = options.rate or (_RATE / 5.0 if options.pretrained else _RATE)
         return Recipe(options.epochs or _EPOCHS[options.device], phases, peak, seed=options.seed)
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> PictureTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> PictureTask:
         limit = options.limit
         photos = self.data.listing(data, "train", limit)
         check_classes(data, (photo.class_id for photo in photos), self.system.labels)

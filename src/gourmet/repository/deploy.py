@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.progress import ReportProgress
 from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
 from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
@@ -24,7 +25,6 @@ from gourmet.served.files import write_whole
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -44,7 +44,7 @@ def deploy(
     *,
     force: bool = False,
     show: Callable[[Comparison], None] = lambda _comparison: None,
-    tick: Tick = lambda share, words="": None,
+    tick: ReportProgress = lambda share, words="": None,
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
@@ -117,7 +117,7 @@ def deploy(
     return final, checks
 
 
-def _compared(target: Target, model: Path, tick: Tick) -> Comparison | None:
+def _compared(target: Target, model: Path, tick: ReportProgress) -> Comparison | None:
     """Compare the candidate for `model` with the version that serves; return None if none serves."""
     version = serving(model) if model.is_dir() else None
     if not version:

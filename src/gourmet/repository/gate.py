@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.repository import versions
 from gourmet.served import manifest
 from gourmet.served.manifest import ManifestError
 from gourmet.served.reading import malformed_as_value_error
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import Config
 
 
@@ -112,7 +112,7 @@ class Target:
     # Other forms of the network, as files of the same version. A form that fails the gate is left out.
     also: Sequence[Target] = ()
     # Compares the candidate with a version that serves; None if the system has no comparison.
-    compare: Callable[[Path, Tick], Comparison] | None = None
+    compare: Callable[[Path, ReportProgress], Comparison] | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,9 @@ class Export(Protocol):
     @property
     def formats(self) -> Sequence[str]: ...
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         """Read `weights`, with `architecture` if they do not name one, and the examples to verify with."""
 
     def find(self, checkpoint: str) -> Path:
@@ -154,7 +156,7 @@ class Calibrated:
 class Calibrating(Export, Protocol):
     """An export that can calibrate a deployed version."""
 
-    def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
+    def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
         """Calibrate on a version of the default model, by its answers to the examples of `data`."""
 
 

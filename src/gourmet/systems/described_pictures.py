@@ -29,11 +29,12 @@ from gourmet.export.torchvision_network import TorchvisionNetwork, check_outputs
 from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.drawn import made_up
+from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.repository.gate import Calibrated, Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
-from gourmet.training.task import Tick, Training
+from gourmet.training.task import Training
 
 _SIDE: Final = 224
 _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
@@ -281,7 +282,7 @@ class DescribedExport:
         self,
         weights: Path,
         labelled: Path | None,
-        tick: Tick,
+        tick: ReportProgress,
         *,
         architecture: str = "",
         network: GivenOnnx | None = None,
@@ -297,7 +298,9 @@ class DescribedExport:
         # The probability at which a label applies if several may; the model's config can change it.
         return replace(deployment, calibration={**deployment.calibration, "threshold": 0.5})
 
-    def _as_given(self, weights: Path, labelled: Path | None, tick: Tick, network: GivenOnnx) -> Deployment:
+    def _as_given(
+        self, weights: Path, labelled: Path | None, tick: ReportProgress, network: GivenOnnx
+    ) -> Deployment:
         system, calibration, accuracy = self.system, Calibration(), {}
         if labelled and not system.multi_label:
             measured = self._measured(labelled, network, tick)
@@ -311,14 +314,14 @@ class DescribedExport:
         }
         return Deployment({ONNX: _given(system, weights, network)}, facts, vars(calibration))
 
-    def _measured(self, labelled: Path, network: GivenOnnx, tick: Tick) -> EvaluatedClassifier:
+    def _measured(self, labelled: Path, network: GivenOnnx, tick: ReportProgress) -> EvaluatedClassifier:
         answers = network.answers(self.system, batched=network.signature.rows != 1)
         return calibrated(self.system, data(self.system), labelled, answers, tick)
 
     def find(self, checkpoint: str) -> Path:
         return self._trained.find(checkpoint)
 
-    def calibrated(self, version: Path, labelled: Path, tick: Tick) -> Calibrated:
+    def calibrated(self, version: Path, labelled: Path, tick: ReportProgress) -> Calibrated:
         system = _of_one_label(self.system)
         measured = self._measured(labelled, GivenOnnx(version / "model.onnx", system.layout), tick)
         chosen = dict(vars(measured.calibration))

@@ -17,6 +17,7 @@ from gourmet.evaluation.text_certainty import chosen
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.evaluation.text_evaluation import GenerationReport, Section, to_read
 from gourmet.generation.loop import Row
+from gourmet.progress import ReportProgress
 from gourmet.served.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
@@ -24,7 +25,6 @@ from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.training.task import Tick
 
 _PARTS: Final = ("validation", "test")
 _BEAMS: Final = (1, 3)
@@ -107,7 +107,7 @@ class CaptionEvaluation:
 
 
 def _answers(
-    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
+    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: ReportProgress
 ) -> dict[str, list[Caption]]:
     """Return the captions of each search, by the names of the part and the search."""
     squares = list(decoded(data, shown, served.side))

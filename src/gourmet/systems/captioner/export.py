@@ -35,6 +35,7 @@ from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
 from gourmet.learning.text_training import until
 from gourmet.pictures.decode import Pixels, squashed_pixels
+from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Deployment, Export, Target
 from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
@@ -50,7 +51,6 @@ from gourmet.systems.captioner.network import (
 )
 from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
 _COMPARED: Final = 100  # measured: 200 captions of the shipped network in 7 s on two busy cores
@@ -221,7 +221,9 @@ class CaptionerExport(GenerationExport):
     # Graphs first: the package that is verified refers to them.
     formats: tuple[str, ...] = ("vision", "decoder", "python", "stream")
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         checkpoint = load(weights)
         side = checkpoint.network.side
         if data is None:

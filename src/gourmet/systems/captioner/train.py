@@ -24,6 +24,7 @@ from gourmet.export.static_int8 import PIXELS
 from gourmet.export.text_int8 import rounded
 from gourmet.generation.engine import onnx_graph
 from gourmet.learning.text_training import MEASURED, GenerationTraining, padded, until
+from gourmet.progress import ReportProgress
 from gourmet.served.files import written_aside
 from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
@@ -32,7 +33,7 @@ from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folde
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
 from gourmet.training.files import load_tensors
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Tick, Training, TrainOptions
+from gourmet.training.task import Phase, Training, TrainOptions
 
 SIDE: Final = 128
 _START, _END = 2, 3  # the numbers of the signs in a vocabulary that is learned
@@ -83,7 +84,7 @@ class CaptionerTraining(GenerationTraining):
     ema_decay = 0.998
     not_pretrained = "name the weights that the captioner sees with: vision=FILE, not --pretrained"
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> CaptionerTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> CaptionerTask:
         config = self.config
         if not config.vision:
             raise UsageError(
@@ -147,7 +148,9 @@ def spoken(caption: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "'-" else " " for letter in caption)
 
 
-def seen(body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path, tick: Tick) -> Seen:
+def seen(
+    body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path, tick: ReportProgress
+) -> Seen:
     """Return the grids [photos, channels, rows, columns] of the graph `body`, from `folder` if kept there."""
     key = f"{hashlib.sha256(body).hexdigest()} {SIDE} {[photo.name for photo in shown]}"
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"

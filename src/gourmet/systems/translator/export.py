@@ -30,6 +30,7 @@ from gourmet.export.text_graphs import NEVER, Attention, Graph, Memory, StepNetw
 from gourmet.generation import package
 from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
+from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Calibrated, Deployment, Export, Target
 from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
@@ -37,7 +38,6 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
-from gourmet.training.task import Tick
 from gourmet.triton_client.model_config import as_json
 
 _VALIDATION: Final = "validation"
@@ -200,7 +200,9 @@ class TranslatorExport(GenerationExport):
         others = ("encoder", "decoder", "bls", "whole") if self.system == SYSTEM else ()
         return ("python", "stream", *others)
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         checkpoint = load(weights)
         if data is None:
             texts = [text.decode() for text in self.system.examples(32, seed=0)]
@@ -230,11 +232,11 @@ class TranslatorExport(GenerationExport):
 
         return chrf(references, ask) if references else None
 
-    def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
+    def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
         config = as_json(repository.read_config(version.parent))
         return self._calibrated(package.open_version(version, config), data, tick)
 
-    def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: Tick) -> Calibrated:
+    def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: ReportProgress) -> Calibrated:
         """Calibrate on the validation part; measure there and on the test part, if there is one."""
         network = TranslatorNetwork.open(files, available_cpus())
         parts = {}
