@@ -16,7 +16,7 @@ from app.web import tracing
 from app.web.errors import UnknownModel, refused_picture
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
+from gourmet.pictures.classifier import Floats, Named, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels, whole_pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.triton_client.deadline import Deadline
@@ -76,6 +76,7 @@ class Prediction(Ranked):
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
     inside: ServerTiming | None = None
+    finer: tuple[Named, ...] = ()
 
     @property
     def applying(self) -> list[tuple[str, float]] | None:
@@ -271,6 +272,7 @@ def _prediction(
         phases,
         answer.bytes_sent,
         inside,
+        tuple(served.system.finer(answer.outputs)),
     )
 
 

@@ -35,7 +35,7 @@ from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE
 from gourmet.repository.config_change import Change, changed
-from gourmet.served.instances import FP32, TORCH
+from gourmet.served.instances import FP32
 from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness import (
@@ -67,7 +67,7 @@ _PHOTOS: Final = DataSource(32)
 _ONE: Final = Change(instances=1, threads=1)
 _UNBATCHED: Final = Change(dynamic_batching=False)
 # The settings of the known labs.
-AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
+AS_IN_LABS: Final = Change(precision=FP32, preferred_batches=(4,))
 # The lab cuts its crop after shrinking: some photos between two labels get the other one.
 _LEAST_AGREEMENT: Final = 0.9
 _TOLERANCE: Final = 1e-3
@@ -76,7 +76,7 @@ _INSIDE_MS: Final = "inside ms"
 
 # The arms of Triton by name: the model, the change of its config, the protocol, and the requests in flight.
 SINGLE, GRPC, SEVERAL = "ONNX, one instance", "ONNX, one instance, gRPC", "ONNX"
-OURS, LABS = "our model.py, torch", "a lab's model.py, torch"
+OURS, LABS = "our model.py, fp32", "a lab's model.py, torch"
 ARMS: Final[dict[str, tuple[LoadSpec, Change, Sequence[int]]]] = {
     SINGLE: (LoadSpec(ONNX), _ONE.over(_UNBATCHED), (1,)),
     GRPC: (LoadSpec(ONNX, protocol="grpc"), _ONE.over(_UNBATCHED), (1,)),
@@ -131,7 +131,7 @@ def in_triton(options: MeasureOptions) -> Contender:
     def start() -> Iterator[Measure]:
         with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as name:
             models = shutil.copytree(Path(__file__).with_name("models"), Path(name) / "models")
-            shutil.copy2(repository.newest(repository.DEFAULT / PYTHON) / "model.pt", models / LAB / "1")
+            shutil.copy2(repository.newest(repository.DEFAULT / PYTHON) / "model.onnx", models / LAB / "1")
             with own_triton((repository.DEFAULT, models), (ONNX, PYTHON, LAB)) as server:
                 yield partial(_measure, *_prepared(server), options, server)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.network import STARTING_WEIGHTS, body, dishes
+from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.network import STARTING_WEIGHTS, body
 from gourmet.training.files import load_tensors, save_tensors
 
 
@@ -29,7 +30,7 @@ def main(path: Path) -> None:
     bias += first.sum(dim=(2, 3)) @ ((mean - 128) / 128)
     first *= (std / 128).view(1, 3, 1, 1)
     kept = {f"features.{name}": tensor for name, tensor in mine.items()}
-    outputs = [output for output, _, _ in dishes()]
+    outputs = [dish.output for dish in SYSTEM.dishes]
     for name in ("weight", "bias"):
         kept[f"dishes.{name}"] = theirs[f"head.{name}"][outputs]
     halved = {name: tensor.half() for name, tensor in kept.items()}

@@ -41,12 +41,9 @@ from gourmet.repository.config_change import Change, changed
 from gourmet.served.batches import Feeds, padded
 from gourmet.served.instances import (
     CONFIG_NAME_ENV,
-    ENGINE_PARAMETER,
     FP32,
     INT8,
-    ONNX_RUNTIME,
     PRECISION_PARAMETER,
-    TORCH,
     parameter,
 )
 from gourmet.stack.connect import connect
@@ -142,19 +139,6 @@ def by_onnx(file: str, provider: str, options: dict[str, str] | None = None, row
     return lambda pixels, tensors: run_rows({name: pixels if takes_pixels else tensors}, ())[0]
 
 
-def by_torch(device: str) -> Run:
-    import torch
-
-    network: Any = torch.jit.load(FOLDER / "model.pt", map_location=device)  # type: ignore[no-untyped-call]
-    network = torch.jit.optimize_for_inference(torch.jit.freeze(network.eval()))
-
-    def run(_pixels: Any, rows: Any) -> Any:
-        with torch.inference_mode():
-            return network(torch.from_numpy(rows).to(device)).cpu().numpy()
-
-    return run
-
-
 def ways(on_gpu: bool) -> dict[str, Callable[[], Run]]:
     def cuda(**options: Any) -> Run:
         return by_onnx("model.onnx", "CUDA", **options)
@@ -169,8 +153,6 @@ def ways(on_gpu: bool) -> dict[str, Callable[[], Run]]:
             "ONNX Runtime, CUDA, fp32 without TF32": lambda: cuda(options={"use_tf32": "0"}),
             "ONNX Runtime, CUDA, TF32, always 16 rows": lambda: cuda(rows=16),
         }
-    if (FOLDER / "model.pt").exists():
-        runs["torch"] = lambda: by_torch("cuda" if on_gpu else "cpu")
     return runs
 
 
@@ -214,7 +196,6 @@ def arms(on_gpu: bool) -> Iterable[tuple[str, Change]]:
     if not on_gpu:
         return
     batched, alone = Change(dynamic_batching=True, preferred_batches=(16,)), Change(dynamic_batching=False)
-    yield MODEL, Change(instances=4, engine=TORCH).over(batched)
     for model in (MODEL, ONNX):
         precision = INT8 if model == MODEL else None
         yield model, Change(instances=(os.cpu_count() or 2) // 2, cpu=True, precision=precision).over(alone)
@@ -233,15 +214,14 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
         server.wait_until_live(180)
         with connect(target.url) as client:
             usual = {model: client.config(model) for model in (MODEL, ONNX)}
-        # A config for GPUs names no engine and no precision; only those that are named can be changed.
-        for name, value in ((ENGINE_PARAMETER, ONNX_RUNTIME), (PRECISION_PARAMETER, FP32)):
-            usual[MODEL]["parameters"].setdefault(name, {"string_value": value})
+        # A config for GPUs names no precision; only one that is named can be changed.
+        usual[MODEL]["parameters"].setdefault(PRECISION_PARAMETER, {"string_value": FP32})
         clients = max(1, (os.cpu_count() or 2) // 3)
         with SPAWN.Pool(clients, keep, [target.url, pictures.files]) as pool:
 
             def ask(model: str, change: Change, level: int) -> tuple[int, int, float, list[str]]:
                 """Return the number of answers, of wrong ones, the largest difference, and the errors."""
-                by_int8 = model == MODEL and not change.engine and (change.cpu or not on_gpu)
+                by_int8 = model == MODEL and (change.cpu or not on_gpu)
                 right = pictures.by_int8 if by_int8 else pictures.by_fp32
                 expected = calibrated(right, TEMPERATURE if model == MODEL else 1.0)
                 begin = time.time() + 0.2

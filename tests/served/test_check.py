@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
@@ -33,7 +32,7 @@ from gourmet.systems import registry
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.evaluate import EVALUATION
-from gourmet.systems.food11.network import Food11Network, load
+from gourmet.systems.food11.network import load
 from gourmet.training.files import save_tensors
 from gourmet.triton_client.triton import Triton
 
@@ -55,10 +54,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights that are served, as `gourmet train` would have written them."""
-    with pytest.warns(DeprecationWarning, match="torch.jit.load"):
-        state = torch.jit.load(str(MODELS / "food_classifier" / "1" / "model.pt")).state_dict()
-    network = Food11Network()
-    network.load_state_dict(state)
+    network, _ = load(MODELS / "food_classifier" / "1" / "model.onnx")
     path = tmp_path_factory.mktemp("weights") / "committed.safetensors"
     save_tensors(path, network.state_dict(), network.about)
     return path

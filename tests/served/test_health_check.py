@@ -35,7 +35,7 @@ def test_a_container_whose_model_hangs_ends_at_its_sixth_health_check(
     seconds: float, ends: bool, tmp_path: Path
 ) -> None:
     model = tmp_path / "models" / "food_classifier"
-    shutil.copytree(MODELS / "food_classifier", model, ignore=shutil.ignore_patterns("model.pt"))
+    shutil.copytree(MODELS / "food_classifier", model)
     (model / "1" / "model.py").write_text(SLEEPS.format(seconds=seconds))
     http, grpc, metrics = free_ports(3)
     options = TritonOptions((model.parent,), http_port=http, grpc_port=grpc, metrics_port=metrics)

@@ -53,7 +53,7 @@ def pictures() -> np.ndarray:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Those that are served, and an evaluation of them."""
-    network, _ = load(MODELS / "food_classifier" / "1" / "model.pt")
+    network, _ = load(MODELS / "food_classifier" / "1" / "model.onnx")
     assert isinstance(network, Food11Network)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
@@ -128,11 +128,11 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("form", ["onnx", pytest.param("torchscript", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["onnx", pytest.param("photos", marks=pytest.mark.slow)])
 def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     form: str, deployment: Deployment, few: Source, repository: Path
 ) -> None:
-    if form == "torchscript":
+    if form == "photos":
         deployment = dataclasses.replace(deployment, targets={form: from_photos(few)})
     target = deployment.targets[form]
     folder, _ = deploy(deployment, form, repository)
@@ -150,10 +150,9 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     assert float(parameters["temperature"].string_value) == 1.25
     assert float(parameters["threshold"].string_value) == 0.4
     assert parameters["system"].string_value == "food11"
-    if form == "torchscript":
+    if form == "photos":
         # Weights that learned nothing do not survive eight bits: the version is whole without that form.
-        assert manifest["also"].keys() == {"model.onnx"}
-        assert manifest["also"]["model.onnx"]["sha256"] == sha256(folder / "model.onnx")
+        assert not manifest.get("also")
         assert not (folder / "model_int8.onnx").exists()
         assert "model_int8.onnx: left out" in {check["what"] for check in manifest["gate"]}
     if form == "onnx":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 from onnx import helper
 from torch import nn
 
-from gourmet import repository
 from gourmet.bench.inputs import InputRows
 from gourmet.bench.roofline import count
 from gourmet.bench.workload import of_onnx
@@ -28,7 +26,6 @@ from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.given_onnx import GivenOnnx
 from gourmet.generation import package
-from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
 from gourmet.training.files import load_tensors
 
@@ -86,25 +83,6 @@ def test_unknown_torchscript_is_refused_before_it_is_opened(
     assert done.exit_code == 1, done.output
     assert f"{file} is TorchScript, a program that would run when it is opened" in done.output
     assert not victim.exists()
-
-
-def test_torchscript_is_opened_where_a_manifest_of_the_repository_has_its_hash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = torch.nn.Linear(3, 2)
-    file = tmp_path / "somewhere.pt"
-    torch.jit.trace(network, torch.randn(1, 3)).save(str(file))  # type: ignore[no-untyped-call]
-    version = tmp_path / "models" / "linear" / "1"
-    version.mkdir(parents=True)
-    monkeypatch.setattr(repository, "DEFAULT", tmp_path / "models")
-    manifest = version / "manifest.json"
-
-    manifest.write_text(json.dumps({"file": "model.pt", "sha256": sha256(file)}))
-    torch.testing.assert_close(load_tensors(file)[0], dict(network.state_dict()))
-
-    manifest.write_text(json.dumps({"file": "model.pt", "sha256": "0" * 64}))
-    with pytest.raises(GourmetError, match="is TorchScript"):
-        load_tensors(file)
 
 
 def saved(content: Any, **options: Any) -> bytes:

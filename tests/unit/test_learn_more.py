@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.evaluation.labelled_pictures import decode
-from gourmet.export.picture_export import open_torchscript
+from gourmet.export.picture_export import open_onnx
 from gourmet.learning.learn_more import FILE, read
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
@@ -130,7 +130,7 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
         assert new.with_layer(before.layer) == before.content, "all other bytes are the same"
     photos = np.stack([SYSTEM.pixels(photo) for photo in SYSTEM.examples(4, seed=3)])
     rows = SYSTEM.normalise(photos)
-    script = open_torchscript(tmp_path / "food_classifier/2/model.pt")(rows)
+    script = open_onnx(tmp_path / "food_classifier/2/model.onnx", "input", "output")(rows)
     np.testing.assert_allclose(script, layer(served.activations(rows)), atol=1e-3)
     version = tmp_path / "food_classifier" / "2"
     manifest.check(None, {}, version)
@@ -207,7 +207,7 @@ def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str
     (few / "Egg" / "1.jpg").write_bytes((DRAWINGS / "eggs.jpg").read_bytes())
     bare = tmp_path / "models" / "food_classifier"
     shutil.copytree(DEFAULT / "food_classifier", bare)
-    rehearsal.beside(bare / "1" / "model.pt").unlink()
+    rehearsal.beside(bare / "1" / "model.onnx").unlink()
     for data, out, system, reason in (
         (few, tmp_path / "out", "food11", "at least 8 are needed|no photos"),
         (folder, learned[0].parent, "food11", "holds a run already"),
@@ -226,13 +226,13 @@ def test_the_set_of_given_weights_is_made_without_training(learned: tuple[Path, 
     for part in ("train", "validation"):
         for label in TAUGHT:
             shutil.copytree(learned[0].parents[1] / "few" / label, tmp_path / "photos" / part / label)
-    shutil.copy(SERVED.with_name("model.pt"), tmp_path / "model.pt")
-    options = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
+    shutil.copy(SERVED, tmp_path / "model.onnx")
+    options = ["--rehearse", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "photos")]
     done = CliRunner().invoke(main, ["train", "food11", *options])
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{tmp_path / 'model.rehearsal.safetensors'}\n"
     served = OnnxLayer.read(SERVED)
-    known = rehearsal.read(tmp_path / "model.pt", served.before, served.layer)
+    known = rehearsal.read(tmp_path / "model.onnx", served.before, served.layer)
     assert known is not None
     assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * (8 + 5)
     refused = CliRunner().invoke(main, ["train", "digits", *options])

@@ -172,11 +172,6 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none"
             declared(intra_op_thread_count="many"),
             r'"intra_op_thread_count" of model .m. is .many.; it must be a whole number',
         ),
-        (
-            FLOATS,
-            declared(cpu_engine="openvino"),
-            r'"cpu_engine" is .openvino.; it must be one of onnxruntime',
-        ),
         (FLOATS, declared(optimization=ACCELERATED), NO_ACCELERATOR),
         (
             FLOATS,

@@ -126,7 +126,7 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
         (["evaluate", "fod11"], "'fod11' is neither a system nor a model"),
         (
             ["deploy", "food11", "--format", "floppy"],
-            "--format floppy is not a format of food11; there are torchscript, onnx, int8, all",
+            "--format floppy is not a format of food11; there are photos, onnx, int8, all",
         ),
         (["deploy", "food11", "--format", "onnx"], "name the data with --data"),
     ],

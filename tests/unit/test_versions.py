@@ -19,7 +19,7 @@ from support.stopping import everything
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
-from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.deploy import deploy, rollback, staged
 from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import ManifestError, sha256
@@ -72,7 +72,7 @@ def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) ->
     """A model in half precision over one in single precision, with other labels."""
     results = []
     for kind, labels in (("FP32", "ab"), ("FP16", "cd")):
-        tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], has_labels=True))
+        tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], labels_file=LABELS_FILE))
         config = model_config("m", "pytorch", 8, *tensors, instances=1, parameters={})
         build = partial(_written, kind)
         target = Target("m", "model.pt", build, lambda _: [], config, labels, replaces=True)

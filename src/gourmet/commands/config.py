@@ -15,7 +15,7 @@ from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers,
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.served.files import write_whole
-from gourmet.served.instances import ENGINES, PRECISIONS
+from gourmet.served.instances import PRECISIONS
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client import model_config
 from gourmet.triton_client.errors import TritonRefused
@@ -44,7 +44,6 @@ from gourmet.triton_client.model_config import summary
     default=None,
     help="Cache answers, if Triton has a cache (gourmet up --response-cache MB).",
 )
-@click.option("--engine", type=click.Choice(ENGINES), help="Engine on the CPU, of a model that has several.")
 @click.option(
     "--precision", type=click.Choice(PRECISIONS), help="Precision on the CPU, of a model that has several."
 )

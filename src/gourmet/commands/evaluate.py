@@ -16,8 +16,7 @@ from gourmet.repository import DEFAULT
 from gourmet.served.files import own_models
 from gourmet.systems import registry
 
-# `gourmet deploy` writes this file into a version, for GPUs.
-_SERVED: Final = "model.pt"
+_SERVED: Final = "model.onnx"
 
 
 @click.command()
@@ -58,7 +57,7 @@ def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
     from gourmet.repository.gate import serving
     from gourmet.served import manifest
-    from gourmet.training.files import deployed_tensors, save_tensors
+    from gourmet.training.files import onnx_tensors, save_tensors
 
     name = registry.load(system).default_model
     version = next(filter(None, (serving(models / name) for models in (DEFAULT, own_models()))), None)
@@ -70,5 +69,5 @@ def _served(system: str) -> Path:
     about = manifest.facts(version)
     known = {**about.get("network", {}), "calibration": about.get("calibration")}
     weights = Path("runs") / f"{system}-served" / "served.safetensors"
-    save_tensors(weights, deployed_tensors(version / _SERVED, version.parents[1]), known)
+    save_tensors(weights, onnx_tensors(version / _SERVED), known)
     return weights

@@ -29,7 +29,7 @@ from gourmet.systems import registry
 @click.option(
     "--init",
     type=PATH,
-    help="Start from these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
+    help="Start from these weights: best.safetensors of a run, a plain .pth, or a served model.onnx.",
 )
 @click.option(
     "--rehearse",

@@ -21,7 +21,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.progress import ReportProgress
 from gourmet.repository import versions
-from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.gate import Deployment
 from gourmet.served.manifest import facts as facts_of
 from gourmet.served.manifest import sha256
@@ -118,7 +118,7 @@ def _config(options: DeployerOptions, system: PictureClassifier) -> Config:
         backend,
         full,
         tensor(_INPUT, kind, [*rows, 3, side, side], layout="NCHW" if full else ""),
-        tensor(_OUTPUT, kind, [*rows, len(system.labels)], has_labels=bool(options.labels)),
+        tensor(_OUTPUT, kind, [*rows, len(system.labels)], labels_file=LABELS_FILE if options.labels else ""),
         kind="CPU" if options.no_cuda else "AUTO",
         instances=options.engines,
         parameters={LABELS_PARAMETER: json.dumps(options.labels)} if options.labels else {},

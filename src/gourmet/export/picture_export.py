@@ -34,7 +34,7 @@ from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.progress import ReportProgress
-from gourmet.repository.config_file import model_config, tensor
+from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import sha256
 from gourmet.training import rehearsal
@@ -76,12 +76,24 @@ Formats = Mapping[str, Callable[[Source], Target]]
 
 
 @dataclass(frozen=True)
+class LabelledOutput:
+    """A further output of a served model, and the file that names its values."""
+
+    name: str
+    labels_file: str
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Exported:
     """A served model that answers as the network: ONNX, or TorchScript for a model that opens it."""
 
     model: str
     input: str = "input"
     output: str = "output"
+    # Further outputs; `graph` makes the network that has them.
+    more: Sequence[LabelledOutput] = ()
+    graph: Callable[[nn.Module], nn.Module] = lambda network: network
     batched: bool = True
     form: str = ONNX  # or ts-script, or ts-trace
     half: bool = False
@@ -99,11 +111,13 @@ class Exported:
             example, network = example.half(), copy.deepcopy(network).half()
         row, config = example.shape[1:], None
         if self.form == ONNX:
-            config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
+            config = onnx_config(
+                system, self.model, self.input, row, self.output, batched=self.batched, more=self.more
+            )
 
         def build(path: Path) -> dict[str, Any]:
-            # Beside TorchScript the next run of `gourmet learn-more` looks for the set.
-            if self.form != ONNX and source.candidate:
+            # The next run of `gourmet learn-more` looks for the set beside the default model.
+            if source.candidate and self.model == system.default_model:
                 rehearsal.take_over(source.weights, path)
             shape = ", ".join(map(str, ("N" if self.batched else 1, *row)))
             kind = "float16" if self.half else "float32"
@@ -122,12 +136,14 @@ class Exported:
             same_answers.verify(opened, compare),
             config,
             system.labels if config else (),
+            label_files={more.labels_file: more.labels for more in self.more},
             compare=source.candidate.beside(self.file, opened) if source.candidate else None,
         )
 
     def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
         if self.form == ONNX:
-            return write_onnx(network, example, path, self.input, self.output, batched=self.batched)
+            names = (self.output, *(more.name for more in self.more))
+            return write_onnx(self.graph(network), example, path, self.input, *names, batched=self.batched)
         return _write_torchscript(network, example if self.form == "ts-trace" else None, path)
 
     def _open(self, path: Path) -> Answers:
@@ -137,9 +153,17 @@ class Exported:
 
 
 def write_onnx(
-    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
+    network: nn.Module,
+    example: torch.Tensor,
+    path: Path,
+    name: str,
+    output: str,
+    *more: str,
+    batched: bool = True,
 ) -> dict[str, Any]:
-    """Write and check an ONNX file with one input `name` and one `output`; return its form for a manifest.
+    """Write and check an ONNX file with one input and a network's outputs; return its form for a manifest.
+
+    A network that returns several tensors has further outputs, called `more`.
 
     It is for any batch, or for the example's alone. A batch of any size needs an example of two rows: with
     one, the exporter takes it for a constant.
@@ -154,8 +178,10 @@ def write_onnx(
             str(path),
             dynamo=False,
             input_names=[name],
-            output_names=[exported],
-            dynamic_axes={name: {0: "batch"}, exported: {0: "batch"}} if batched else None,
+            output_names=[exported, *more],
+            dynamic_axes={tensor_name: {0: "batch"} for tensor_name in (name, exported, *more)}
+            if batched
+            else None,
             opset_version=OPSET,
         )
     model = onnx.load(path)
@@ -226,6 +252,7 @@ def onnx_config(
     *,
     batched: bool,
     types: tuple[str, str] = ("FP32", "FP32"),
+    more: Sequence[LabelledOutput] = (),
 ) -> Config:
     """Return the config of a new ONNX model; `row` is the shape of one row of its input."""
     leading = () if batched else (1,)
@@ -234,7 +261,8 @@ def onnx_config(
         "onnxruntime",
         16 if batched else 0,
         tensor(name, types[0], (*leading, *row), layout=(system.layout or "NCHW") if batched else ""),
-        tensor(output, types[1], (*leading, len(system.labels)), has_labels=True),
+        tensor(output, types[1], (*leading, len(system.labels)), labels_file=LABELS_FILE),
+        *(tensor(m.name, types[1], (*leading, len(m.labels)), labels_file=m.labels_file) for m in more),
         instances=2,  # they share the CPU's threads
         parameters={
             SYSTEM_PARAMETER: system.name,

@@ -31,7 +31,6 @@ from gourmet.repository import model_names
 from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
-from gourmet.served.reading import ZIP_ERRORS
 from gourmet.training import rehearsal
 from gourmet.training.linear_layer import (
     Classes,
@@ -39,7 +38,6 @@ from gourmet.training.linear_layer import (
     Layer,
     OnnxLayer,
     evenly_counted,
-    in_torchscript,
     one_hot,
     solve,
 )
@@ -115,7 +113,7 @@ def learn(
     if known is None:
         raise UsageError(
             "no rehearsal set found for what is served, without which it would forget what it knows: make "
-            f"one with `gourmet train {system.name} --rehearse WEIGHTS --data PHOTOS`, from the model.pt "
+            f"one with `gourmet train {system.name} --rehearse WEIGHTS --data PHOTOS`, from the model.onnx "
             "that is served and photos like those that it was trained on"
         )
     photos = [*data.listing(folder, ALL), *(data.others(folder) if system.subject else ())]
@@ -263,12 +261,9 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
 def _holds(file: Path, layer: Layer) -> bool:
     """Return True if the served file has this last layer's weights. An eight-bit file has its own bias."""
     try:
-        if file.suffix == ".onnx":
-            return np.array_equal(OnnxLayer.read(file).layer.weight, layer.weight)
-        in_torchscript(file.read_bytes(), layer, layer)
-    except (GourmetError, OSError, *ZIP_ERRORS):
+        return np.array_equal(OnnxLayer.read(file).layer.weight, layer.weight)
+    except (GourmetError, OSError):
         return False
-    return True
 
 
 class _Gated:
@@ -285,13 +280,9 @@ class _Gated:
         learned = self._learned
 
         def build(path: Path) -> dict[str, Any]:
-            if path.suffix == ".onnx":
-                served = OnnxLayer.read(version / file)
-                bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
-                path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
-            else:
-                script = (version / file).read_bytes()
-                path.write_bytes(in_torchscript(script, learned.begun, learned.layer))
+            served = OnnxLayer.read(version / file)
+            bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+            path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
             return {name: form[name] for name in _FORM if name in form}
 
         def compare(version: Path, _tick: ReportProgress) -> Comparison:
@@ -300,8 +291,6 @@ class _Gated:
         return Target(version.parent.name, file, build, self._verify, compare=compare)
 
     def _verify(self, path: Path) -> Sequence[Check]:
-        if path.suffix != ".onnx":
-            return [Check("holds the new layer", "yes", "yes", _holds(path, self._learned.layer))]
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         tensor = session.get_inputs()[0]
 

@@ -23,6 +23,8 @@ from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_
 from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
+# A finer name than a label, such as that of a dish, and its probability.
+Named = tuple[str, float]
 TOP: Final = 5
 # An unsure answer names two labels if their probabilities add up to this.
 _TWO_LABELS: Final = 0.85
@@ -57,6 +59,7 @@ class Ranked:
     """An answer: its labels ranked by probability, and whether it is sure.
 
     `relevance` is the probability that the picture shows the system's subject; None if the model has none.
+    `finer` has the best finer names, such as dishes, best first; empty if the model knows none.
     """
 
     labels: tuple[str, ...]
@@ -64,6 +67,9 @@ class Ranked:
     threshold: float = 0.0
     relevance: float | None = None
     subject_threshold: float = 0.0
+    finer: tuple[Named, ...] = ()
+    likely: float = 0.0  # the probability from which on the best finer name is said
+    perhaps: float = 0.0  # of the best two together, from which on both are said
 
     @cached_property
     def _best(self) -> list[int]:
@@ -109,6 +115,19 @@ class Ranked:
         return self.relevant and not self.doubtful and reached
 
     @property
+    def finer_name(self) -> str:
+        """The finer name, if it is likely and the picture surely shows the subject; else empty."""
+        may_be_said = self.finer and self.relevant and not self.doubtful and self.finer[0][1] >= self.likely
+        return self.finer[0][0] if may_be_said else ""
+
+    @property
+    def finer_candidates(self) -> list[str]:
+        """The best two finer names, if none is likely and one of the two is."""
+        two = self.finer[:2]
+        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.perhaps
+        return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
+
+    @property
     def candidates(self) -> list[tuple[str, float]]:
         """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]
@@ -142,6 +161,9 @@ class PictureClassifier:
     multi_label: bool = False
     # The subject of all pictures, such as food, if the models detect pictures of something else.
     subject: str = ""
+    # See RankedLabels; of finer names than labels, if the models know any.
+    likely: float = 0.0
+    perhaps: float = 0.0
     metrics_prefix: str = ""
     # The torchvision network, if the system has no network code of its own.
     architecture: str = ""
@@ -300,6 +322,10 @@ class PictureClassifier:
         if not self.multi_label:
             return softmax(logits, temperature)
         return np.asarray(0.5 + 0.5 * np.tanh(logits / np.float32(2.0 * temperature)), np.float32)
+
+    def finer(self, outputs: Tensors) -> list[Named]:
+        """Return the best finer names of the only row in `outputs`, best first; here none."""
+        return []
 
     def are_probabilities(self, rows: Floats) -> bool:
         """Return whether each row sums to 1; with `multi_label`, whether all values are from 0 to 1."""

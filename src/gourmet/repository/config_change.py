@@ -11,7 +11,6 @@ from typing import Final
 
 from gourmet.errors import UsageError
 from gourmet.served.instances import (
-    ENGINE_PARAMETER,
     PRECISION_PARAMETER,
     THREADS_PARAMETER,
     parameter,
@@ -33,7 +32,6 @@ class Change:
     cpu: bool | None = None
     response_cache: bool | None = None
     versions: tuple[int, ...] | None = None  # empty: all versions
-    engine: str | None = None
     precision: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +65,7 @@ def changed(config: Config, change: Change) -> Config:
     if change.max_batch is not None:
         config["max_batch_size"] = change.max_batch
     _change_instances(config, change)
-    _change_engine(config, change)
+    _change_precision(config, change)
     if change.threads is not None:
         _set_parameter(config, THREADS_PARAMETER, str(change.threads))
     _change_batching(config, change)
@@ -79,17 +77,13 @@ def changed(config: Config, change: Change) -> Config:
     return config
 
 
-def _change_engine(config: Config, change: Change) -> None:
-    """Set engine and precision; only a model whose config names them has a choice."""
-    for flag, name, value in (
-        ("--engine", ENGINE_PARAMETER, change.engine),
-        ("--precision", PRECISION_PARAMETER, change.precision),
-    ):
-        if value is None:
-            continue
-        if not parameter(config, name) or config.get("backend") == "onnxruntime":
-            raise UsageError(f"{config['name']} has only one engine and precision: omit {flag}")
-        _set_parameter(config, name, value)
+def _change_precision(config: Config, change: Change) -> None:
+    """Set the precision; only a model whose config names one has a choice."""
+    if change.precision is None:
+        return
+    if not parameter(config, PRECISION_PARAMETER) or config.get("backend") == "onnxruntime":
+        raise UsageError(f"{config['name']} has only one precision: omit --precision")
+    _set_parameter(config, PRECISION_PARAMETER, change.precision)
 
 
 def _set_parameter(config: Config, name: str, value: str) -> None:

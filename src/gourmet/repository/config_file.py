@@ -123,7 +123,7 @@ def tensor(
     dims: Sequence[int],
     *,
     layout: str = "",
-    has_labels: bool = False,
+    labels_file: str = "",
 ) -> Config:
     """Return the config of an input or an output. If the model batches, `dims` are those of one row.
 
@@ -134,7 +134,7 @@ def tensor(
         "data_type": f"TYPE_{data_type}",
         "dims": list(dims),
         **({"format": f"FORMAT_{layout}"} if layout else {}),
-        **({"label_filename": LABELS_FILE} if has_labels else {}),
+        **({"label_filename": labels_file} if labels_file else {}),
     }
 
 
@@ -143,8 +143,7 @@ def model_config(
     backend: str,
     max_batch_size: int,
     input_tensor: Config,
-    output_tensor: Config,
-    *,
+    *output_tensors: Config,
     kind: Literal["AUTO", "CPU"] = "AUTO",
     instances: int,
     parameters: Mapping[str, str],
@@ -157,7 +156,7 @@ def model_config(
         "backend": backend,
         "max_batch_size": max_batch_size,
         "input": [input_tensor],
-        "output": [output_tensor],
+        "output": list(output_tensors),
         # AUTO: the GPU if Triton has one, otherwise the CPU.
         "instance_group": [{"kind": f"KIND_{kind}", "count": instances}],
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},

@@ -71,6 +71,9 @@ def deploy(
         files = config.texts()
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
+        for name, labels in target.label_files.items():
+            if not (model / name).exists():
+                files[name] = "".join(f"{label}\n" for label in labels)
 
         def accepted(version: Path) -> None:
             served(version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -19,11 +19,7 @@ from gourmet.errors import GourmetError
 T = TypeVar("T")
 # The name in NVIDIA's onnxruntime backend. 0 or no value: an equal share of the CPUs.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
-# Our own parameters: the engine and the precision of a model on the CPU. Other backends ignore them.
-ENGINE_PARAMETER: Final = "cpu_engine"
-ONNX_RUNTIME: Final = "onnxruntime"
-TORCH: Final = "torch"
-ENGINES: Final = (ONNX_RUNTIME, TORCH)
+# Our own parameter: the precision of a model on the CPU. Other backends ignore it.
 PRECISION_PARAMETER: Final = "cpu_precision"
 FP32: Final = "fp32"
 INT8: Final = "int8"
@@ -149,18 +145,11 @@ def wanted_device(args: Mapping[str, str]) -> Device:
     return Device("cuda", int(args["model_instance_device_id"]), required=is_required)
 
 
-def cpu_engine(config: Mapping[str, Any], allowed: Sequence[str] = ENGINES) -> str:
-    """Return the engine that runs the model on the CPU. The default is ONNX Runtime."""
-    return _one_of(config, ENGINE_PARAMETER, allowed)
-
-
 def cpu_precision(config: Mapping[str, Any]) -> str:
     """Return the precision in which a model that has both runs on the CPU. The default is fp32."""
-    return _one_of(config, PRECISION_PARAMETER, PRECISIONS)
-
-
-def _one_of(config: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
-    value = parameter(config, name) or allowed[0]
-    if value not in allowed:
-        raise GourmetError(f'parameter "{name}" is {value!r}; it must be one of {", ".join(allowed)}')
+    value = parameter(config, PRECISION_PARAMETER) or FP32
+    if value not in PRECISIONS:
+        raise GourmetError(
+            f'parameter "{PRECISION_PARAMETER}" is {value!r}; it must be one of {", ".join(PRECISIONS)}'
+        )
     return value

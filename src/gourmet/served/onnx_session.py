@@ -18,10 +18,8 @@ from gourmet.errors import GourmetError
 from gourmet.served import batches
 from gourmet.served import onnx_signature as signatures
 from gourmet.served.instances import (
-    ONNX_RUNTIME,
     Device,
     available_cpus,
-    cpu_engine,
     cpu_threads,
     instance_count,
     integer_parameter,
@@ -70,7 +68,6 @@ def open_engine(
     path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> FileEngine:
     """Open the file for one instance."""
-    cpu_engine(config, (ONNX_RUNTIME,))
     session = open_or_fall_back(device, partial(_open_on, path=path, config=config), warn, config["name"])
     options, signature = _run_options(config), signatures.OnnxSignature.of(session)
 

@@ -1,17 +1,12 @@
 """Read and write files of weights, ours and those of other programs. Only tensors are read: no code runs.
 
-TorchScript is a program that runs when it is opened. It is opened only if `gourmet deploy` wrote it: its
-sha256 is in a manifest of the checkout's model repository.
+TorchScript is a program that runs when it is opened, so it is refused.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
 import json
 import re
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,15 +15,16 @@ from textwrap import shorten
 from types import ModuleType
 from typing import Any, Final
 
+import onnx
 import safetensors
 import torch
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
 from safetensors.torch import save_file
 
-from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.served.files import written_aside
-from gourmet.served.manifest import MANIFEST
-from gourmet.served.reading import ZIP_ERRORS, check_weights, read_table
+from gourmet.served.reading import ZIP_ERRORS, check_weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -45,8 +41,7 @@ def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Return the tensors of a .safetensors, .pth or served model.pt, and the facts that `gourmet train`
-    wrote.
+    """Return the tensors of a .safetensors, .pth or .onnx file, and the facts that `gourmet train` wrote.
 
     Wrappers of training scripts are removed: a dictionary around the tensors, and the prefix `module.` of
     DataParallel.
@@ -56,14 +51,20 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
         if path.suffix == ".safetensors":
             tensors, about = _plain_tensors(path)
+        elif path.suffix == ".onnx":
+            tensors = onnx_tensors(path)
         elif _is_torchscript(path):
-            tensors = deployed_tensors(path, repository.DEFAULT)
+            raise GourmetError(
+                f"{path} is TorchScript, a program that would run when it is opened: save its weights alone, "
+                "with torch.save(network.state_dict(), …)"
+            )
         else:
             tensors = _pickled_tensors(path)
     except (
         safetensors.SafetensorError,
         *ZIP_ERRORS,
         TypeError,
+        DecodeError,
     ) as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(f"{path} cannot be read as a file of weights: {reason}") from exc
@@ -77,6 +78,16 @@ def _plain_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     with safetensors.safe_open(path, framework="pt") as opened:
         about = json.loads((opened.metadata() or {}).get("about", "{}"))
         return {name: opened.get_tensor(name) for name in opened.keys()}, dict(about)  # noqa: SIM118
+
+
+def onnx_tensors(path: Path) -> Tensors:
+    """Return the weights of an ONNX file that torch exported, by the names that they have in the network."""
+    graph = onnx.load(path, load_external_data=False).graph
+    return {
+        tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())
+        for tensor in graph.initializer
+        if not tensor.external_data
+    }
 
 
 def _pickled_tensors(path: Path) -> Tensors:
@@ -103,30 +114,6 @@ def _is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def deployed_tensors(path: Path, models: Path) -> Tensors:
-    """Return the tensors of a TorchScript file deployed into `models`; do not open any other."""
-    script = path.read_bytes()  # read once, so that the hashed bytes are opened
-    digest = hashlib.sha256(script).hexdigest()
-    if digest not in _deployed(models):
-        raise GourmetError(
-            f"{path} is TorchScript, a program that would run when it is opened, and it was not deployed "
-            "here: if you trust it, save its weights alone, with torch.save(network.state_dict(), …)"
-        )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-        network = torch.jit.load(io.BytesIO(script), map_location="cpu")  # type: ignore[no-untyped-call]
-    return dict(network.state_dict())
-
-
-def _deployed(models: Path) -> set[str]:
-    """Return the sha256 of each model file in the repository's manifests."""
-    digests = set()
-    for path in models.glob(f"*/*/{MANIFEST}"):
-        with contextlib.suppress(OSError, ValueError):  # Triton and the doctor report a bad manifest
-            digests.add(str(read_table(path).get("sha256")))
-    return digests
 
 
 def check_about(path: Path, about: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -9,8 +9,6 @@ together, and a layer of the same shape has as many. What lies before stays as i
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,24 +203,6 @@ class OnnxLayer:
         return np.concatenate(
             [session.run([self.input], {input_name: rows[at : at + 16]})[0] for at in range(0, len(rows), 16)]
         )
-
-
-def in_torchscript(content: bytes, old: Layer, new: Layer) -> bytes:
-    """Replace `old` by `new` in a TorchScript file; raise GourmetError unless `old` occurs exactly once."""
-    numbers = {_bytes(old.weight): _bytes(new.weight), _bytes(old.bias): _bytes(new.bias)}
-    made, replaced = io.BytesIO(), 0
-    with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(made, "w") as target:
-        for info in archive.infolist():
-            tensor = archive.read(info)
-            replaced += tensor in numbers
-            target.writestr(info, numbers.get(tensor, tensor))
-    if replaced != len(numbers):
-        raise GourmetError("the TorchScript file is of another network than the ONNX file beside it")
-    return made.getvalue()
-
-
-def _bytes(numbers: npt.NDArray[np.float32]) -> bytes:
-    return np.ascontiguousarray(numbers, "<f4").tobytes()
 
 
 def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

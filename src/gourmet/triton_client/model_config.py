@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gourmet.served.instances import (
-    ENGINE_PARAMETER,
     FP32,
-    ONNX_RUNTIME,
     PRECISION_PARAMETER,
     THREADS_PARAMETER,
     parameter,
@@ -51,8 +49,6 @@ def summary(config: Mapping[str, Any]) -> str:
     threads = parameter(config, THREADS_PARAMETER)
     if threads and threads != "0":
         placed += f", {_counted(int(threads), 'thread')} each"
-    if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
-        placed += f", run by {engine}"
     if (precision := parameter(config, PRECISION_PARAMETER)) not in ("", FP32):
         placed += f", in {precision}"
     cache = ["answers cached"] if config.get("response_cache", {}).get("enable") else []

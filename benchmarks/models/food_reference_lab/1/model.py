@@ -25,7 +25,7 @@ from gourmet.training.files import torchvision
 class TritonPythonModel:
     def initialize(self, args):
         # `make bench` puts the weights of food_classifier beside this file.
-        self.network, _ = load(Path(__file__).with_name("model.pt"))
+        self.network, _ = load(Path(__file__).with_name("model.onnx"))
         transforms = torchvision().transforms
         self.transform = transforms.Compose(
             [

@@ -5,22 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gourmet.export.picture_export import ClassifierExport, Exported, Source
+from gourmet.export.picture_export import ClassifierExport, Exported, LabelledOutput, Source
 from gourmet.repository.gate import Export, Target
 from gourmet.systems.food11 import int8
-from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.contract import ALL_DISHES, SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.network import Food11Network, load
+from gourmet.systems.food11.network import Food11Network, WithDishes, load
 
-_ONNX: Final = Exported("food_classifier_onnx")
+_DISHES: Final = LabelledOutput(ALL_DISHES, "dish_labels.txt", [dish.name for dish in SYSTEM.dishes])
+_ONNX: Final = Exported("food_classifier_onnx", more=[_DISHES], graph=WithDishes)
 
 
 def from_photos(source: Source) -> Target:
-    """Return the target that decodes photos. Torch runs it on a GPU; on a CPU its config names the engine."""
-    also = [_ONNX(source)]
+    """Return the target that decodes photos: a GPU runs it in fp32, a CPU in eight bits."""
+    also = []
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))
-    return replace(Exported("food_classifier", form="ts-trace")(source), also=also)
+    return replace(
+        replace(_ONNX, model="food_classifier")(source), config=None, labels=(), label_files={}, also=also
+    )
 
 
 EXPORT: Final[Export] = ClassifierExport(
@@ -28,7 +31,7 @@ EXPORT: Final[Export] = ClassifierExport(
     DATA,
     load,
     {
-        "torchscript": from_photos,
+        "photos": from_photos,
         "onnx": _ONNX,
         "int8": int8.target,
     },

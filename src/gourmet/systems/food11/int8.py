@@ -23,7 +23,7 @@ from gourmet.systems.food11.network import Food11Network
 
 
 class PixelNetwork(nn.Module):
-    """float [N, 3, 224, 224], pixels less grey -> probabilities [N, 11] that sum to that of being food."""
+    """float [N, 3, 224, 224], pixels less grey -> probabilities [N, 11], which sum to that of food; dishes."""
 
     def __init__(self, network: Food11Network, temperature: float) -> None:
         super().__init__()
@@ -31,10 +31,10 @@ class PixelNetwork(nn.Module):
         self.temperature = temperature
         static_int8.take_pixels(self.network.features[0], contract.SYSTEM.mean, contract.SYSTEM.std)
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        logits = self.network(pixels)
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, dishes = self.network.with_dishes(pixels)
         food = torch.sigmoid(torch.logsumexp(logits, dim=1, keepdim=True))
-        return food * torch.softmax(logits / self.temperature, dim=1)
+        return food * torch.softmax(logits / self.temperature, dim=1), dishes
 
 
 def target(source: Source) -> Target:
@@ -79,7 +79,7 @@ def _quantized(source: Source) -> bytes:
         for is_corrected in (False, True):
             if is_corrected:
                 _correct(network.network, source, path)
-            write_onnx(network, example, path, static_int8.PIXELS, "probabilities")
+            write_onnx(network, example, path, static_int8.PIXELS, "probabilities", contract.ALL_DISHES)
             static_int8.quantize(
                 path,
                 source.to_calibrate,

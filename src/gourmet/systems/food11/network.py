@@ -10,8 +10,6 @@ Only the linear layer is trained. The weights before it are those of starting_we
 
 from __future__ import annotations
 
-import csv
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +25,6 @@ from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE: Final = "mobilenet_v1 1.0"
 STARTING_WEIGHTS: Final = Path(__file__).with_name("starting_weights.safetensors")
-DISHES: Final = Path(__file__).with_name("dishes.csv")
 _STARTING_SHA256: Final = "8eb5b8c6de8db8329d5bf1d738fcd135822b4a1b908b0326f35a9c50e14aba89"
 # Stride and outputs of each depthwise convolution with the pointwise one behind it.
 _LAYERS: Final = (
@@ -47,13 +44,6 @@ _AFTER: Final = (0, 1, 0, 1)  # rows and columns of zeros: left, right, above, b
 # accuracy on held-out sources, among 3 and 6, and 0, 0.3, 0.5 and 1: see MODEL_CARD.md.
 _CLASS_STRENGTH: Final = 3.0
 _FEATURE_STRENGTH: Final = 0.5
-
-
-@lru_cache(maxsize=1)
-def dishes() -> tuple[tuple[int, str, str], ...]:
-    """Return the recognised dishes: food_V1's number, the name, and the class's label or ""."""
-    with DISHES.open(encoding="utf-8", newline="") as file:
-        return tuple((int(row["output"]), row["dish"], row["class"]) for row in csv.DictReader(file))
 
 
 class _SamePadding(nn.Conv2d):
@@ -112,30 +102,34 @@ class Food11Network(nn.Module):
         super().__init__()
         labels = contract.SYSTEM.labels
         self.features = body()
-        self.dishes = nn.Linear(_FEATURES, len(dishes()))
+        self.dishes = nn.Linear(_FEATURES, len(contract.SYSTEM.dishes))
         # The class of each dish; the last column is for dishes of several classes.
-        groups = torch.zeros(len(dishes()), len(labels) + 1)
-        for row, (_, _, label) in enumerate(dishes()):
-            groups[row, labels.index(label) if label else len(labels)] = 1.0
+        groups = torch.zeros(len(contract.SYSTEM.dishes), len(labels) + 1)
+        for row, dish in enumerate(contract.SYSTEM.dishes):
+            groups[row, labels.index(dish.label) if dish.label else len(labels)] = 1.0
         self.register_buffer("groups", groups)
-        self.last = nn.Linear(len(dishes()) + groups.shape[1] + _FEATURES, len(labels))
+        self.last = nn.Linear(len(contract.SYSTEM.dishes) + groups.shape[1] + _FEATURES, len(labels))
         if pretrained:
             start(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.with_dishes(images)[0]
+
+    def with_dishes(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits, and the probability of each dish [N, 448]."""
         features = self.features(images).mean((2, 3))
         likely = torch.softmax(self.dishes(features), dim=1)
         # Roots, since a linear layer would hardly notice a dish of two percent.
         logits: torch.Tensor = self.last(
             torch.cat([likely.sqrt(), (likely @ self.groups).sqrt(), features], dim=1)
         )
-        return logits
+        return logits, likely
 
     @property
     def strengths(self) -> torch.Tensor:
         """Return how freely the linear layer may use each of its inputs."""
         kinds = [
-            (len(dishes()), 1.0),
+            (len(contract.SYSTEM.dishes), 1.0),
             (self.groups.shape[1], _CLASS_STRENGTH),
             (_FEATURES, _FEATURE_STRENGTH),
         ]
@@ -145,6 +139,20 @@ class Food11Network(nn.Module):
     def about(self) -> dict[str, Any]:
         """Return the description that is written into a file of these weights."""
         return torchvision_network.describe(contract.SYSTEM, ARCHITECTURE)
+
+
+class WithDishes(nn.Module):
+    """Any food network, with the probabilities of dishes as a second output; zeros if it knows none."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(self.network, Food11Network):
+            return self.network.with_dishes(images)
+        logits = self.network(images)
+        return logits, logits.new_zeros(1).expand(len(logits), len(contract.SYSTEM.dishes))
 
 
 def start(network: Food11Network) -> None:

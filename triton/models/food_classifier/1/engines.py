@@ -1,16 +1,15 @@
-"""Open the network of an instance with ONNX Runtime, or with torch if the config chooses it.
+"""Open the network of an instance with ONNX Runtime.
 
-A version has its network as TorchScript, ONNX and eight-bit ONNX. On a CPU, the parameters cpu_engine and
-cpu_precision of the config choose one of them. A GPU runs the ONNX file in fp32, since the CUDA provider has
-no eight-bit convolution.
+A version has its network in fp32 and in eight bits. On a CPU, the parameter cpu_precision of the config
+chooses one of them. A GPU runs it in fp32, since the CUDA provider has no eight-bit convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +20,11 @@ from gourmet.served.instances import (
     CPU,
     CPU_FILES,
     FP32,
-    THREADS_PARAMETER,
-    TORCH,
     Device,
-    cpu_engine,
     cpu_precision,
-    integer_parameter,
     open_or_fall_back,
 )
-from gourmet.systems.food11.contract import SYSTEM
-
-TORCHSCRIPT_FILE: Final = "model.pt"
+from gourmet.systems.food11.contract import ALL_DISHES, SYSTEM
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class FoodEngine:
 
     input: str
     datatype: str
-    output: str
+    outputs: Sequence[str]  # the scores, and the dishes
     run: Run
 
 
@@ -50,8 +43,6 @@ def open_engine(
     """Open the engine of one instance; raise GourmetError if none can run it."""
 
     def open_on(device: Device) -> FoodEngine:
-        if cpu_engine(config) == TORCH:
-            return _torch(version, config, device)
         if device.kind == "cpu":
             return _on_cpu(version, config, warn)
         return _on_gpu(version, config, device, warn)
@@ -65,7 +56,7 @@ def _on_gpu(
     engine = _onnx(version / CPU_FILES[FP32], config, replace(device, required=True), warn)
     blank = np.zeros((1, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
     # The first run takes seconds: do it now.
-    engine.run({engine.input: SYSTEM.tensor(blank, engine.datatype)}, [engine.output])
+    engine.run({engine.input: SYSTEM.tensor(blank, engine.datatype)}, engine.outputs)
     return engine
 
 
@@ -84,20 +75,7 @@ def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[
     from gourmet.served.onnx_session import open_engine as open_file
 
     engine = open_file(path, config, device, warn)
-    (image,), (output,) = engine.signature.inputs, engine.signature.outputs
-    return FoodEngine(image.name, image.triton_type.removeprefix("TYPE_"), output.name, engine.run)
-
-
-def _torch(version: Path, config: Mapping[str, Any], device: Device) -> FoodEngine:
-    path = version / TORCHSCRIPT_FILE
-    manifest.check(path, config)
-    from torch_engine import TracedNetwork
-
-    try:
-        threads = integer_parameter(config, THREADS_PARAMETER) or 1
-        return FoodEngine("input", "FP32", "output", TracedNetwork(path, device, threads).run)
-    except RuntimeError as exc:
-        raise GourmetError(
-            f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or set the "
-            "instance group's kind to KIND_AUTO or KIND_CPU"
-        ) from exc
+    (image,), outputs = engine.signature.inputs, [output.name for output in engine.signature.outputs]
+    if ALL_DISHES not in outputs:
+        raise GourmetError(f"{path} has no output {ALL_DISHES!r}: deploy it again with `gourmet deploy`")
+    return FoodEngine(image.name, image.triton_type.removeprefix("TYPE_"), outputs, engine.run)

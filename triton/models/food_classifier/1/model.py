@@ -140,7 +140,8 @@ class TritonPythonModel:
         self, jobs: Sequence[Decoded], rows: Sequence[Pixels]
     ) -> list[pb_utils.InferenceResponse | None]:
         """Return a response for each job, in their order. All `rows` go through the network together."""
-        probabilities, food = self._ask(rows)
+        probabilities, food, dishes = self._ask(rows)
+        names, likely = _best_dishes(dishes)
         responses: list[pb_utils.InferenceResponse | None] = []
         first = 0
         for job in jobs:
@@ -158,22 +159,41 @@ class TritonPythonModel:
                 pb_utils.Tensor("PROBABILITY", of_job.max(axis=1, keepdims=True)),
                 pb_utils.Tensor("PROBABILITIES", np.ascontiguousarray(of_job)),
                 pb_utils.Tensor("FOOD", np.ascontiguousarray(food[job_rows, np.newaxis])),
+                pb_utils.Tensor(contract.DISHES, names[job_rows]),
+                pb_utils.Tensor(contract.DISH_PROBABILITIES, np.ascontiguousarray(likely[job_rows])),
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 
-    def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats]:
-        """Return probabilities [rows, labels] and how likely each row is food, by max_batch_size rows."""
+    def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats, Floats]:
+        """Return the probabilities of labels [rows, labels], of food [rows] and of dishes [rows, dishes].
+
+        At most max_batch_size rows go through the network at a time.
+        """
         system, engine, answers = contract.SYSTEM, self._engine, []
         for first in range(0, len(rows), self._max_batch):
             batch = system.tensor(np.stack(rows[first : first + self._max_batch]), engine.datatype)
             with self._engine_lock:
-                outputs = engine.run({engine.input: batch}, [engine.output])
-            answers.append(system.answers({engine.output: outputs[0]}, self._temperature))
+                outputs = dict(
+                    zip(engine.outputs, engine.run({engine.input: batch}, engine.outputs), strict=True)
+                )
+            answers.append((*system.answers(outputs, self._temperature), outputs[contract.ALL_DISHES]))
         if not answers:
-            return np.empty((0, len(system.labels)), np.float32), np.empty(0, np.float32)
-        probabilities, food = zip(*answers, strict=True)
-        return np.concatenate(probabilities), np.concatenate(food)
+            widths = len(system.labels), len(system.dishes)
+            labels, dishes = (np.empty((0, width), np.float32) for width in widths)
+            return labels, np.empty(0, np.float32), dishes
+        probabilities, food, dishes = map(np.concatenate, zip(*answers, strict=True))
+        return probabilities, food, dishes
+
+
+def _best_dishes(probabilities: Floats) -> tuple[Any, Floats]:
+    """Return the names of the best dishes [rows, 3] and their probabilities."""
+    names = np.full((len(probabilities), contract.BEST), b"", np.object_)
+    likely = np.zeros((len(probabilities), contract.BEST), np.float32)
+    for row, best in enumerate(contract.SYSTEM.best_dishes(probabilities)):
+        for place, (name, probability) in enumerate(best):
+            names[row, place], likely[row, place] = name.encode(), probability
+    return names, likely
 
 
 def _decoded_here(blob: bytes) -> Pixels | Header:
