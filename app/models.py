@@ -77,6 +77,8 @@ class Prediction(Ranked):
     bytes_sent: int = 0
     inside: ServerTiming | None = None
     finer: tuple[Named, ...] = ()
+    likely: float = 0.0
+    perhaps: float = 0.0
 
     @property
     def applying(self) -> list[tuple[str, float]] | None:
@@ -272,7 +274,9 @@ def _prediction(
         phases,
         answer.bytes_sent,
         inside,
-        tuple(served.system.finer(answer.outputs)),
+        tuple(served.system.finer(answer.outputs)[0]),
+        served.system.likely,
+        served.system.perhaps,
     )
 
 

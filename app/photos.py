@@ -160,6 +160,10 @@ def answer_of(
         "relevant": None if prediction.relevance is None else prediction.relevant,
         "doubtful": None if prediction.relevance is None else prediction.doubtful,
         "candidates": _guesses(prediction.candidates) or None,
+        "dish": prediction.finer_name or None,
+        "perhaps": prediction.finer_candidates or None,
+        "dishes": [schemas.DishGuess(dish=name, probability=likely) for name, likely in prediction.finer]
+        or None,
         "top": _guesses(prediction.top),
         "labels": None if prediction.applying is None else _guesses(prediction.applying),
         "model": schemas.ModelName(name=prediction.model, version=prediction.version),

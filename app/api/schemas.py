@@ -39,6 +39,11 @@ class Guess(Schema):
     probability: float
 
 
+class DishGuess(Schema):
+    dish: str
+    probability: float
+
+
 class ModelName(Schema):
     name: str
     version: str
@@ -66,6 +71,9 @@ class Predicted(Schema):
     relevant: bool | None = None
     doubtful: bool | None = None
     candidates: list[Guess] | None = None
+    dish: str | None = None
+    perhaps: list[str] | None = None
+    dishes: list[DishGuess] | None = None
     top: list[Guess]
     labels: list[Guess] | None = None
     model: ModelName

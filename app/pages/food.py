@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,16 @@ from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 ABOUT: Final = SYSTEM.name
 
 
+@functools.cache
+def _dishes() -> dict[str, list[tuple[str, str]]]:
+    """Return the dishes by class, each with its other names; those of several classes come last."""
+    kinds: dict[str, list[tuple[str, str]]] = {label: [] for label in (*SYSTEM.labels, "")}
+    for dish in sorted(SYSTEM.dishes, key=lambda dish: dish.name.casefold()):
+        if dish.name:
+            kinds[dish.label].append((dish.name, "|".join(dish.also)))
+    return kinds
+
+
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
     # The sample photos by file name, with the name of the dish.
@@ -27,7 +38,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/")
     def index() -> str:
-        return services.page("food.html", SYSTEM, labels=SYSTEM.labels)
+        return services.page("food.html", SYSTEM, labels=SYSTEM.labels, dishes=_dishes())
 
     @routes.post("/predict")
     @marked(admitted="photos", charged=True)

@@ -141,13 +141,17 @@ export class Card {
 
   /** Show the label above an answer, with a doubt or objection if there is one. */
   #verdict(article, answer) {
+    const share = percent((answer.candidates ?? [answer]).reduce((sum, guess) => sum + guess.probability, 0));
     const heading = objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
-      h("span", { class: "label" }, ...soft(inShort(answer))),
-      h("span", { class: "share" }, percent((answer.candidates ?? [answer]).reduce((sum, guess) => sum + guess.probability, 0))));
+      h("span", { class: "label" }, ...soft(answer.dish ?? inShort(answer))),
+      answer.dish ? null : h("span", { class: "share" }, share));
+    const [first, second] = answer.perhaps ?? [];
+    const below = answer.dish ? `${inShort(answer)} · ${share}` : second ? t("perhaps_dish", { first, second }) : "";
     article.className = answer.sure ? "answer" : "answer unsure";
-    article.querySelector(".doubt")?.remove();
+    article.querySelectorAll(".doubt, .dish").forEach((line) => line.remove());
     article.querySelector("h3").replaceWith(heading);
     if (!answer.sure) heading.after(h("p", { class: "doubt" }, this.#doubt(answer)));
+    if (below && !objection(answer)) heading.after(h("p", { class: "dish" }, below));
   }
 
   /** Show the answer of one model. */

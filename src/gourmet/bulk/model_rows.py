@@ -16,7 +16,7 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.classifier import PictureClassifier, Ranked
+from gourmet.pictures.classifier import Named, PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import look
 from gourmet.stack.connect import connect
@@ -52,6 +52,9 @@ class _Answer(Ranked):
     threshold: float
     relevance: float | None
     subject_threshold: float
+    finer: tuple[Named, ...]
+    likely: float
+    perhaps: float
 
 
 class ModelRows:
@@ -149,6 +152,7 @@ class PhotoRows(ModelRows):
             **{"path": str, "label": str, "probability": float, "sure": bool},
             **(subject if self._tells_subject else {}),
             "candidates": str,
+            **({"dish": str, "dishes": str} if self.contract.likely else {}),
             "answer": str,  # the label's old name, which goes with the next version
             "error": str,
             "model": str,
@@ -182,15 +186,19 @@ class PhotoRows(ModelRows):
             )
         relevance = self.contract.relevance(outputs, self.model)
         shares = [None] * len(rows) if relevance is None else relevance.tolist()
-        return [self._answer(*row) for row in zip(rows.tolist(), shares, strict=True)]
+        finer = self.contract.finer(outputs, len(rows))
+        return [self._answer(*row) for row in zip(rows.tolist(), shares, finer, strict=True)]
 
-    def _answer(self, probabilities: Sequence[float], relevance: float | None) -> Row:
+    def _answer(self, probabilities: Sequence[float], relevance: float | None, finer: Sequence[Named]) -> Row:
         answer = _Answer(
             self.labels,
             tuple(probabilities),
             self.model.threshold,
             relevance,
             self.model.subject_threshold,
+            tuple(finer),
+            self.contract.likely,
+            self.contract.perhaps,
         )
         row: Row = {
             "label": answer.label,
@@ -199,6 +207,8 @@ class PhotoRows(ModelRows):
             "relevant": answer.relevant,
             self.contract.subject: None if relevance is None else round(relevance, 6),
             "candidates": " or ".join(label for label, _ in answer.candidates) or None,
+            "dish": answer.finer_name or None,
+            "dishes": ", ".join(f"{name} {likely:.3f}" for name, likely in finer) or None,
             "probabilities": {
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
@@ -208,6 +218,8 @@ class PhotoRows(ModelRows):
     def in_words(self, row: Row) -> str:
         label, share = in_short(row, self.contract.subject)
         words = f"{row['candidates'] or label}, {share:.0%}"
+        if row.get("dish"):
+            words = f"{row['dish']}: {words}"
         is_sure = row["sure"] or row.get("relevant") is False
         return words if is_sure else f"{words}{NOT_SURE}"
 

@@ -323,9 +323,9 @@ class PictureClassifier:
             return softmax(logits, temperature)
         return np.asarray(0.5 + 0.5 * np.tanh(logits / np.float32(2.0 * temperature)), np.float32)
 
-    def finer(self, outputs: Tensors) -> list[Named]:
-        """Return the best finer names of the only row in `outputs`, best first; here none."""
-        return []
+    def finer(self, outputs: Tensors, rows: int = 1) -> list[list[Named]]:
+        """Return the best finer names of each row in `outputs`, best first; here none."""
+        return [[] for _ in range(rows)]
 
     def are_probabilities(self, rows: Floats) -> bool:
         """Return whether each row sums to 1; with `multi_label`, whether all values are from 0 to 1."""

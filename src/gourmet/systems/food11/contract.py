@@ -48,15 +48,21 @@ class FoodClassifier(PictureClassifier):
                 for row in csv.DictReader(file)
             )
 
-    def finer(self, outputs: Tensors) -> list[Named]:
-        """Return the best dishes of the only row, best first; none from a model that knows no dishes."""
+    def finer(self, outputs: Tensors, rows: int = 1) -> list[list[Named]]:
+        """Return the best dishes of each row, best first; none from a model that knows no dishes."""
         if DISHES in outputs and DISH_PROBABILITIES in outputs:
-            names = [_text(name) for name in outputs[DISHES].ravel()]
-            pairs = zip(names, outputs[DISH_PROBABILITIES].ravel().tolist(), strict=True)
-            return [(name, probability) for name, probability in pairs if name]
+            names, probabilities = (outputs[name].reshape(rows, -1) for name in (DISHES, DISH_PROBABILITIES))
+            return [
+                [
+                    (name, likely)
+                    for name, likely in zip(map(_text, named), of_row.tolist(), strict=True)
+                    if name
+                ]
+                for named, of_row in zip(names, probabilities, strict=True)
+            ]
         if ALL_DISHES in outputs:
-            return self.best_dishes(outputs[ALL_DISHES].reshape(-1, len(self.dishes)))[0]
-        return []
+            return self.best_dishes(outputs[ALL_DISHES].reshape(rows, len(self.dishes)))
+        return super().finer(outputs, rows)
 
     def best_dishes(
         self, probabilities: np.ndarray[tuple[int, int], np.dtype[np.float32]]

@@ -23,7 +23,7 @@ from gourmet.systems.food11.network import Food11Network
 
 
 class PixelNetwork(nn.Module):
-    """float [N, 3, 224, 224], pixels less grey -> probabilities [N, 11], which sum to that of food; dishes."""
+    """float [N, 3, 224, 224], pixels less grey -> probabilities [N, 11] that sum to that of food; dishes."""
 
     def __init__(self, network: Food11Network, temperature: float) -> None:
         super().__init__()

@@ -175,7 +175,7 @@ def _solve(network: Food11Network, activations: Floats, classes: Classes) -> Lay
 
 
 def _corrected(photos: Sequence[LabelledPhoto]) -> list[LabelledPhoto]:
-    """Return the photos with the labels of label_corrections.csv; a photo without a label there is left out."""
+    """Return the photos with the labels of label_corrections.csv; leave out those without a label there."""
     with CORRECTIONS.open(encoding="utf-8", newline="") as file:
         labels = {row["photo"]: row["label"] for row in csv.DictReader(file)}
     return [
