@@ -6,11 +6,11 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# The one on the path, or one that pip brings into the new environment: it takes a sixth of pip's time.
 UV := $(shell command -v uv)
 PINNED := -c requirements/constraints.txt
-# uv is twice as fast. pip compiles what it installs, thousands of modules, on one core.
-INSTALL := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(PIP) install -q --no-compile) $(PINNED)
-COMPILE := $(BIN)/python -P -m compileall -q -q -j 0 $(VENV)/lib || true
+# uv reads no configuration of pip's: where it finds no package, pip, which may have another index, is asked.
+install = $(or $(UV),$(BIN)/uv) pip install -q --python $(BIN)/python $(PINNED) $(1) || $(PIP) install -q --no-compile $(PINNED) $(1)
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
@@ -81,7 +81,7 @@ audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py
 
 docs: setup ## Write the documentation as a site with search to site/html
-	@$(INSTALL) -r requirements/docs.txt
+	@$(call install,-r requirements/docs.txt)
 	@rm -rf site && mkdir -p site/source
 	@git ls-files -z '*.md' '*.csv' '*.ipynb' 'docs/*.svg' 'docs/*.png' NOTICE proxy/nginx.conf deploy/haproxy 'triton/models/*/model.py' | \
 		xargs -0 cp --parents -t site/source
@@ -113,8 +113,9 @@ ifneq ($(UV),)
 	@echo "Setting up $(VENV) with uv: a quarter of a minute, once."
 	@$(UV) venv -q --seed --python $(or $(PYTHON),3.12) $(VENV)
 else ifneq ($(PYTHON),)
-	@echo "Setting up $(VENV) with $(PYTHON): half a minute, once."
+	@echo "Setting up $(VENV) with $(PYTHON): a quarter of a minute, once."
 	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
+	@$(PIP) install -q --no-compile $(PINNED) uv || echo "pip brings no uv here, and installs the rest itself: a minute."
 else
 	@echo "No Python 3.11 or 3.12 here: \`pip install uv && uv python install 3.12\` brings one."
 	@exit 1
@@ -122,29 +123,30 @@ endif
 
 # The project's dependencies and extras are the files of requirements/: see pyproject.toml.
 $(VENV)/.ready: requirements/web.txt requirements/models.txt requirements/serve.txt requirements/constraints.txt pyproject.toml | $(BIN)/python
-	$(INSTALL) --editable .
-	@$(COMPILE)
+	@$(call install,--editable .)
+	@# Compile what serving imports, once and not in each process of the first start.
+	@ORT_DISABLE_TELEMETRY=1 $(BIN)/python -P -c 'import onnxruntime, PIL.Image, tritonclient.grpc, gunicorn.app.wsgiapp, app, gourmet.commands.up; app.create_app()'
 	@# Every Python of the environment then finds torch whole when it is started here: see gourmet/import_guard.py
 	@$(BIN)/python -P -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "gourmetgram.pth").write_text("import gourmet\n")'
 	@touch $@
 
-# Without an NVIDIA driver torch comes from PyTorch's index of CPU builds: PyPI's brings 2.7 GB of CUDA.
+# Without an NVIDIA driver torch comes from PyTorch's index of CPU builds: PyPI's brings 2.7 GB of CUDA. pip installs it,
+# before the rest: uv would not see the index that pip is configured for.
+TORCH = $(PIP) install -q --no-compile $(1) $$(grep -E '^torch(vision)?==' requirements/train.txt)
 $(VENV)/.ready-train: $(VENV)/.ready requirements/train.txt
-	@command -v nvidia-smi >/dev/null || $(PIP) install -q --no-compile --no-deps --timeout 5 --retries 0 \
-		--index-url https://download.pytorch.org/whl/cpu $$(grep -E '^torch(vision)?==' requirements/train.txt) || \
-		echo "PyTorch's index of CPU builds does not answer: torch comes from PyPI, with 2.7 GB of CUDA."
-	$(INSTALL) -r requirements/train.txt
-	@$(COMPILE)
+	@{ ! command -v nvidia-smi >/dev/null && \
+		$(call TORCH,--no-deps --timeout 5 --retries 0 --index-url https://download.pytorch.org/whl/cpu); } || \
+		{ echo "torch comes from pip's own index: on PyPI with 2.7 GB of CUDA."; $(call TORCH,$(PINNED)); }
+	@$(call install,-r requirements/train.txt)
 	@touch $@
 
 DEV := $(patsubst %,requirements/%.txt,dev parquet ray redis tracing)
 $(VENV)/.ready-dev: $(VENV)/.ready-train $(DEV)
-	$(INSTALL) $(DEV:%=-r %)
-	@$(COMPILE)
+	@$(call install,$(DEV:%=-r %))
 	@touch $@
 
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/lab.txt
-	$(INSTALL) -r requirements/lab.txt
+	@$(call install,-r requirements/lab.txt)
 	$(BIN)/python -m bash_kernel.install --sys-prefix
 	@touch $@
 
