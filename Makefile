@@ -14,12 +14,12 @@ install = $(or $(UV),$(BIN)/uv) pip install -q --python $(BIN)/python $(PINNED) 
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
-SERVED := tests/served tests/web
+TIERS := tests/unit tests/served tests/web
 # Without food_first, which is written to be read by students, with no types.
 MODEL_FOLDERS := $(filter-out %/food_first/1/,$(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py)))
-# Workers with servers of their own, which take 2.5 GB each; the tests of a file share what they start, and
-# tests/conftest.py has the longest files first. Half of the time they wait for servers: four keep two cores busy.
-WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses \
+# Workers with servers of their own, which take 2.5 GB each; tests/conftest.py has the longest files first, and those that
+# share a Triton on two workers. Half of the time they wait for servers: four keep two cores busy.
+WORKERS := --dist loadgroup --no-loadscope-reorder --numprocesses \
 	$(shell awk '/MemTotal/ { n = int($$2 / 2500000); print (n < 2 ? 2 : n > 4 ? 4 : n) }' /proc/meminfo)
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 # A thread each: sums with two threads wait for those of other workers on two cores. Measured for a slow test beside
@@ -42,20 +42,20 @@ lab: setup-lab ## Open the notebook beside Triton, which is started unless one r
 	@exec $(BIN)/gourmet lab $(ARGS)
 
 smoke: setup-dev ## Run the few tests that show in a minute whether the product works at all
-	@$(PYTEST) tests/unit $(SERVED) --smoke $(ARGS)
+	@$(PYTEST) $(TIERS) --smoke $(ARGS)
 
 ifeq ($(ARGS),--smoke)
 test: smoke
 else
-test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
-	@$(call run_tests,$(SERVED) $(WORKERS) -m "not slow and not nightly")
+test: setup-dev ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
+	@$(call run_tests,$(TIERS) $(WORKERS) -m "not slow and not nightly")
 endif
 
-test-slow: setup-dev ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m slow)
+test-slow: setup-dev setup-lab ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
+	@$(call run_tests,$(TIERS) $(WORKERS) -m slow)
 
 test-nightly: setup-dev ## Run the slowest ones: whole trainings, whole notebooks, thousands of photos
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m nightly)
+	@$(call run_tests,$(TIERS) $(WORKERS) -m nightly)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@$(call run_tests,tests/unit --dist loadfile --numprocesses 2 -m "not slow and not nightly")

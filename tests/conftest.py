@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.needs import no_photos
 from support.triton import MODELS, RunningTriton, run_triton
 from support.web_app import StartWeb, WebApp, start_web
 
-from gourmet.serving.preflight import free_ports
+from gourmet.serving.preflight import check_repositories, free_ports, held_back
 
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -87,6 +88,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _late_warnings() -> Iterator[None]:
+    """Have what the tests of a file forgot to close complain at its end, not during other tests."""
+    yield
+    gc.collect()
+    gc.freeze()  # what stays is not looked at again
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that have no test of a mark that is asked for are not even imported."""
     marks = "smoke" if config.getoption("smoke") else config.getoption("markexpr")
@@ -95,25 +104,35 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
         tier = item.path.relative_to(HERE).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
-        if "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.flaky(reruns=1))  # Chromium, which is not ours, may stumble
     if config.getoption("smoke"):
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=others)
     order = {HERE / name: position for position, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    shared = {item.path for item in items if "triton" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (item.path not in shared, order.get(item.path, len(order))))
+    # The tests of a file run on one worker. Files that share a Triton, an app and a Chromium are on two.
+    groups: dict[Path, str] = {}
+    for item in items:
+        own = item.path.relative_to(HERE).with_suffix("").as_posix()
+        # 1, 2, 2, 1, 1, 2, 2, ...: by turns the longer and the shorter file of two
+        turn = f"triton {1 + (len(groups) + 1) // 2 % 2}"
+        group = groups.setdefault(item.path, turn if item.path in shared else own)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[RunningTriton]:
-    """The product's models as they are in the checkout. Tests that change a config put it back."""
-    yield from run_triton(MODELS, response_cache_bytes=64 << 20)
+    """The models of `gourmet up`. Tests that change a config put it back; `load` brings those for study."""
+    served = check_repositories([MODELS])
+    loaded = served.keys() - held_back(served, ())
+    yield from run_triton(MODELS, models=sorted(loaded), response_cache_bytes=64 << 20)
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +163,7 @@ def food_photos() -> Path:
     """The folder of real food photos, for tests that say more with them than with drawn ones."""
     folder = Path(os.environ.get("GOURMET_FOOD11", HERE.parents[1] / "shared" / "food11"))
     if not (folder / "test.zip").is_file():
-        pytest.skip(f"no real photos at {folder}: set GOURMET_FOOD11 to a folder with Food-11 style zips")
+        no_photos(folder)
     return folder
 
 

@@ -378,8 +378,10 @@ def padded(words: Sequence[int]) -> np.ndarray:
 
 @in_translating
 def test_a_client_side_loop_over_whole_steps_gives_the_same_words(
-    client: Client, case: Case, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("onnx-model")
+
     def steps(source: np.ndarray, target: np.ndarray) -> np.ndarray:
         # tritonclient returns read-only arrays.
         return infer(client, "onnx-model", source=source, target=target).as_numpy("output").copy()
@@ -413,8 +415,9 @@ def test_a_prompt_begins_the_caption(client: Client, triton: RunningTriton, case
 
 @in_describing
 def test_the_separate_graphs_give_the_same_first_word(
-    client: Client, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("captioner_vision", "captioner_decoder")
     ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
     assert isinstance(row, Row)
     memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")

@@ -54,9 +54,12 @@ def test_a_free_port_stays_this_process_s_while_its_server_starts_and_restarts()
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         preflight.check_ports("127.0.0.1", {"--port": port})
-        with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(server.getsockname()):
-            with pytest.raises(preflight.NotReadyToStart, match="in use"):
-                preflight.check_ports("127.0.0.1", {"--port": port})
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,
+            socket.create_connection(server.getsockname()),
+            pytest.raises(preflight.NotReadyToStart, match="in use"),
+        ):
+            preflight.check_ports("127.0.0.1", {"--port": port})
 
 
 def test_a_second_start_names_the_running_stack_and_the_next_step(
