@@ -88,6 +88,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run whose tests were all skipped ends as one without tests: not in green."""
+    reports = getattr(session.config.pluginmanager.get_plugin("terminalreporter"), "stats", {})
+    if reports.get("skipped") and not {"passed", "failed", "error", "xfailed"} & reports.keys():
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _late_warnings() -> Iterator[None]:
     """Have what the tests of a file forgot to close complain at its end, not during other tests."""

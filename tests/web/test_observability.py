@@ -214,12 +214,12 @@ def test_errors_that_last_fire_an_alert_and_it_ends_with_them(watched: Watched, 
         return bool(watched.firing("WebErrors"))
 
     watched.have_triton("unload")
-    wait_until(fires, 60, "the alert does not fire")
-    wait_until(lambda: bool(watched.firing("NotReady")), 60, "nobody is told that the model is not ready")
+    wait_until(fires, 180, "the alert does not fire")
+    wait_until(lambda: bool(watched.firing("NotReady")), 180, "nobody is told that the model is not ready")
     assert [alert["system"] for alert in watched.firing("NotReady")] == ["food11"]
     watched.have_triton("load")
-    wait_until(lambda: not fires(), 60, "the alert does not end")
-    wait_until(lambda: not watched.firing("NotReady"), 60, "it is ready again")
+    wait_until(lambda: not fires(), 180, "the alert does not end")
+    wait_until(lambda: not watched.firing("NotReady"), 180, "it is ready again")
 
 
 def test_repeated_restarts_fire_an_alert(watched: Watched, sample: bytes) -> None:
