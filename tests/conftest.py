@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.needs import no_photos
@@ -32,33 +35,47 @@ LONGEST = (
     "web/test_installed_package.py",
     "served/test_deployer.py",
     "web/test_life_of_a_system.py",
-    "served/test_lab_notebooks.py",
+    "web/test_demo_pages.py",
     "served/test_check.py",
+    "web/test_pages.py",
+    "web/test_food_page.py",
+    "served/test_classification_models.py",
     "served/test_lab_command.py",
+    "served/test_generation_models.py",
+    "web/test_api.py",
+    "web/test_generating.py",
+    "served/test_classify.py",
+    "web/test_many_photos.py",
+    "served/test_lab_notebooks.py",
+    "web/test_api_docs.py",
     "web/test_up.py",
     "web/test_observability.py",
-    "web/test_food_page.py",
-    "web/test_demo_pages.py",
     "served/test_elsewhere.py",
-    "web/test_text_system.py",
+    "served/test_onnxruntime_backend.py",
     "served/test_deploy_live.py",
+    "web/test_gunicorn.py",
+    "served/test_locks.py",
+    "served/test_load.py",
     "served/test_bench.py",
     "served/test_tune.py",
+    "web/test_text_system.py",
     "served/test_whole_way.py",
-    "web/test_generating.py",
-    "web/test_pages.py",
-    "web/test_many_photos.py",
+    "web/test_proxy.py",
     "web/test_teach.py",
-    "served/test_classification_models.py",
-    "served/test_generation_models.py",
-    "served/test_onnxruntime_backend.py",
+    "unit/test_deploying.py",
+    "unit/test_bring_a_translator.py",
+    "web/test_triton_trouble.py",
     "served/test_pytorch_backend.py",
     "web/test_faults_short.py",
     "web/test_haproxy.py",
     "web/test_shared_rates.py",
-    "served/test_config_command.py",
-    "served/test_classify.py",
+    "unit/test_deployer.py",
+    "unit/test_doctor.py",
+    "unit/test_decoders.py",
+    "unit/test_captioner_network.py",
 )
+# Files with a function that takes the fixture `triton`, or the app in front of it.
+SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web)\b(?:: |,|\))")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,6 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_RUNTIME_DIR"] = folder
     os.environ["GOURMET_HOME"] = f"{folder}/home"  # nor are somebody's own systems and models looked at
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # A shell's background job ignores Ctrl-C, and so would the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Imports make millions of objects that stay: looking for garbage among them takes a tenth of the run.
     gc.disable()
 
@@ -112,7 +131,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
         tier = item.path.relative_to(HERE).parts[0]
@@ -122,17 +140,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=others)
-    order = {HERE / name: position for position, name in enumerate(LONGEST)}
-    shared = {item.path for item in items if "triton" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (item.path not in shared, order.get(item.path, len(order))))
-    # The tests of a file run on one worker. Files that share a Triton, an app and a Chromium are on two.
-    groups: dict[Path, str] = {}
-    for item in items:
-        own = item.path.relative_to(HERE).with_suffix("").as_posix()
-        # 1, 2, 2, 1, 1, 2, 2, ...: by turns the longer and the shorter file of two
-        turn = f"triton {1 + (len(groups) + 1) // 2 % 2}"
-        group = groups.setdefault(item.path, turn if item.path in shared else own)
-        item.add_marker(pytest.mark.xdist_group(group))
+    order, sharing = {HERE / name: position for position, name in enumerate(LONGEST)}, _sharing()
+    items.sort(key=lambda item: (item.path not in sharing, order.get(item.path, len(order))))
+
+
+@cache
+def _sharing() -> dict[Path, str]:
+    """The files that share a Triton, an app and a Chromium, with the one of two groups that each is in."""
+    first = [HERE / name for name in LONGEST]
+    paths = dict.fromkeys(
+        [*first, *sorted(HERE.glob("served/test_*.py")), *sorted(HERE.glob("web/test_*.py"))]
+    )
+    sharing = [path for path in paths if SHARES_TRITON.search(path.read_text())]
+    # 1, 2, 2, 1, 1, 2, 2, ...: by turns the longer and the shorter file of two
+    return {path: f"triton {1 + (number + 1) // 2 % 2}" for number, path in enumerate(sharing)}
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have each file on one worker, and those that share a Triton on two workers.
+
+    pytest-xdist's own `--dist loadgroup` finds no groups with pytest 9.2, whose items have no `_nodeid`.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServers(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return _sharing().get(HERE.parent / file, file)
+
+    return ByServers(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

@@ -176,7 +176,7 @@ def same(texts: Sequence[GeneratedText], expected: Sequence[GeneratedText]) -> b
 
 
 def test_batched_rows_have_the_words_of_the_loop_alone(
-    client: Client, case: Case, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, alone: list[GeneratedText]
 ) -> None:
     random = np.random.default_rng(4)
     cuts = [random.integers(0, len(case.rows), random.integers(1, 9)) for _ in range(16)]
@@ -184,6 +184,7 @@ def test_batched_rows_have_the_words_of_the_loop_alone(
     for model, count in ((case.system, 16), (f"{case.system}_bls", 2)):
         if not (MODELS / model).exists():
             continue
+        triton.load(model)
         waiting = [
             (rows, client.async_infer(model, inputs_of(case, [case.rows[row] for row in rows])))
             for rows in cuts[:count]

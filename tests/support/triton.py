@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
+from gourmet.serving.preflight import asked_by, check_repositories, free_ports
 from gourmet.serving.processes import LineSink
 from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
 
@@ -38,10 +38,12 @@ class RunningTriton:
         return self.options.grpc_url
 
     def load(self, *models: str) -> None:
-        """Load models for study, which are not loaded at the start; nothing happens to those that are."""
+        """Load models for study, and those that they ask; nothing happens to loaded ones."""
+        served = check_repositories(self.options.repositories)
         with connect(self.http_url) as client:
             for model in models:
-                client.load(model)
+                for name in (*asked_by(served[model]), model):
+                    client.load(name)
 
     def stubs(self) -> set[int]:
         """Return the processes of its Python models, without those that decode for them."""

@@ -298,7 +298,7 @@ def test_a_picture_may_be_a_data_url_and_options_are_numbers_and_texts(webs: Web
 def test_any_model_answers_by_name_unless_it_is_not_for_the_web(
     translator: WebApp, triton: RunningTriton
 ) -> None:
-    triton.load("translator_encoder", "translator_decoder", "translator_bls")
+    triton.load("translator_bls")
     case = BY_NAME["translator"]
     right = [answer["text"] for answer in case.told(case.ask(translator, *TEXTS[:2]))]
     streams = case.ask(translator, *TEXTS[:2], model=TRANSLATOR.streaming_model)
