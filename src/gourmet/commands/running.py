@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import numpy as np
 import psutil
 
@@ -17,7 +16,7 @@ from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.deploying.deploy import deploy, load
 from gourmet.deploying.target import Deployment, table
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.repository import versions
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
@@ -117,4 +116,4 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
                     psutil.wait_procs(old, _RELOADED_WITHIN_S)
             wait_until(lambda: http_ok(page) == is_there, _RELOADED_WITHIN_S, f"{page} did not change")
     except TimeoutError as exc:  # the models themselves are changed
-        click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
+        echo(f"{exc}: stop `gourmet up` and start it again", err=True)
