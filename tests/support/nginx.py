@@ -60,7 +60,7 @@ def nginx(app_port: int, folder: Path, tls_port: str = "", timeout: str = "10s")
         config = f"user root;\n{config}"
     (folder / "nginx.conf").write_text(config)
     command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             end = time.monotonic() + 20
             while time.monotonic() < end:

@@ -28,6 +28,9 @@ def planted(self):
         os.abort()
     if what == b"takes a gigabyte":
         bytearray(1_000_000_000)
+    if what == b"writes a file":
+        with open(os.path.join(os.path.dirname(__file__), "written"), "wb") as file:
+            file.write(b"x")
     return load(self)
 
 GifImagePlugin.GifImageFile.load = planted

@@ -96,6 +96,14 @@ def test_a_crash_or_too_much_memory_fails_only_its_picture(comment: str, code: s
     assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
 
 
+def test_a_decoder_writes_no_file_and_knows_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEYS", "secret")
+    assert code_of("writes a file") == "broken_picture"
+    (pid,) = processes()
+    assert (tmp_path / "written").read_bytes() == b""
+    assert not {"API_KEYS", "HOME"} & psutil.Process(pid).environ().keys()
+
+
 def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     (pid,) = processes()

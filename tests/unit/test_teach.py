@@ -103,6 +103,10 @@ def test_a_form_without_a_script_leads_to_the_panel(browser: FlaskClient) -> Non
     assert ask(browser, "dance")[0] == 400
 
 
+def test_behind_a_trusted_proxy_nobody_teaches_without_a_key(socket: Path) -> None:
+    assert ask(client(teach_socket=socket, trusted_proxies=1), "learn")[0] == 401
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"X-API-Key": "another" * 4}],

@@ -12,7 +12,7 @@ import click
 from gourmet import repository
 from gourmet.commands.options import json_option, repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
-from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.served.files import write_whole
 from gourmet.served.instances import ENGINES, PRECISIONS
@@ -127,12 +127,12 @@ def config(
             write_whole(write, model_config.as_pbtxt(now))
     if as_json:
         before = {"was": running} if reset or change else {}
-        click.echo(json.dumps({"model": model, **before, "config": now, "serve": serve}, indent=2))
+        echo(json.dumps({"model": model, **before, "config": now, "serve": serve}, indent=2))
     elif reset or change:
-        click.echo(printable(f"was: {summary(running)}"))
-        click.echo(printable(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)"))
+        echo(f"was: {summary(running)}")
+        echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
         # A config as Triton answers it keeps the policy with which its instances were made.
         if change.versions is not None:
-            click.echo(f"serve: {', '.join(serve)}")
+            echo(f"serve: {', '.join(serve)}")
     elif not write:
-        click.echo(printable(model_config.as_pbtxt(now) if raw else f"{summary(now)}\n"), nl=False)
+        echo(model_config.as_pbtxt(now) if raw else f"{summary(now)}\n", nl=False)

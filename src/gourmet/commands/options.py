@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from gourmet import repository
 from gourmet.commands.values import PATH, folder
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.repository.lock import changing
 from gourmet.served.files import own_models
 from gourmet.stack.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
@@ -148,7 +148,7 @@ def url_option(
 
 def alone_in(repository: Path) -> AbstractContextManager[None]:
     """Lock a repository; a verb takes the lock once, before it reads the folder."""
-    return changing(repository, functools.partial(click.echo, err=True))
+    return changing(repository, functools.partial(echo, err=True))
 
 
 def serving_url(repository: Path) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import alone_in, json_option, send_option, serving_url, to_option, url_option
+from gourmet.errors import echo
 from gourmet.stack.connect import connect
 
 
@@ -32,12 +33,12 @@ def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool
         chosen, triton = deployed_together(models, name), url or serving_url(models)
 
         if triton and not _answers(triton):
-            click.echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
+            echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
             triton = None
 
         def served(before: Mapping[Path, int]) -> None:
             for model in before if triton else ():
-                click.echo(load_and_ask(triton or "", model, send=send), err=as_json)
+                echo(load_and_ask(triton or "", model, send=send), err=as_json)
 
         with served_as_before(triton, chosen, send=send):
             steps = withdraw(chosen, served)
@@ -47,10 +48,10 @@ def rollback(name: str, models: Path, url: str | None, send: bool, as_json: bool
                 {"model": model.name, "withdrawn": latest, "version": before, "serves": bool(triton)}
                 for model, (latest, before) in steps.items()
             ]
-            click.echo(json.dumps(rows, indent=2))
+            echo(json.dumps(rows, indent=2))
             return
         for model, (latest, before) in steps.items():
-            click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")
+            echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")
 
 
 def _answers(url: str) -> bool:

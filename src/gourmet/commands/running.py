@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import numpy as np
 import psutil
 
 from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository import versions
 from gourmet.repository.deploy import deploy, load
 from gourmet.repository.gate import Deployment, table
@@ -117,4 +116,4 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
                     psutil.wait_procs(old, _RELOADED_WITHIN_S)
             wait_until(lambda: http_ok(page) == is_there, _RELOADED_WITHIN_S, f"{page} did not change")
     except TimeoutError as exc:  # the models themselves are changed
-        click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
+        echo(f"{exc}: stop `gourmet up` and start it again", err=True)
