@@ -77,7 +77,7 @@ def test_models_that_are_not_served_are_named_with_the_reason(broken_lab: Any) -
     assert "its manifest says" in broken
     assert "warn doctor_asleep is not loaded (never requested)" in " ".join(about_doctor_models)
     assert "ok loaded when a verb asks: doctor_held_back" in about_doctor_models
-    assert "warn doctor_newer serves version 1, but version 2 is on disk: load it" in " ".join(
+    assert "warn doctor_newer serves version 1, but version 2 is the latest on disk: load it" in " ".join(
         about_doctor_models
     )
 

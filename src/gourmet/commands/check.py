@@ -12,7 +12,7 @@ from gourmet.commands.options import alone_in, given_url, serving_url, url_optio
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.repository import DEFAULT
+from gourmet.repository import DEFAULT, newest
 from gourmet.runtime.files import own_models, write_whole
 from gourmet.systems import registry
 
@@ -128,7 +128,7 @@ def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.deploying.deploy import newest, of_same_weights, recalibrate
+    from gourmet.deploying.deploy import of_same_weights, recalibrate
     from gourmet.deploying.target import Calibrating
     from gourmet.tasks.system_parts import SystemParts
 

@@ -10,8 +10,9 @@ import click
 from gourmet.commands.options import alone_in, repositories_option, serving_url, url_option
 from gourmet.commands.running import tell_web
 from gourmet.deploying.data_systems import removal_of, take_away
-from gourmet.deploying.deploy import load, tidied
+from gourmet.deploying.deploy import load
 from gourmet.errors import UsageError
+from gourmet.repository.lock import tidied
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
