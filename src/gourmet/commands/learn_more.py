@@ -33,7 +33,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     cross-validation. The served version does not change until you deploy.
     """
     from gourmet.reports.table import columns
-    from gourmet.repository import versions
+    from gourmet.repository import newest
     from gourmet.tasks.classification import learn_more as more
     from gourmet.tasks.classification.labelled_pictures import LabelledPictures
     from gourmet.tasks.system_parts import SystemParts
@@ -46,7 +46,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
     model = models / classifier.default_model
     with _json_lines() if as_json else bar("learning") as tick:
-        learned = more.learn(classifier, data, model / str(versions(model)[-1]), folder, tick)
+        learned = more.learn(classifier, data, newest(model), folder, tick)
     learned.write(file)
     if as_json:
         click.echo(json.dumps(learned.as_dict()))

@@ -55,7 +55,15 @@ def deploy(
     target = deployment.targets[form]
     model = repository / target.model
     tidied(model)
-    comparison = _compared(target, model, tick)
+    try:
+        comparison = _compared(target, model, tick)
+    except Exception as exc:  # a runtime's own too: what was not measured may be worse
+        if not force:
+            raise GourmetError(
+                f"{model.name} is not deployed, since comparing it with what is served failed "
+                f"({type(exc).__name__}: {in_short(exc)}). --force deploys it all the same"
+            ) from exc
+        comparison = Comparison(model.name, "", note=f"accuracy was not compared: {in_short(exc)}")
     if comparison:
         show(comparison)
         if comparison.lost and not force:
