@@ -123,8 +123,8 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     assert versions(model) == (1,)
 
 
-def gourmet_rollback(triton: Any, name: str) -> Result:
-    words = ["rollback", name, "--url", triton.http_url, "--to", str(triton.repository)]
+def gourmet_rollback(triton: Any, name: str, *more: str) -> Result:
+    words = ["rollback", name, *more, "--url", triton.http_url, "--to", str(triton.repository)]
     return CliRunner().invoke(main, words)
 
 
@@ -134,7 +134,12 @@ def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, mo
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is " in done.output
     assert f"{MODEL}: version 2 is withdrawn, version 1 serves" in done.output
-    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt", "configs", "labels.txt"]
+    assert versions(model) == (1,)
+    done = gourmet_rollback(lab_triton, MODEL, "--undo")
+    assert done.exit_code == 0, done.output
+    assert f"{MODEL}: version 2 is back, it serves" in done.output
+    with connect(lab_triton.http_url) as client:
+        assert client.describe(MODEL).version == "2"
 
 
 def replaced(model: Path, number: int, content: bytes) -> None:
