@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -260,11 +261,20 @@ def test_a_verb_first_puts_back_what_a_killed_one_changed(
 ) -> None:
     repository = two_of_two[0].parent
     before = everything(repository)
-    if not (child := os.fork()):
-        rollback(two_of_two, lambda _: os.kill(os.getpid(), signal.SIGKILL))
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert everything(repository) != before
+
+    def killed_rollback() -> None:
+        if not (child := os.fork()):
+            rollback(two_of_two, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert everything(repository) != before
+
+    killed_rollback()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = gourmet("up", "--model-repository", repository, "--http-port", taken.getsockname()[1])
+    assert done.exit_code != 0, "the port is taken"
+    assert everything(repository) == before
+    killed_rollback()
     (warning, *_) = manifests(dataclasses.replace(subject, repositories=(repository,)))
     assert warning.level == "warn"
     assert f"a verb changes {repository}, or was killed while it did" in warning.cause

@@ -58,12 +58,13 @@ def deploy(
     try:
         comparison = _compared(target, model, tick)
     except Exception as exc:  # a runtime's own too: what was not measured may be worse
+        reason = in_short(exc) if isinstance(exc, GourmetError) else f"{type(exc).__name__}: {in_short(exc)}"
         if not force:
             raise GourmetError(
-                f"{model.name} is not deployed, since comparing it with what is served failed "
-                f"({type(exc).__name__}: {in_short(exc)}). --force deploys it all the same"
+                f"{model.name} is not deployed, since comparing it with what is served failed ({reason}). "
+                "--force deploys it all the same"
             ) from exc
-        comparison = Comparison(model.name, "", note=f"accuracy was not compared: {in_short(exc)}")
+        comparison = Comparison(model.name, "", note=f"accuracy was not compared: {reason}")
     if comparison:
         show(comparison)
         if comparison.lost and not force:
@@ -198,7 +199,8 @@ def staged(
         files = {model / name: text for name, text in (texts or {}).items() if is_latest}
         with all_or_nothing([model], renames, files):
             served(final)
-        tidied(model)
+        with contextlib.suppress(OSError):  # the next verb tries again
+            tidied(model)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -272,7 +274,8 @@ def rollback(
     for model in models:
         numbers = tidied(model)
         if undo:
-            if not (path := next(iter(withdrawn(model)), None)):
+            path = next(iter(withdrawn(model)), model)
+            if path == model or int(_number(path)) <= max(numbers, default=0):
                 raise RepositoryError(f"{model} has no withdrawn version: the next deployment removes it")
             steps[model] = max(numbers, default=0), int(_number(path))
             renames.append((path, model / _number(path)))
