@@ -12,7 +12,7 @@ from gourmet.commands.options import alone_in, given_url, serving_url, url_optio
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository import DEFAULT
+from gourmet.repository import DEFAULT, newest
 from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 
@@ -129,7 +129,7 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
     from gourmet.evaluation.system_parts import SystemParts
-    from gourmet.repository.deploy import newest, of_same_weights, recalibrate
+    from gourmet.repository.deploy import of_same_weights, recalibrate
     from gourmet.repository.gate import Calibrating
 
     parts = SystemParts(system, registry.piece)

@@ -10,7 +10,8 @@ import click
 from gourmet.commands.options import alone_in, repositories_option, serving_url, url_option
 from gourmet.commands.running import tell_web
 from gourmet.errors import UsageError, echo
-from gourmet.repository.deploy import load, tidied
+from gourmet.repository.deploy import load
+from gourmet.repository.lock import tidied
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.systems.data_systems import removal_of, take_away
 

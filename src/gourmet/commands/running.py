@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,17 +88,22 @@ def ask(triton: Triton, name: str) -> str:
 @contextlib.contextmanager
 def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
     """If the block fails, have Triton serve again what lay on disk before."""
-    existed = [model.is_dir() for model in models]
+    existed = {model: model.is_dir() for model in models}
     try:
         yield
     except BaseException:
-        for model, was_there in zip(models, existed, strict=True) if url else ():
-            with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
-                if was_there:
-                    load(str(url), model.name, model if send else None)
-                else:
-                    triton.unload(model.name)
+        load_or_unload(url, existed, send=send)
         raise
+
+
+def load_or_unload(url: str | None, models: Mapping[Path, bool], *, send: bool = False) -> None:
+    """Have the Triton at `url`, if any, load each of `models` or, where the value is False, unload it."""
+    for model, is_there in models.items() if url else ():
+        with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
+            if is_there:
+                load(str(url), model.name, model if send else None)
+            else:
+                triton.unload(model.name)
 
 
 def tell_web(system: str, *, is_there: bool = True) -> None:
