@@ -115,7 +115,8 @@ ifneq ($(UV),)
 	@$(UV) venv -q --seed --python $(or $(PYTHON),3.12) $(VENV)
 else ifneq ($(PYTHON),)
 	@echo "Setting up $(VENV) with $(PYTHON): a quarter of a minute, once."
-	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
+	@$(PYTHON) -c '' || { echo "PYTHON=$(PYTHON) does not start: name another."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install $(notdir $(PYTHON))-venv)."; exit 1; }
 	@$(PIP) install -q --no-compile $(PINNED) uv || echo "pip brings no uv here, and installs the rest itself: a minute."
 else
 	@echo "No Python 3.11 or 3.12 here: \`pip install uv && uv python install 3.12\` brings one."

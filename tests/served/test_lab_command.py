@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 from support.needs import need_module
 from support.triton import RunningTriton, run_triton, some_models
-from support.up import Up
+from support.up import Up, restore_signals
 
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
@@ -161,7 +161,8 @@ def test_the_configs_are_restored_however_the_kernel_ends(
     triton: Any, how: signal.Signals, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=restore_signals)
+    with started as kernel:
         assert kernel.stdout
         assert "ended with 0\n" in iter(kernel.stdout.readline, "")
         assert instances(triton.http_url) == 1

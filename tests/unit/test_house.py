@@ -65,3 +65,10 @@ def test_only_the_client_package_talks_to_triton() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             if ROOT / "src" / "gourmet" / "triton_client" not in path.parents:
                 assert not IMPORTS_A_CLIENT.search(path.read_text()), path
+
+
+def test_make_says_which_python_does_not_start(tmp_path: Path) -> None:
+    command = ["make", "-f", ROOT / "Makefile", "UV=", "PYTHON=/no/python3.12", ".venv/bin/python"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "PYTHON=/no/python3.12 does not start" in done.stdout
+    assert "venv module" not in done.stdout

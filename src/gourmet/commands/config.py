@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,11 +15,13 @@ from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers,
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.served.files import write_whole
-from gourmet.served.instances import ENGINES, PRECISIONS
+from gourmet.served.instances import ENGINES, PRECISIONS, available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client import model_config
 from gourmet.triton_client.errors import TritonRefused
 from gourmet.triton_client.model_config import summary
+
+_INSTANCES_A_CORE: Final = 4
 
 
 @click.command()
@@ -53,6 +55,7 @@ from gourmet.triton_client.model_config import summary
     type=versions,
     help="Versions that serve side by side, like 1,2, or all; clients choose one by NAME/VERSION.",
 )
+@click.option("--force", is_flag=True, help="Allow more than four instances for each core of this machine.")
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @repositories_option(found=True)
 @click.option("--raw", is_flag=True, help="Print the config as protobuf text.")
@@ -62,6 +65,7 @@ from gourmet.triton_client.model_config import summary
 def config(
     model: str,
     variant: str | None,
+    force: bool,
     reset: bool,
     repositories: tuple[Path, ...],
     raw: bool,
@@ -82,6 +86,12 @@ def config(
     gourmet config food_classifier --reset
     """
     change = Change(**changes)
+    allowed = _INSTANCES_A_CORE * available_cpus()
+    if not force and (change.instances or 0) > allowed:
+        raise UsageError(
+            f"--instances {change.instances} may take all memory of this machine: each can be a process, and "
+            f"more than {allowed} ({_INSTANCES_A_CORE} for each core) are not faster. Add --force to try it"
+        )
     if write and write.exists() and "#" in repository.repository_text(write):
         raise UsageError(
             f"--write {write} would replace a file with comments: name another, or delete it first"

@@ -16,7 +16,7 @@ from gourmet.repository import DEFAULT
 from gourmet.served.files import own_models
 from gourmet.systems import registry
 
-# `gourmet deploy` writes this file into a version, for GPUs.
+# `gourmet deploy` writes this file into a version, for --engine torch.
 _SERVED: Final = "model.pt"
 
 
