@@ -15,7 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
-from app.api.services import PHOTO_THREADS
+from app.api.photo_calls import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
 from gourmet.client.deadline import Deadline
