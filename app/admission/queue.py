@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import ipaddress
+import random
 import re
 import select
 import time
@@ -100,7 +101,9 @@ class Admission:
     def acquire(self) -> None:
         """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
         kind, client = marks().admitted or "photos", client_of_request()
-        end, has_left = time.monotonic() + self._max_wait_s[kind], _client_left(half_closed_s=0.0)
+        # Requests that came together are not all refused together: their clients would come together again.
+        max_wait_s = self._max_wait_s[kind] * random.uniform(0.75, 1.0)  # noqa: S311 - not a secret
+        end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
         try:
             with self._in_flight[kind].labels("waiting").track_inprogress():
                 g.line_ms = self._queues[kind].acquire(client, end, has_left) * 1000
