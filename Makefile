@@ -96,7 +96,7 @@ format: setup-dev ## Bring the code into the house's format
 bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/foundation.py $(ARGS)
 
-bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
+bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (20 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/peers.py $(ARGS)
 
 bench-generation: setup-dev ## Measure the figures of docs/loop.md (a quarter of an hour)

@@ -19,12 +19,19 @@ from app.web.settings import Settings, SettingsError
 from gourmet.served import malloc
 from gourmet.served.files import RunFolder
 
+_MOST_FILES = 8192
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
 worker_class = "gthread"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
+# Each connection is an open file, and so are threads' connections to Triton, logs, metrics and libraries.
+_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+_files = _MOST_FILES if _files == resource.RLIM_INFINITY else min(_files, _MOST_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+# More than there are threads, so that a probe is accepted while all of those wait.
+worker_connections = max(16, _files - 256)
 _refused = ""
 try:
-    threads = Settings.from_env(os.environ).threads
+    threads = min(Settings.from_env(os.environ).threads, worker_connections)
 except SettingsError as exc:
     threads, _refused = 1, str(exc)
 timeout = 60
@@ -32,9 +39,6 @@ timeout = 60
 graceful_timeout = 10
 # Longer than nginx keeps an idle connection (proxy/nginx.conf).
 keepalive = 10
-# Limited by the open files that threads' connections to Triton, logs, metrics and libraries leave.
-_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1000, _files - threads - 128))
 # Workers touch a file to show that they are alive, which a slow disk must not delay.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
