@@ -114,9 +114,11 @@ def _reserve(folder: Path) -> None:
     The worker writes them through memory maps, and the kernel ends a process that writes to a map without
     room on the disk.
     """
+    from app.core.metrics import FILES  # not before the folder is known: prometheus_client looks for it once
+
     while True:
         try:
-            for kind in ("counter", "gauge_livesum", "histogram"):
+            for kind in FILES:
                 with (folder / f"{kind}_{os.getpid()}.db").open("wb") as file:
                     os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
             return
