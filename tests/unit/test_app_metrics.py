@@ -83,9 +83,12 @@ COUNT_EVERYTHING = """
 from app.admission import gunicorn_conf
 gunicorn_conf.post_fork(None, None)
 from app.core.metrics import Metrics
-for metric in set(Metrics()._registry._names_to_collectors.values()):
+metrics = Metrics()
+for metric in set(metrics._registry._names_to_collectors.values()):
     metric.labels(*metric._labelnames) if metric._labelnames else None
+metrics.text()
 """
+NO_ROOM = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"
 
 
 def test_a_worker_reserves_disk_space_for_all_of_its_metrics(tmp_path: Path) -> None:
@@ -96,3 +99,12 @@ def test_a_worker_reserves_disk_space_for_all_of_its_metrics(tmp_path: Path) -> 
     assert {path.name.rpartition("_")[0] for path in files} == set(FILES)
     for file in files:
         assert file.stat().st_blocks * 512 >= file.stat().st_size >= 1 << 20
+
+
+def test_a_worker_without_disk_space_for_its_metrics_works_without_them(tmp_path: Path) -> None:
+    """It waited for space, and so did all who asked it."""
+    command = [sys.executable, "-c", NO_ROOM + COUNT_EVERYTHING]
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert "/metrics has no counts of this worker" in ran.stderr
+    assert not list(tmp_path.iterdir())
