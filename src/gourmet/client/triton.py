@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from gourmet.client.address import Address
@@ -176,15 +177,21 @@ class Triton:
     ) -> Generator[Tensors | None, None, None]:
         """Yield the outputs of each piece of an answer, and None after each SILENCE_S without one.
 
-        Closing the generator makes Triton cancel the request, so that the model is free at once.
+        Closing the generator makes Triton cancel the request, so that the model is free at once. Raise
+        ModelFailed if the answer ends without a piece.
         """
         deadline = deadline or Deadline(self._timeout_s)
-        pieces = self._wire.stream(model, inputs, deadline, request_id)
+        pieces, is_answered = self._wire.stream(model, inputs, deadline, request_id), False
         try:
             with contextlib.closing(pieces):
-                yield from pieces
+                for piece in pieces:
+                    is_answered = is_answered or piece is not None
+                    yield piece
         except TritonRefused as exc:
             raise self._explained(model.target, exc, deadline) from exc
+        if not is_answered:
+            reason = f"{model.target} ended its answer without a piece"
+            raise ModelFailed(reason, HTTPStatus.OK, reason)
 
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None
@@ -192,10 +199,7 @@ class Triton:
         """Return the whole answer of a model, joined if it comes in pieces."""
         if not model.decoupled:
             return self.infer(model.target, inputs, deadline).outputs
-        pieces = [piece for piece in self.stream(model, inputs, deadline) if piece]
-        if not pieces:
-            raise NotTriton(f"{model.name!r} ended its answer without sending a piece")
-        return joined(pieces)
+        return joined([piece for piece in self.stream(model, inputs, deadline) if piece])
 
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
