@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithData(build_py):
-    """In a wheel they lie in gourmet/_bundle: see `shipped` in gourmet/runtime/files.py."""
+    """In a wheel they lie in gourmet/_bundle: see `shipped` in gourmet/served/files.py."""
 
     def run(self) -> None:
         super().run()
@@ -16,7 +16,10 @@ class BuildWithData(build_py):
             for folder in ("triton", "notebooks"):
                 target = Path(self.build_lib, "gourmet", "_bundle", folder)
                 copytree(
-                    folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True
+                    folder,
+                    target,
+                    ignore=ignore_patterns("__pycache__", "README.md", ".withdrawn-*"),
+                    dirs_exist_ok=True,
                 )
 
 

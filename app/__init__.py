@@ -8,28 +8,38 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flask import Flask
 
-    from app.classifier import Classifier
-    from app.core.settings import Settings
+    from app.models import Classifier
+    from app.web.settings import Settings
 
 
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> Flask:
     """Create the app; without arguments, from the environment and with a real Triton."""
     from flask import Flask
 
-    from app.admission import auth, queue, rate_limit
     from app.api import openapi, uploads
-    from app.api.services import Services, add_navigation
-    from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
-    from app.core.settings import Settings
-    from app.features import FEATURES, OWN_PAGES
+    from app.pages import FEATURES, OWN_PAGES
+    from app.services import Services, add_navigation
+    from app.web import (
+        admission,
+        auth,
+        errors,
+        http,
+        logs,
+        messages,
+        metrics,
+        other_sites,
+        rate_limit,
+        tracing,
+    )
+    from app.web.settings import Settings
 
     settings = settings or Settings.from_env(os.environ)
     app = Flask(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     # Every request passes these in this order before its view, and in reverse after it.
     middleware = (
-        *(metrics, logs, http, tracing, hosts_and_cors),
-        *(queue, uploads, auth, rate_limit, messages, errors),
+        *(metrics, logs, http, tracing, other_sites),
+        *(admission, uploads, auth, rate_limit, messages, errors),
     )
     for module in middleware:
         module.init_app(app, settings)

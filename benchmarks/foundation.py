@@ -25,18 +25,18 @@ import onnxruntime as ort
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench import sweep
+from gourmet.bench.inputs import DataSource
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.server_probe import CpuMeter, ServerProbe, split
+from gourmet.bench.sweep import checked_traffic
+from gourmet.bench.validity import WrongAnswers
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE
-from gourmet.measure import sweep
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import CpuMeter, ServerProbe, split
-from gourmet.measure.sweep import checked_traffic
-from gourmet.measure.validity import WrongAnswers
-from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import FP32, TORCH
-from gourmet.serving.connect import connect
+from gourmet.served.instances import FP32, TORCH
+from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness import (
     BenchLoad,

@@ -31,21 +31,22 @@ from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench.inputs import DataSource
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.server_probe import CpuMeter, memory_mib
+from gourmet.bench.sweep import checked_traffic, load_config, restored
+from gourmet.bench.transports import Http, RawReply, Request
+from gourmet.bench.validity import WrongAnswers
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import CpuMeter, memory_mib
-from gourmet.measure.sweep import checked_traffic, load_config, restored
-from gourmet.measure.transports import Http, RawReply, Request
-from gourmet.measure.validity import WrongAnswers
-from gourmet.measure.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
-from gourmet.runtime.decoding.answers import AnswerJob
-from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
-from gourmet.runtime.instances import available_cpus
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
+from gourmet.export.checkpoints import Checkpoint
+from gourmet.generation.answers import AnswerJob
+from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.served.instances import available_cpus
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
 from gourmet.systems.translator.contract import SYSTEM, TEXT
 from gourmet.systems.translator.data import DATA
@@ -54,7 +55,6 @@ from gourmet.systems.translator.network import load as load_checkpoint
 from gourmet.systems.translator.serving import SERVING
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
-from gourmet.tasks.generation.checkpoints import Checkpoint
 from gourmet.training.run import data_of
 from harness import (
     FIRST_PIECE_MS,

@@ -30,19 +30,19 @@ import click
 import numpy as np
 import psutil
 
+from gourmet.bench import stats
+from gourmet.bench.async_client import Load
+from gourmet.bench.results import Latency, LoadSpec
+from gourmet.bench.server_probe import CpuMeter, memory_mib, tree
+from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
+from gourmet.bench.workload import Addresses, MeasureOptions
 from gourmet.errors import GourmetError, UsageError
-from gourmet.measure import stats
-from gourmet.measure.async_client import Load
-from gourmet.measure.results import Latency, LoadSpec
-from gourmet.measure.server_probe import CpuMeter, memory_mib, tree
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire
-from gourmet.measure.workload import Addresses, MeasureOptions
+from gourmet.progress import ReportProgress
 from gourmet.reports import chart, machine
-from gourmet.runtime.instances import available_cpus
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import Child, wait_until
-from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
-from gourmet.training.task import Tick
+from gourmet.served.instances import available_cpus
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import Child, wait_until
+from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
 
 # A window in which other processes took more cores than this is measured again, up to _TRIES times.
 QUIET_CORES: Final = 0.1
@@ -247,7 +247,9 @@ class Contender:
     start: Callable[[], AbstractContextManager[Measure]]
 
 
-def run(contenders: Sequence[Contender], turns: int, tick: Tick) -> tuple[list[BenchRow], dict[str, str]]:
+def run(
+    contenders: Sequence[Contender], turns: int, tick: ReportProgress
+) -> tuple[list[BenchRow], dict[str, str]]:
     """Measure each contender in turn; return the rows, and who was left out with the reason.
 
     A contender is left out if its server does not start in the first turn.

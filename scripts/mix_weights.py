@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from gourmet.tasks.generation.int8 import rounded
+from gourmet.export.text_int8 import rounded
 from gourmet.training.files import put_tensors, save_tensors
 
 if __name__ == "__main__":

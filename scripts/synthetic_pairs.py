@@ -21,12 +21,12 @@ from pathlib import Path
 from sacrebleu.metrics.chrf import CHRF
 
 from gourmet.commands.progress import bar
-from gourmet.runtime.reading import read_text
+from gourmet.evaluation.system_parts import Reference
+from gourmet.evaluation.text_certainty import NEAR
+from gourmet.served.reading import read_text
 from gourmet.systems.translator.data import DATA, PARTS
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import load
-from gourmet.tasks.generation.certainty import NEAR
-from gourmet.tasks.system_parts import Reference
 
 _WORD = re.compile(r"[^\W\d_]+")
 

@@ -29,18 +29,17 @@ import click
 import numpy as np
 import onnxruntime as ort
 
-from gourmet.client.model_config import as_json, summary
-from gourmet.measure.async_client import Load
-from gourmet.measure.inputs import InputRows, rows_of
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.server_probe import CpuMeter
-from gourmet.measure.sweep import load_config
-from gourmet.measure.transports import RawReply, Request, TritonHttp, requests
-from gourmet.measure.workload import Addresses
+from gourmet.bench.async_client import Load
+from gourmet.bench.inputs import InputRows, rows_of
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.server_probe import CpuMeter
+from gourmet.bench.sweep import load_config
+from gourmet.bench.transports import RawReply, Request, TritonHttp, requests
+from gourmet.bench.workload import Addresses
 from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.batches import Feeds, padded
-from gourmet.runtime.instances import (
+from gourmet.served.batches import Feeds, padded
+from gourmet.served.instances import (
     CONFIG_NAME_ENV,
     ENGINE_PARAMETER,
     FP32,
@@ -50,11 +49,12 @@ from gourmet.runtime.instances import (
     TORCH,
     parameter,
 )
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.triton_server import TritonOptions, TritonServer
 from gourmet.systems import food11
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.triton_client.model_config import as_json, summary
 
 MODEL: Final = "food_classifier"
 ONNX: Final = "food_classifier_onnx"
@@ -292,7 +292,7 @@ def rows_of_model(model: str) -> InputRows:
 
 
 def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int, float, list[str]]:
-    """Run `level` clients in one process, with the load of `gourmet.measure`; compare each answer."""
+    """Run `level` clients in one process, with the load of `gourmet.bench`; compare each answer."""
     rows, off = rows_of_model(model), list[float]()
     wire = TritonHttp(_kept[0], model, rows)
 

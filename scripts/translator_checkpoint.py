@@ -23,14 +23,14 @@ from onnx.external_data_helper import uses_external_data
 
 from gourmet import repository
 from gourmet.errors import GourmetError, printable
-from gourmet.runtime import manifest
-from gourmet.runtime.decoding import package
-from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
+from gourmet.export.checkpoints import CONFIG
+from gourmet.generation import package
+from gourmet.served import manifest
+from gourmet.served.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.systems.translator.train import Config, shape_of
-from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.training.files import save_tensors
 from gourmet.training.loop import BEST
 

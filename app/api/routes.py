@@ -18,16 +18,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 
 from app.api import schemas
-from app.api.photo_calls import answer_of, classify_each
-from app.api.services import NavigationEntry, Services
 from app.api.uploads import one_of
-from app.classifier import Prediction
-from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
-from app.core.http import API, CONTENT_POLICY, JSON, marked, unstored
-from app.core.messages import t
-from app.core.metrics import Metrics
-from gourmet.client.deadline import Deadline
+from app.models import Prediction
+from app.photos import answer_of, classify_each
+from app.services import NavigationEntry, Services
+from app.web.errors import RETRY_AFTER_S, ServingError, as_dict
+from app.web.http import API, CONTENT_POLICY, JSON, marked, unstored
+from app.web.messages import t
+from app.web.metrics import Metrics
 from gourmet.contracts import COVERAGE_PARAMETER
+from gourmet.triton_client.deadline import Deadline
 
 EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples' files; the page shows the reader's own.

@@ -18,14 +18,12 @@ from typing import Any, Final
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
-from app.admission.queue import admission
 from app.api import schemas
-from app.asking import Served, ServedModels
-from app.core.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
-from app.core.http import phases_ms, request_id
-from app.core.metrics import Metrics
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import InvalidRequest, ModelUnavailable
+from app.served_models import Served, ServedModels
+from app.web.admission import admission
+from app.web.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
+from app.web.http import phases_ms, request_id
+from app.web.metrics import Metrics
 from gourmet.contracts import (
     BadAnswer,
     GeneratedText,
@@ -36,6 +34,8 @@ from gourmet.contracts import (
     TooMuch,
     WarnsOfAnswers,
 )
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"

@@ -1,7 +1,7 @@
 """The health check of both Triton images: the default model of every system answers its sample.
 
-Standard library, numpy, the contracts and gourmet.client over HTTP only, since it also runs in NVIDIA's
-image, which has no client of Triton in it. The exit status is 0, or 1 with the reason. If a model hangs, the
+It imports the standard library, numpy, the contracts and gourmet.triton_client over HTTP only: NVIDIA's
+image has no client of Triton. The exit status is 0, or 1 with the reason. If a model hangs, the
 script ends the container, and the restart policy starts it again. A container is not ended for other faults.
 """
 
@@ -13,11 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gourmet.client.errors import NoAnswerInTime
-from gourmet.client.triton import BadSample, Triton, ask_sample
 from gourmet.contracts import System
 from gourmet.errors import GourmetError
 from gourmet.systems import registry
+from gourmet.triton_client.errors import NoAnswerInTime
+from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 ADDRESS = "127.0.0.1:8000"
 REPOSITORIES = Path("/models"), Path("/gourmet/models")

@@ -21,10 +21,11 @@ from pathlib import Path
 
 import pytest
 from support.eventually import eventually
+from support.needs import absent
 from support.tls import Certificates
 from support.web_app import Site, WebReply
 
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +105,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def engine() -> str:
     found = run(str(SCRIPT), "engine")
     if found.returncode == NO_ENGINE:
-        pytest.skip(found.stderr.strip())
+        absent(found.stderr.strip())
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()
 

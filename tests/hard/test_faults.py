@@ -17,7 +17,7 @@ from support.nginx import nginx
 from support.product import TRITON, Product
 from support.repeating import Repeating
 
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 
 PER_S: Final = 5.0
 GOAL_S: Final = 10.0

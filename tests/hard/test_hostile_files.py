@@ -12,7 +12,7 @@ import psutil
 import pytest
 from support import hostile
 
-from app.admission import gunicorn_conf
+from app.web import gunicorn_conf
 from gourmet.pictures.decoders import CPU_S
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from support.accounting import ANSWERED, REFUSED, Account, KnownPhoto, PhotoLoad, learn
 
-from app.core.settings import Settings
+from app.web.settings import Settings
 
 TIMES = 5
 SECONDS = 120

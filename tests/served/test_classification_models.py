@@ -30,20 +30,20 @@ from support.eventually import eventually
 from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
-from app.asking import AppTriton
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
-from gourmet.client.model_config import as_json
-from gourmet.client.triton import Answer
+from app.served_models import AppTriton
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import parameter
-from gourmet.serving.connect import ask_sample, connect
+from gourmet.served.instances import parameter
+from gourmet.stack.connect import ask_sample, connect
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
+from gourmet.triton_client.model_config import as_json
+from gourmet.triton_client.triton import Answer
 
 SYSTEMS = {
     name: system for name, system in registry.load_all().items() if isinstance(system, PictureClassifier)
@@ -86,6 +86,7 @@ class Served:
 
 @pytest.fixture(params=MODELS)
 def served(request: pytest.FixtureRequest, triton: RunningTriton) -> Iterator[Served]:
+    triton.load(request.param)
     with connect(triton.http_url) as ours:
         info = ours.describe(request.param)
     with triton_http.InferenceServerClient(triton.http_url, concurrency=16, network_timeout=120) as client:

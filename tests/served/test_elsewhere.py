@@ -15,23 +15,24 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.needs import need
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.stopping import everything
 from support.tls import Certificates, TlsDoor
 from support.triton import MODELS, RunningTriton, run_triton
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
+from gourmet.bench.inputs import DataSource, rows_for
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.workload import Addresses, ask_alone, wire_for
 from gourmet.cli import main
-from gourmet.client.errors import TritonUnreachable
-from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.workload import Addresses, ask_alone, wire_for
 from gourmet.repository import versions
-from gourmet.serving import run_file
-from gourmet.serving.connect import connect
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack import run_file
+from gourmet.stack.connect import connect
+from gourmet.stack.run_file import RunningStack
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.errors import TritonUnreachable
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +48,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTrito
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make certificates with")
+    need("openssl")
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

@@ -23,22 +23,22 @@ from support.eventually import eventually
 from support.triton import MODELS, RunningTriton
 from tritonclient.utils import np_to_triton_dtype
 
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import TritonError
 from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import ServedNetwork
-from gourmet.runtime.decoding.contract import BEAMS, MAX_TOKENS
-from gourmet.runtime.decoding.loop import Row
-from gourmet.serving.connect import ask_sample, connect
+from gourmet.evaluation.text_comparison import whole_answers
+from gourmet.generation import package
+from gourmet.generation.answers import ServedNetwork
+from gourmet.generation.contract import BEAMS, MAX_TOKENS
+from gourmet.generation.loop import Row
+from gourmet.stack.connect import ask_sample, connect
 from gourmet.systems.captioner.contract import PROMPT
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.captioner.serving import SERVING as CAPTIONER_SERVING
 from gourmet.systems.translator.contract import MAX_CHARACTERS
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 from gourmet.systems.translator.serving import SERVING as TRANSLATOR_SERVING
-from gourmet.tasks.generation.comparison import whole_answers
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import TritonError
 
 Client = triton_http.InferenceServerClient
 Refusal = triton_http.InferenceServerException
@@ -176,7 +176,7 @@ def same(texts: Sequence[GeneratedText], expected: Sequence[GeneratedText]) -> b
 
 
 def test_batched_rows_have_the_words_of_the_loop_alone(
-    client: Client, case: Case, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, alone: list[GeneratedText]
 ) -> None:
     random = np.random.default_rng(4)
     cuts = [random.integers(0, len(case.rows), random.integers(1, 9)) for _ in range(16)]
@@ -184,6 +184,7 @@ def test_batched_rows_have_the_words_of_the_loop_alone(
     for model, count in ((case.system, 16), (f"{case.system}_bls", 2)):
         if not (MODELS / model).exists():
             continue
+        triton.load(model)
         waiting = [
             (rows, client.async_infer(model, inputs_of(case, [case.rows[row] for row in rows])))
             for rows in cuts[:count]
@@ -378,8 +379,10 @@ def padded(words: Sequence[int]) -> np.ndarray:
 
 @in_translating
 def test_a_client_side_loop_over_whole_steps_gives_the_same_words(
-    client: Client, case: Case, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("onnx-model")
+
     def steps(source: np.ndarray, target: np.ndarray) -> np.ndarray:
         # tritonclient returns read-only arrays.
         return infer(client, "onnx-model", source=source, target=target).as_numpy("output").copy()
@@ -413,8 +416,9 @@ def test_a_prompt_begins_the_caption(client: Client, triton: RunningTriton, case
 
 @in_describing
 def test_the_separate_graphs_give_the_same_first_word(
-    client: Client, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("captioner_vision", "captioner_decoder")
     ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
     assert isinstance(row, Row)
     memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")

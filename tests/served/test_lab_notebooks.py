@@ -20,8 +20,8 @@ from support.triton import ROOT
 
 from gourmet.cli import main
 from gourmet.lab.exercises import explanations
-from gourmet.runtime.instances import available_cpus
-from gourmet.serving.connect import connect
+from gourmet.served.instances import available_cpus
+from gourmet.stack.connect import connect
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -97,6 +97,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def left_as_found(triton: Any) -> Iterator[None]:
+    triton.load(*MODELS_OF_THE_LAB)
     before = served(triton.http_url)
     yield
     assert served(triton.http_url) == before

@@ -13,9 +13,9 @@ from support.triton import MODELS, some_models
 from support.up import Up
 
 from gourmet.cli import main
-from gourmet.runtime.files import own_models
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
+from gourmet.served.files import own_models
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from support.triton import some_models, triton_server
 from support.up import GOURMET
 
-from app.asking import AppTriton
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ApiRestricted
-from gourmet.client.triton import Triton
+from app.served_models import AppTriton
 from gourmet.commands.config import config
-from gourmet.serving import api_keys, run_file
-from gourmet.serving.connect import ask_sample, connect
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack import api_keys, run_file
+from gourmet.stack.connect import ask_sample, connect
+from gourmet.stack.triton_server import TritonServer
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import ApiRestricted
+from gourmet.triton_client.triton import Triton
 
 KEY = api_keys.make_key({})
 CLOSED = [

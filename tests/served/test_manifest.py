@@ -10,7 +10,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 
 
 @pytest.fixture

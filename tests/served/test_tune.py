@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.up import restore_signals
 
+from gourmet.bench import sweep, tuning, validity
 from gourmet.cli import main
-from gourmet.measure import sweep, validity
 from gourmet.repository import read_config
-from gourmet.tuning import search
 
 # An execution takes 40 ms and no CPU: a second instance pays for certain, on a busy machine too.
 MODEL = """
@@ -133,7 +133,7 @@ def test_a_search_without_a_winner_gives_the_reason_and_changes_nothing(
         raise validity.Disturbed("somebody else asked as well")
 
     if disturbed:
-        monkeypatch.setattr(search, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
+        monkeypatch.setattr(tuning, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
     short = ["--window", "0.2", "--turns", "2", "--apply", "--json", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *short, *options])
     assert result.exit_code == 1, result.output
@@ -164,8 +164,7 @@ def test_an_interrupted_search_leaves_the_config_of_before(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A shell that starts the tests in the background may have them ignore Ctrl-C, which is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=restore_signals,
     )
     try:
         deadline = time.monotonic() + 120

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from gourmet.cli import main
+from gourmet.learning import last_layer
 from gourmet.systems.food11 import contract, train
-from gourmet.tasks.classification import last_layer
 
 MODEL = "food_classifier_onnx"
 PARTS = {"train": 2, "validation": 1, "test": 2}  # photos a class

@@ -32,9 +32,9 @@ from urllib.parse import urlsplit
 
 from support.exchange import HttpAnswer, Unanswered, connect
 
-from gourmet.measure.async_client import Load
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.transports import RawReply, Request
+from gourmet.bench.async_client import Load
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.transports import RawReply, Request
 
 Outcome = Literal["answered", "refused", "wrong", "silent"]
 ANSWERED: Final = "answered"

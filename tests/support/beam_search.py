@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row, Vocabulary
+from gourmet.generation.engine import Engine
+from gourmet.generation.loop import Row, Vocabulary
 
 Found = tuple[list[int], float]
 

@@ -98,6 +98,6 @@ def _graph(text: str, weights: dict[str, np.ndarray]) -> bytes:
 
 
 if __name__ == "__main__":
-    from gourmet.runtime.decoding import package
+    from gourmet.generation import package
 
     package.write(Path(sys.argv[1]), graphs())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -12,15 +12,15 @@ import numpy as np
 from flask.testing import FlaskClient
 
 from app import create_app
-from app.admission.queue import Decoding
-from app.classifier import AskRows, Classifier, Prediction, ServedModel
-from app.core.errors import UnknownModel
-from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
+from app.models import AskRows, Classifier, Prediction, ServedModel
+from app.web.admission import Decoding
+from app.web.errors import UnknownModel
+from app.web.settings import Settings
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.deadline import Deadline
 
 Outcome = Prediction | Exception
 

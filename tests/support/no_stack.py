@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gourmet import repository
-from gourmet.serving import run_file
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack import run_file
+from gourmet.stack.run_file import RunningStack
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gourmet.measure import stats
-from gourmet.measure.results import BatchSize, Evidence, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.bench import stats
+from gourmet.bench.results import BatchSize, Evidence, Latency, LoadSpec, Point, Split, Usage, Window
 
 STEADY = (100.0, 101.0, 99.0)
 TWICE = (200.0, 202.0, 198.0)

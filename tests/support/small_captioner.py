@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gourmet.export.checkpoints import Checkpoint
+from gourmet.export.text_int8 import rounded
 from gourmet.systems.captioner.export import decoder_graph, vision_graph
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
-from gourmet.tasks.generation.checkpoints import Checkpoint
-from gourmet.tasks.generation.int8 import rounded
 from gourmet.training.files import save_tensors
 
 _TEXTS = (

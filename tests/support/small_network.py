@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gourmet.tasks.classification.torchvision_network import build
+from gourmet.export.torchvision_network import build
 
 ARCHITECTURE = "torchvision:shufflenet_v2_x0_5"
 LABELS = ("daisy", "dandelion", "rose", "sunflower", "tulip")

@@ -106,7 +106,7 @@ class WebApp(Site):
 StartWeb = Callable[..., WebApp]
 
 
-PRODUCT_CONFIG = "python:app.admission.gunicorn_conf"
+PRODUCT_CONFIG = "python:app.web.gunicorn_conf"
 
 
 def start_web(

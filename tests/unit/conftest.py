@@ -14,7 +14,7 @@ from jinja2 import FileSystemBytecodeCache
 import gourmet.systems
 from gourmet.doctor import Examined
 from gourmet.repository import DEFAULT
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 from gourmet.systems import registry
 
 

@@ -13,9 +13,9 @@ from support.fake_classifier import form
 from support.listener import Listen, Listener, http, listen, ready, serving, tensor
 
 from app import create_app
-from app.core.http import marks
-from app.core.settings import Rate, Settings
-from app.features.caption import Captioned, Captions
+from app.pages.caption import Captioned, Captions
+from app.web.http import marks
+from app.web.settings import Rate, Settings
 from gourmet.systems.captioner.contract import SYSTEM
 
 __all__ = ["listen"]  # the fixture

@@ -12,9 +12,9 @@ from openapi_spec_validator import validate
 from support.fake_classifier import FakeClassifier, form, knowing
 from support.fake_classifier import client as app_client
 
-from app.classifier import Prediction
-from app.core import errors
-from app.features.digits import Digits
+from app.models import Prediction
+from app.pages.digits import Digits
+from app.web import errors
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract
 

@@ -16,18 +16,18 @@ from PIL import Image
 from support.fake_classifier import EGG, FakeClassifier, client, form, served
 from werkzeug.test import TestResponse
 
-from app.classifier import Prediction
-from app.core.errors import ServingError
-from app.core.settings import Rate
-from app.features import compare, corrections
-from app.features.compare import verdict
-from app.features.model_cards import as_html
-from gourmet.client.deadline import Deadline
+from app.models import Prediction
+from app.pages import compare, corrections
+from app.pages.compare import verdict
+from app.pages.model_cards import as_html
+from app.web.errors import ServingError
+from app.web.settings import Rate
 from gourmet.contracts import TensorSpec
+from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
+from gourmet.triton_client.deadline import Deadline
 
 JSON = {"Accept": "application/json"}
 READY = [served(name, "1", TensorSpec("x", "FP32", (3, 224, 224)), 0.5) for name in "abc"]

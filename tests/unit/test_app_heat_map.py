@@ -19,12 +19,12 @@ from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
 from app.api.text_calls import LINES
-from app.classifier import AskRows, ServedModel
-from app.core import errors
-from app.core.settings import Rate, Settings
-from gourmet.client.deadline import Deadline
+from app.models import AskRows, ServedModel
+from app.web import errors
+from app.web.settings import Rate, Settings
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
+from gourmet.triton_client.deadline import Deadline
 
 EXPLAIN = "/api/v1/explain"
 

@@ -6,22 +6,22 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from support.listener import Listen, answered, http, listen
 
 from app import create_app
-from app.asking import AppTriton
-from app.classifier import Classifier
-from app.core.errors import ServingError, as_serving_error
-from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
+from app.models import Classifier
+from app.served_models import AppTriton
+from app.web.errors import ServingError, as_serving_error
+from app.web.settings import Settings
 from gourmet.errors import GourmetError
 from gourmet.pictures.errors import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11 import contract
+from gourmet.triton_client.deadline import Deadline
 
 __all__ = ["listen"]  # the fixture
 
@@ -238,3 +238,17 @@ def test_a_good_request_id_is_kept_and_passed_on_to_triton(listen: Listen, sent_
     reply = app.test_client().get("/test", headers={"X-Request-ID": sent_id})
     assert (reply.status_code, reply.headers["X-Request-ID"]) == (200, sent_id)
     assert f'"id":"{sent_id}"' in listener.bodies[-1]
+
+
+def test_a_stream_that_its_client_leaves_is_counted() -> None:
+    outcomes: list[tuple[str, str]] = []
+    triton = AppTriton("127.0.0.1:9", count=lambda *outcome: outcomes.append(outcome))
+
+    def stream() -> Iterator[int]:
+        with triton._counted("m"):
+            yield 1
+
+    pieces = stream()
+    next(pieces)
+    pieces.close()
+    assert outcomes == [("m", "client_left")]

@@ -10,11 +10,11 @@ from flask.testing import FlaskClient
 from support.listener import Listen, listen
 
 from app import create_app
-from app.asking import AppTriton
-from app.core.settings import Rate, Settings, SettingsError
-from app.features import lab
-from gourmet.client.deadline import Deadline
-from gourmet.client.statistics import ModelStatistics
+from app.pages import lab
+from app.served_models import AppTriton
+from app.web.settings import Rate, Settings, SettingsError
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.statistics import ModelStatistics
 
 __all__ = ["listen"]  # the fixture
 

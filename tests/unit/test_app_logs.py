@@ -11,9 +11,9 @@ import pytest
 from support.fake_classifier import EGG, form
 from support.fake_classifier import client as app_client
 
-from app.classifier import Prediction
-from app.core.errors import ServingError
-from app.core.logs import JsonLines
+from app.models import Prediction
+from app.web.errors import ServingError
+from app.web.logs import JsonLines
 
 SECRET = "a-key-that-nobody-may-read"
 

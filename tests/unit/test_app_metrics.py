@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, form
 
-from app.core.metrics import FILES
+from app.web.metrics import FILES
 
 ROOT = Path(__file__).parents[2]
 WORDS = [f"strange{number}" for number in range(8)]
@@ -80,9 +80,9 @@ def test_no_label_has_a_value_that_a_client_chooses(send: Callable[[FlaskClient,
 
 
 COUNT_EVERYTHING = """
-from app.admission import gunicorn_conf
+from app.web import gunicorn_conf
 gunicorn_conf.post_fork(None, None)
-from app.core.metrics import Metrics
+from app.web.metrics import Metrics
 metrics = Metrics()
 for metric in set(metrics._registry._names_to_collectors.values()):
     metric.labels(*metric._labelnames) if metric._labelnames else None

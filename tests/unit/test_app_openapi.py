@@ -16,7 +16,7 @@ from support.fake_classifier import form as fields
 
 from app.api import openapi
 from app.api.schemas import Error, Health, Models, Predicted, Results, Schema
-from app.core import errors
+from app.web import errors
 
 CLASSIFY = "/api/v1/classify"
 KEY = "a-key-of-the-tests"

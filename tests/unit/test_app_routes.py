@@ -10,14 +10,20 @@ from flask.testing import FlaskClient
 from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
-from app.classifier import Prediction
-from app.core.errors import ServingError
-from gourmet.client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, NobodyWaits, TritonUnreachable
+from app.models import Prediction
+from app.web.errors import ServingError
 from gourmet.contracts import BadAnswer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
+from gourmet.triton_client.errors import (
+    ModelBusy,
+    ModelUnavailable,
+    NoAnswerInTime,
+    NobodyWaits,
+    TritonUnreachable,
+)
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}
@@ -163,6 +169,8 @@ def test_every_answer_carries_the_security_headers(path: str) -> None:
     assert "unsafe" not in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["X-Frame-Options"] == "DENY"
+    assert "payment=()" in headers["Permissions-Policy"]
+    assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 def test_ready_asks_each_model_its_sample_at_most_once_a_second() -> None:

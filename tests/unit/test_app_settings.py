@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.settings import VARIABLES, Settings, SettingsError
+from app.web.settings import VARIABLES, Settings, SettingsError
 
 DEFAULTS = vars(Settings())
 

@@ -16,10 +16,10 @@ from support.flowers import write_flowers
 from support.listener import Listen, Listener, answered, http, listen, ready, serving, tensor
 
 from app import create_app
-from app.api.photo_calls import count
-from app.classifier import Prediction
-from app.core.metrics import MAX_LABELS, OTHER, Metrics
-from app.core.settings import Settings, SettingsError
+from app.models import Prediction
+from app.photos import count
+from app.web.metrics import MAX_LABELS, OTHER, Metrics
+from app.web.settings import Settings, SettingsError
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 __all__ = ["listen"]  # the fixture

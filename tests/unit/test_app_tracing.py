@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.fake_classifier import FakeClassifier, form
 
 from app import create_app
-from app.classifier import Prediction
-from app.core import tracing
-from app.core.errors import ServingError
-from app.core.settings import Settings, SettingsError
+from app.models import Prediction
+from app.web import tracing
+from app.web.errors import ServingError
+from app.web.settings import Settings, SettingsError
 from gourmet.systems.food11 import contract
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -121,9 +121,9 @@ def test_an_invalid_traceparent_begins_a_new_trace(
 
 def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
     code = (
-        "import sys, app.core.tracing; from app import create_app;"
+        "import sys, app.web.tracing; from app import create_app;"
         "from support.fake_classifier import FakeClassifier;"
-        "from app.core.settings import Settings; a = create_app(Settings(), FakeClassifier(RuntimeError()));"
+        "from app.web.settings import Settings; a = create_app(Settings(), FakeClassifier(RuntimeError()));"
         "assert a.test_client().get('/healthz').status_code == 200; "
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )

@@ -13,8 +13,8 @@ from support.listener import Listen, http, listen, ready, serving, tensor
 from werkzeug.test import TestResponse
 
 from app import create_app
-from app.core.settings import Settings
-from app.features.translate import MAX_TEXTS
+from app.pages.translate import MAX_TEXTS
+from app.web.settings import Settings
 from gourmet.commands.translate import translate
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import MAX_CHARACTERS

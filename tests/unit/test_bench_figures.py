@@ -13,19 +13,8 @@ import numpy as np
 import pytest
 from support.points import a_point
 
-from gourmet.client.statistics import ModelStatistics, by_version
-from gourmet.errors import GourmetError
-from gourmet.measure import (
-    async_client,
-    comparison,
-    report,
-    results,
-    server_probe,
-    stats,
-    sweep,
-    validity,
-)
-from gourmet.measure.results import (
+from gourmet.bench import async_client, comparison, report, results, server_probe, stats, sweep, validity
+from gourmet.bench.results import (
     BatchSize,
     Bench,
     Estimate,
@@ -35,8 +24,10 @@ from gourmet.measure.results import (
     Split,
     Window,
 )
-from gourmet.measure.transports import RawReply, Request, TritonHttp
-from gourmet.measure.workload import Answers
+from gourmet.bench.transports import RawReply, Request, TritonHttp
+from gourmet.bench.workload import Answers
+from gourmet.errors import GourmetError
+from gourmet.triton_client.statistics import ModelStatistics, by_version
 
 
 def a_bench(*points: Point) -> Bench:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gourmet.bench.inputs import DataSource, rows_for
+from gourmet.bench.results import LoadSpec
+from gourmet.bench.workload import check_possible
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.results import LoadSpec
-from gourmet.measure.workload import check_possible
 from gourmet.systems import registry
 
 

@@ -17,17 +17,17 @@ from torch import nn
 
 from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
+from gourmet.evaluation.text_certainty import NEVER
+from gourmet.evaluation.text_comparison import agreement
+from gourmet.generation import package
 from gourmet.repository import DEFAULT, versions
-from gourmet.runtime.decoding import package
+from gourmet.repository.gate import Deployment
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER
-from gourmet.tasks.generation.certainty import NEVER
-from gourmet.tasks.generation.comparison import agreement
 
 
 class Letters:

@@ -12,14 +12,14 @@ import torch
 from support import small_captioner
 
 from gourmet.errors import GourmetError
+from gourmet.export.checkpoints import Checkpoint
+from gourmet.generation.engine import onnx_graph
+from gourmet.generation.loop import Loop, Row
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import squares
-from gourmet.runtime.decoding.engine import onnx_graph
-from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
-from gourmet.tasks.generation.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.unit
 

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.pictures.made_up import squares
 from gourmet.systems.captioner import data as captioned
 from gourmet.systems.captioner.data import Cider, scored_words
@@ -23,7 +24,6 @@ from gourmet.systems.captioner.evaluate import EVALUATION
 from gourmet.systems.captioner.export import EXPORT
 from gourmet.systems.captioner.network import GridVision
 from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining
-from gourmet.tasks.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.loop import BEST, fit
 from gourmet.training.task import TrainOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gourmet.contracts import GeneratedText, ModelInfo, ScoredSentence
-from gourmet.tasks.generation.certainty import NEVER, PRECISION, Judged, certainty, chosen
+from gourmet.evaluation.text_certainty import NEVER, PRECISION, Judged, certainty, chosen
 
 
 def judged(score: float, is_near: bool, warning: str = "") -> Judged:

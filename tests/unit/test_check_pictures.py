@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gourmet.evaluation.picture_check import CheckedPictures, find
+from gourmet.evaluation.system_parts import BadData
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.tasks.classification.check import CheckedPictures, find
-from gourmet.tasks.system_parts import BadData
 
 CLASSES = range(len(SYSTEM.labels))
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gourmet.contracts import ModelInfo
-from gourmet.tasks.checking import CheckOptions, FailedRequest, Replies
-from gourmet.tasks.classification.check import (
+from gourmet.evaluation.checking import CheckOptions, FailedRequest, Replies
+from gourmet.evaluation.picture_check import (
     AskedAgain,
     BatchAnswer,
     CheckedPictures,
@@ -21,9 +21,9 @@ from gourmet.tasks.classification.check import (
     agreement,
     joined,
 )
-from gourmet.tasks.classification.evaluation import Answered
-from gourmet.tasks.generation.check import TextAnswer, TextReport
-from gourmet.tasks.system_parts import Reference
+from gourmet.evaluation.picture_evaluation import Answered
+from gourmet.evaluation.system_parts import Reference
+from gourmet.evaluation.text_check import TextAnswer, TextReport
 
 LABELS = ("a", "b", "c<d")
 MODEL = ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3")

@@ -16,9 +16,10 @@ from support.eventually import eventually
 from support.listener import Listen, answered, listen
 from support.listener import http as answer_of
 
-from gourmet.client import http
-from gourmet.client.deadline import SILENCE_S, Deadline
-from gourmet.client.errors import (
+from gourmet.contracts import ModelInfo, Tensors, TensorSpec
+from gourmet.triton_client import http
+from gourmet.triton_client.deadline import SILENCE_S, Deadline
+from gourmet.triton_client.errors import (
     ApiRestricted,
     InvalidRequest,
     ModelFailed,
@@ -29,9 +30,8 @@ from gourmet.client.errors import (
     TritonRefused,
     TritonUnreachable,
 )
-from gourmet.client.tensors import infer_body, raw_bytes, read_answer
-from gourmet.client.triton import Triton
-from gourmet.contracts import ModelInfo, Tensors, TensorSpec
+from gourmet.triton_client.tensors import infer_body, raw_bytes, read_answer
+from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]  # the fixture
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +11,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
+from support.needs import need
 from support.tls import Certificates, TlsDoor
 
-from app.core.settings import Settings, SettingsError
+from app.web.settings import Settings, SettingsError
 from gourmet.cli import main
-from gourmet.client import address
-from gourmet.client.address import Address
-from gourmet.client.errors import TritonUnreachable
-from gourmet.client.triton import Triton
 from gourmet.errors import UsageError
-from gourmet.serving.api_keys import headers_for
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.api_keys import headers_for
+from gourmet.stack.preflight import free_ports
+from gourmet.triton_client import address
+from gourmet.triton_client.address import Address
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]
 TOKEN = "token-of-the-test"
@@ -40,8 +40,7 @@ def _nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make certificates with")
+    need("openssl")
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

@@ -17,8 +17,8 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from app.api.uploads import WRAPPING_BYTES
-from app.core.settings import Settings
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from app.web.settings import Settings
+from gourmet.stack.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +76,8 @@ def dockerfile(service: dict[str, Any]) -> Path:
 
 def test_nvidias_image_has_every_module_that_it_imports(tmp_path: Path) -> None:
     """The tests of containers build the other images, and cannot build this one."""
-    modules = ["ask_models", "gourmet.serving.nvidia_image", "gourmet.runtime.onnx_signature"]
-    modules += ["gourmet.runtime.manifest"]
+    modules = ["ask_models", "gourmet.stack.nvidia_image", "gourmet.served.onnx_signature"]
+    modules += ["gourmet.served.manifest"]
     dockerfile = ROOT / "Dockerfile.triton"
     copies = [copy for copy in instructions(dockerfile, "COPY") if not copy.startswith("--from")]
     for copy in copies:
@@ -191,7 +191,7 @@ def test_nvidias_triton_is_started_like_the_launchers() -> None:
         with_wheel.close()
     command = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
     starter, flags = command[:3], {flag for flag in command[3:] if "--backend-config=" not in flag}
-    assert starter == ["python3", "-m", "gourmet.serving.nvidia_image"]  # which adds models, profile and key
+    assert starter == ["python3", "-m", "gourmet.stack.nvidia_image"]  # which adds models, profile and key
     assert flags <= launched, "a flag that `gourmet up` does not give"
     # The rest says where things are on this machine.
     local = re.compile(r"--(backend-|http-|grpc-|metrics-|log-verbose|load-model)")

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.client.model_config import as_pbtxt, parse, summary
 from gourmet.errors import UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.repository.config_file import model_config, tensor
+from gourmet.triton_client.model_config import as_pbtxt, parse, summary
 
 
 def config(**more: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from app import create_app
-from app.core.settings import VARIABLES
+from app.web.settings import VARIABLES
 from gourmet.cli import main
 from gourmet.repository import DEFAULT, model_names
 

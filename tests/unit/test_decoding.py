@@ -16,18 +16,18 @@ import torch
 from support.beam_search import search
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import Engine, min_rows, onnx_graph
-from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.manifest import sha256
+from gourmet.export.text_graphs import Graph
+from gourmet.export.text_int8 import quantized, rounded
+from gourmet.generation import package
+from gourmet.generation.engine import Engine, min_rows, onnx_graph
+from gourmet.generation.loop import Loop, Row
+from gourmet.generation.scheduler import GenerationRoom
+from gourmet.learning.text_training import padded
+from gourmet.served.manifest import sha256
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import MarianEngine
 from gourmet.systems.translator.train import Config, shape_of
-from gourmet.tasks.generation.graphs import Graph
-from gourmet.tasks.generation.int8 import quantized, rounded
-from gourmet.tasks.generation.learning import padded
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30

@@ -20,26 +20,25 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gourmet.client.model_config import parse
-from gourmet.deploying.deploy import deploy, rollback
-from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
+from gourmet.evaluation import evaluation_file, same_answers
+from gourmet.evaluation.accuracy import Scores
+from gourmet.evaluation.calibration import Calibration, read_evaluation
+from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.system_parts import BadData
+from gourmet.export.onnx_metadata import with_metadata
+from gourmet.export.picture_export import Exported, Source, open_onnx
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
-from gourmet.runtime.manifest import sha256
-from gourmet.runtime.signals import sigterm_unwinds
+from gourmet.repository.deploy import deploy, rollback
+from gourmet.repository.gate import Check, Deployment, Target
+from gourmet.served.manifest import sha256
+from gourmet.served.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT, from_photos
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks import evaluation_file
-from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.calibration import Calibration, read_evaluation
-from gourmet.tasks.classification.export import Exported, Source, open_onnx
-from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.onnx_metadata import with_metadata
-from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors
+from gourmet.triton_client.model_config import parse
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 
@@ -300,7 +299,7 @@ def test_a_quantized_model_may_differ_on_three_photos_in_a_hundred(wrong: int, p
     best[:wrong] = (best[:wrong] + 1) % 11
     best[:wrong:2] = truth[:wrong:2]  # half of the changed answers
     best[90 : 90 + wrong // 2] = 0
-    checks = gate.close_answers(always(truth), always(best), numbered(100), truth)
+    checks = same_answers.close_answers(always(truth), always(best), numbered(100), truth)
     agreement = next(check for check in checks if "agreement" in check.what)
     assert agreement.passed is passes
 
@@ -309,15 +308,17 @@ def test_a_quantized_model_may_not_lose_accuracy_even_where_it_agrees() -> None:
     truth = np.arange(100) % 11
     best = truth.copy()
     best[[0, 11]] = 5  # two of ten breads
-    checks = gate.close_answers(always(truth), always(best), numbered(100), truth)
+    checks = same_answers.close_answers(always(truth), always(best), numbered(100), truth)
     verdicts = {check.what: check.passed for check in checks}
     assert verdicts["top-1 agreement, 100 photos"]
     assert not verdicts["balanced accuracy lost"]
 
 
 def test_a_model_that_answers_with_nothing_finite_is_refused() -> None:
-    compare = partial(gate.same_answers, always(np.zeros(256, int)), photos=numbered(16))
-    verify = gate.verify(lambda path: lambda photos: np.full((len(photos), 11), np.nan, np.float32), compare)
+    compare = partial(same_answers.same_answers, always(np.zeros(256, int)), photos=numbered(16))
+    verify = same_answers.verify(
+        lambda path: lambda photos: np.full((len(photos), 11), np.nan, np.float32), compare
+    )
     (check,) = verify(Path("model.onnx"))
     assert not check.passed
     assert "not finite" in check.measured

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gourmet.errors import UsageError
+from gourmet.evaluation.system_parts import BadData
 from gourmet.systems.digits import contract, data
-from gourmet.tasks.system_parts import BadData
 
 HEAD = "label," + ",".join(f"pixel{i}" for i in range(784))
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from gourmet import doctor
 from gourmet.cli import main
 from gourmet.doctor import CHECKS, Examined, examine
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 
 
 def finding_of(check: str, subject: Examined, level: str) -> str:

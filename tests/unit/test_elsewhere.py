@@ -15,11 +15,11 @@ from support.no_stack import runs as runs_in_block
 from support.stopping import everything
 
 from gourmet import repository
+from gourmet.bench.workload import Addresses, wire_for
 from gourmet.cli import main
-from gourmet.client.errors import TritonUnreachable
 from gourmet.errors import UsageError
-from gourmet.measure.workload import Addresses, wire_for
-from gourmet.serving.run_file import RunningStack
+from gourmet.stack.run_file import RunningStack
+from gourmet.triton_client.errors import TritonUnreachable
 
 __all__ = ["listen", "no_stack"]
 
@@ -50,7 +50,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         seen.append((self.address, operation))
         raise TritonUnreachable.at(self.address, "it is a test's")
 
-    monkeypatch.setattr("gourmet.client.http.Http.ask", ask)
+    monkeypatch.setattr("gourmet.triton_client.http.Http.ask", ask)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_mach
     )
     done = asked("doctor", "--url", remote.url)
     assert {line.split()[1] for line in done.output.splitlines()} == {"server", "served", "answers"}
-    assert "is on disk" not in done.output
+    assert "latest on disk" not in done.output
     done = asked("doctor", "--url", remote.url, "--repository", str(repository.DEFAULT))
     assert {"models", "manifests"} <= {line.split()[1] for line in done.output.splitlines()}
     assert f"gourmet config digits --reset --url {remote.url}" in done.output

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gourmet.pictures.classifier import softmax
-from gourmet.tasks.classification.accuracy import (
+from gourmet.evaluation.accuracy import (
     accuracy,
     calibration_error,
     choose_threshold,
@@ -19,8 +18,9 @@ from gourmet.tasks.classification.accuracy import (
     fit_temperature,
     reliability,
 )
-from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.evaluation import Answered, EvaluatedClassifier, evaluate
+from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.picture_evaluation import Answered, EvaluatedClassifier, evaluate
+from gourmet.pictures.classifier import softmax
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])

@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 
 from gourmet.errors import UsageError
-from gourmet.systems.food11 import contract
-from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.train import TRAINING
-from gourmet.tasks.classification.calibration import read_evaluation
-from gourmet.tasks.classification.labelled_pictures import (
+from gourmet.evaluation.calibration import read_evaluation
+from gourmet.evaluation.labelled_pictures import (
     ALL,
     OTHER_TRAIN,
     decode,
 )
-from gourmet.tasks.system_parts import BadData
+from gourmet.evaluation.system_parts import BadData
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.data import DATA
+from gourmet.systems.food11.train import TRAINING
 from gourmet.training.files import load_tensors
 from gourmet.training.task import TrainOptions
 

@@ -16,10 +16,10 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.runtime.decoding.answers import AnswerJob
-from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
-from gourmet.runtime.decoding.loop import Row, TooManyRows
-from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.generation.answers import AnswerJob
+from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
+from gourmet.generation.loop import Row, TooManyRows
+from gourmet.generation.scheduler import GenerationRoom
 
 Pixels = npt.NDArray[np.float32]
 PROMPT = [2, 3, 4]

@@ -19,17 +19,17 @@ from onnx import helper
 from torch import nn
 
 from gourmet import repository
+from gourmet.bench.inputs import InputRows
+from gourmet.bench.roofline import count
+from gourmet.bench.workload import of_onnx
 from gourmet.cli import main
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
-from gourmet.measure.inputs import InputRows
-from gourmet.measure.workload import of_onnx
-from gourmet.roofline import count
-from gourmet.runtime.decoding import package
-from gourmet.runtime.manifest import sha256
+from gourmet.evaluation.system_parts import BadData
+from gourmet.export.given_onnx import GivenOnnx
+from gourmet.generation import package
+from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import decoded, photos
-from gourmet.tasks.classification.given_onnx import GivenOnnx
-from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import load_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import instances
+from gourmet.served import instances
 
 
 def config(*groups: dict[str, Any], **parameters: str) -> dict[str, Any]:

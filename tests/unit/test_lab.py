@@ -9,11 +9,11 @@ import nbformat
 import pytest
 from support.triton import ROOT
 
+from gourmet.bench.results import Estimate
 from gourmet.errors import UsageError
 from gourmet.lab import exercises
 from gourmet.lab.exercises import Exercise, explanations, judged, predict
 from gourmet.lab.measuring import Figure
-from gourmet.measure.results import Estimate
 
 TEXTS = {"unit": "times", "1.2": "low", "2": "middle", "otherwise": "high of {cores}"}
 

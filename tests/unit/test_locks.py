@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.client.grpc import Grpc
-from gourmet.client.http import Http
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import CONFIG_NAME_ENV
-from gourmet.serving import api_keys, run_file
-from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
-from gourmet.serving.connect import connect
-from gourmet.serving.triton_server import TritonOptions
+from gourmet.served.instances import CONFIG_NAME_ENV
+from gourmet.stack import api_keys, run_file
+from gourmet.stack.api_keys import arguments, headers, headers_for, make_key
+from gourmet.stack.connect import connect
+from gourmet.stack.triton_server import TritonOptions
+from gourmet.triton_client.grpc import Grpc
+from gourmet.triton_client.http import Http
 
 KEY = "a" * 16
 
@@ -127,7 +127,7 @@ def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_ke
         "exit 3\n"
     )
     program.chmod(0o755)
-    command = [sys.executable, "-m", "gourmet.serving.nvidia_image", f"--model-repository={tmp_path}/models"]
+    command = [sys.executable, "-m", "gourmet.stack.nvidia_image", f"--model-repository={tmp_path}/models"]
     env = {
         **os.environ,
         api_keys.ADMIN_ENV: KEY,

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from gourmet.repository import DEFAULT, model_names, read_config, versions
-from gourmet.runtime import manifest
+from gourmet.served import manifest
 
 REQUIRED, ASKED = (
     {"name": "soup", "parameters": {"manifest": {"string_value": value}}} for value in ("required", "yes")
@@ -64,6 +64,14 @@ def test_a_manifest_of_another_file_is_refused(tmp_path: Path) -> None:
         manifest.check(version(tmp_path, file="model.pt"), {})
 
 
+def test_another_listed_file_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    file = version(tmp_path, also={"model_int8.onnx": {"sha256": "0"}})
+    with pytest.raises(manifest.ManifestError, match=r"lacks model_int8\.onnx, which its manifest lists"):
+        manifest.check(file, {})
+    (tmp_path / "model_int8.onnx").touch()
+    assert manifest.check(file, {})
+
+
 def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> None:
     inner = tmp_path / "model.onnx"
     inner.mkdir()
@@ -100,7 +108,7 @@ def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path
 
 def verified(repository: Path) -> subprocess.CompletedProcess[str]:
     """As a pod's init container asks it: by a Python that has gourmet, and no library of any model."""
-    command = [sys.executable, "-P", "-m", "gourmet.runtime.manifest", str(repository)]
+    command = [sys.executable, "-P", "-m", "gourmet.served.manifest", str(repository)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

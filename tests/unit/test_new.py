@@ -27,18 +27,17 @@ from support.small_network import ARCHITECTURE, LABELS
 from support.stopping import files
 from torch import nn
 
-from app.classifier import Prediction
+from app.models import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.system_parts import SystemParts
+from gourmet.export.picture_export import open_onnx
+from gourmet.export.torchvision_network import build, fitted
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
-from gourmet.systems import registry
-from gourmet.tasks.classification import described_parts
-from gourmet.tasks.classification.export import open_onnx
-from gourmet.tasks.classification.torchvision_network import build, fitted
-from gourmet.tasks.system_parts import SystemParts
+from gourmet.systems import described_pictures, registry
 
 New = Callable[..., Result]
 
@@ -144,7 +143,7 @@ def test_without_weights_the_output_says_how_to_train(new: New, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert "gourmet train flowers --data" in done.output
     assert registry.classification("flowers").labels == ("rose", "tulip")
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +386,7 @@ def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path:
     done = new(path)
     assert done.exit_code == 1
     assert "its weights lie in other files, which are refused: put all of them into its folder" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(new: New, tmp_path: Path) -> None:
@@ -515,7 +514,7 @@ def test_a_file_that_cannot_be_served_is_refused_with_the_reason(
     done = new(saved(tmp_path / "given.onnx", model), *asked)
     assert done.exit_code in (1, 2)
     assert reason in " ".join(done.output.split())
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 def test_probabilities_are_recognised_and_not_softmaxed(new: New, tmp_path: Path) -> None:
@@ -539,7 +538,7 @@ def test_outputs_that_may_be_logits_or_probabilities_need_an_option(new: New, tm
     done = new(path)
     assert done.exit_code == 2
     assert "that do not sum to 1: say --multi-label" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
     assert new(path, "--outputs", "logits").exit_code == 0
 
 
@@ -600,7 +599,7 @@ def test_answers_of_an_untrained_network_are_refused_without_yes(
     assert done.exit_code == 2, done.output
     assert reason in done.output
     assert "give --yes" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
     assert not list((tmp_path / "systems").iterdir())
     done = new(path, "--outputs", "logits", "--yes")
     assert done.exit_code == 0, done.output
@@ -621,7 +620,7 @@ def test_weights_whose_last_layer_is_zeros_are_refused_too(new: New, tmp_path: P
 def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--scale", "1/127.5", "--mean", "1").exit_code == 0
     system = registry.classification("flowers")
-    export = described_parts.export(system)
+    export = described_pictures.export(system)
     assert export.open(tmp_path / "given.onnx", None, lambda *_: None).targets["onnx"].model == "flowers_onnx"
     with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
         export.open(saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda *_: None)

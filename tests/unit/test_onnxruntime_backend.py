@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import instances
-from gourmet.runtime import onnx_session as sessions
-from gourmet.runtime import onnx_signature as signatures
+from gourmet.served import instances
+from gourmet.served import onnx_session as sessions
+from gourmet.served import onnx_signature as signatures
 
 
 def config(level: int = 0, **parameters: str) -> dict[str, Any]:

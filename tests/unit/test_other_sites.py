@@ -11,8 +11,8 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, code, form
 
-from app.admission import gunicorn_conf
-from app.core.settings import Settings
+from app.web import gunicorn_conf
+from app.web.settings import Settings
 
 JSON = {"Accept": "application/json"}
 EVIL = "https://evil.example"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gourmet.errors import GourmetError
+from gourmet.export.torchvision_network import build
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.food11.network import STARTING_WEIGHTS, Food11Network
-from gourmet.tasks.classification.torchvision_network import build
 from gourmet.training.files import save_tensors
 
 

@@ -15,13 +15,13 @@ from click.testing import CliRunner, Result
 from support.fake_classifier import FakeClassifier
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import home
-from gourmet.serving import preflight
+from gourmet.served.files import home
+from gourmet.stack import preflight
 from gourmet.systems import registry
 
 HTML = {"Accept": "text/html"}
@@ -69,7 +69,7 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
 # Python itself may lie where another user cannot read: what the verb needs is imported before.
 AS_ANOTHER = """
 import os
-import gourmet.commands.new, gourmet.deploying.deploy, gourmet.tasks.classification.described_parts
+import gourmet.commands.new, gourmet.repository.deploy, gourmet.systems.described_pictures
 from gourmet.training.files import torchvision
 from gourmet.cli import main
 torchvision()

@@ -51,7 +51,7 @@ def test_words_are_aligned_left_and_numbers_right_on_pages_and_terminals() -> No
     rows = [("2 dogs", "0.5", "7 cats", "1.2e-03"), ("12", "–", "3", "10")]
     assert number_columns(rows) == [False, True, False, True]
     answers = page.render(
-        "tasks/generation/check.html",
+        "evaluation/text_check.html",
         title="",
         headline="",
         faults=(),

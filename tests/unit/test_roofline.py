@@ -10,11 +10,11 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from gourmet import roofline
+from gourmet.bench import roofline
+from gourmet.bench.roofline import Counted, Layer, Machine, Roofline, count
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT
-from gourmet.roofline import Counted, Layer, Machine, Roofline, count
 
 Count = Callable[..., Counted]
 

@@ -17,8 +17,8 @@ from gourmet.commands.bench import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import GourmetError, UsageError
-from gourmet.serving import run_file
-from gourmet.serving.run_file import running_stack
+from gourmet.stack import run_file
+from gourmet.stack.run_file import running_stack
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path:
 
 def test_the_file_of_a_stack_that_was_killed_is_removed(folder: Path) -> None:
     code = (
-        "import os, signal; from gourmet.serving import run_file\n"
+        "import os, signal; from gourmet.stack import run_file\n"
         "with run_file.kept((9100,), {'stack': {}}):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -14,13 +14,14 @@ import onnxruntime
 import pillow_heif
 import pytest
 from PIL import Image
+from support.needs import no_photos
 
+from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.pictures.classifier import Ranked
 from gourmet.repository import DEFAULT
-from gourmet.runtime.manifest import MANIFEST
+from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.tasks.classification.labelled_pictures import ALL
 
 PHOTOS: Final = Path(__file__).parents[3] / "shared" / "food11" / "sharp_train.zip"
 SERVED: Final = DEFAULT / "food_classifier_int8" / "1"
@@ -69,7 +70,7 @@ class Answer(Ranked):
 @pytest.mark.nightly
 def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
     if not PHOTOS.exists():
-        pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
+        no_photos(PHOTOS)
     session = onnxruntime.InferenceSession(SERVED / "model.onnx")
     chosen = json.loads((SERVED / MANIFEST).read_text())["calibration"]
 

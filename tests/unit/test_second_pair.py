@@ -12,16 +12,16 @@ from support.small_translator import GERMAN, saved_translator
 from support.stopping import everything, files
 
 from app import create_app
-from app.core.settings import Settings
+from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
-from gourmet.deploying import deploy as deploying
 from gourmet.errors import GourmetError
+from gourmet.evaluation.system_parts import SystemParts
+from gourmet.repository import deploy as deploying
 from gourmet.repository import read_config
 from gourmet.systems import registry
 from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import SentenceData
-from gourmet.tasks.system_parts import SystemParts
 
 DESCRIBED = """like = "translator"
 title = "German to English"
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
     (own / "bart" / "config.json").write_text('{"model_type": "bart"}')
     left = everything(own / "bart")
     code, output = new(own, own / "bart", "--languages", "de,en")
-    assert (code, "holds bart: only translators of Marian's" in output) == (1, True)
+    assert (code, "holds bart: only translators of Marian's" in output) == (1, True), output
     made = deploying._made
 
     def second_fails(target: deploying.Target, folder: Path) -> object:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gourmet.runtime.signals import STOPS, first_stop, set_on_stop
+from gourmet.served.signals import STOPS, first_stop, set_on_stop
 
 
 def handlers() -> list[object]:

@@ -11,17 +11,17 @@ from click.testing import CliRunner
 
 from gourmet import repository
 from gourmet.cli import main
-from gourmet.client.model_config import as_json
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.evaluation.text_comparison import whole_answers
+from gourmet.generation import package
+from gourmet.generation.answers import AnswerJob
+from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
-from gourmet.runtime import manifest
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.instances import parameter
+from gourmet.served import manifest
+from gourmet.served.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
-from gourmet.tasks.generation.comparison import whole_answers
+from gourmet.triton_client.model_config import as_json
 
 TRANSLATOR = repository.DEFAULT / "translator"
 ANSWERING = ("translator", "translator_stream")

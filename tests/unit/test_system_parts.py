@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gourmet.errors import GourmetError, UnknownSystem
+from gourmet.evaluation.system_parts import SystemParts
 from gourmet.systems import registry
-from gourmet.tasks.system_parts import SystemParts
 from gourmet.training.task import Solving, TrainOptions
 
 

@@ -17,11 +17,10 @@ from click.testing import CliRunner, Result
 from support.no_stack import no_stack
 
 from gourmet.cli import main
+from gourmet.evaluation import evaluation_file, picture_comparison
+from gourmet.evaluation.calibration import Calibration
 from gourmet.systems.digits import data
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.tasks import evaluation_file
-from gourmet.tasks.classification import comparison
-from gourmet.tasks.classification.calibration import Calibration
 from gourmet.training.files import save_tensors
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -72,7 +71,7 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for module, number in ((data, "_NO_DIGITS_EACH"), (comparison, "_MADE_UP")):
+    for module, number in ((data, "_NO_DIGITS_EACH"), (picture_comparison, "_MADE_UP")):
         monkeypatch.setattr(module, number, 20)  # pictures without a digit take most of the time
     torch.manual_seed(0)
     network = DigitsNetwork()

@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.files import written_aside
-from gourmet.tasks.classification.picture_training import phase
+from gourmet.learning.picture_training import phase
+from gourmet.served.files import written_aside
 from gourmet.training.files import load_tensors
 from gourmet.training.loop import BEST, CHECKPOINT, LAST, fit
 from gourmet.training.run import curves

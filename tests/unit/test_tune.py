@@ -11,13 +11,12 @@ from google.protobuf import text_format
 from support.points import a_point
 from tritonclient.grpc import model_config_pb2
 
+from gourmet.bench import stats, tuning_report
+from gourmet.bench.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.bench.tuning import PRESENT, Duel, Space, Trial, TuneRequest, Tuning, sentence
 from gourmet.cli import main
 from gourmet.errors import UsageError
-from gourmet.measure import stats
-from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
 from gourmet.repository.config_change import Change, changed
-from gourmet.tuning import report
-from gourmet.tuning.search import PRESENT, Duel, Space, Trial, TuneRequest, Tuning, sentence
 
 RUNNING: dict[str, Any] = {
     "name": "m",
@@ -178,7 +177,7 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
 
 
 def test_the_page_shows_the_phases_of_both_configs_and_the_evidence(tmp_path: Path) -> None:
-    report.save(tuning("better"), tmp_path)
+    tuning_report.save(tuning("better"), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert page.count("<svg") == 3
     assert "Where the time goes" in page

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.serving import triton_server
+from gourmet.stack import triton_server
 
 
 def test_models_use_this_environment_s_packages_and_send_no_telemetry() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gourmet.bench.results import read
 from gourmet.cli import main
-from gourmet.measure.results import read
 
 
 @pytest.fixture

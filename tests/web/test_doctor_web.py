@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gourmet.doctor import CHECKS, Examined, Finding
-from gourmet.serving.preflight import free_ports
+from gourmet.stack.preflight import free_ports
 
 
 def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:

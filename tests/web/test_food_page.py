@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
 from support.pages import PHONE, answered, choose, encoded, fits, fulfil, photo, violations, wait_until
 
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 FIRST_PAINT_BYTES = 100_000

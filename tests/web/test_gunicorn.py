@@ -17,8 +17,8 @@ import pytest
 from support.eventually import eventually
 from support.web_app import post_head
 
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import http_ok
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import http_ok
 
 AWAY = "127.0.0.1:9"
 SECRET = "a-key-that-nobody-may-read"
@@ -61,6 +61,15 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
         reply = answer(connection)
     assert reply.startswith(b"HTTP/1.1 413")
     assert b"upload_too_large" in reply
+
+
+def test_a_refused_request_does_not_wait_for_the_rest_of_a_slow_body(web: Any) -> None:
+    """Found: the body was read without a deadline, and held a thread as long as its sender liked."""
+    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
+        connection.sendall(post_head(30_000_000) + b"--b")
+        assert answer(connection).startswith(b"HTTP/1.1 413 ")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
@@ -163,7 +172,7 @@ def test_gunicorn_stops_on_a_signal_and_leaves_nothing(start: Callable[..., Any]
 
 
 def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts() -> None:
-    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"]
+    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.web.gunicorn_conf"]
     command += ["--bind", f"127.0.0.1:{free_ports(1)[0]}", "app:create_app()"]
     shown = subprocess.run(
         command,

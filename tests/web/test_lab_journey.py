@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from support.pages import PHONE
 
-from gourmet.serving.processes import wait_until
-from gourmet.serving.triton_server import TritonServer
+from gourmet.stack.processes import wait_until
+from gourmet.stack.triton_server import TritonServer
 
 MODEL = "food_classifier_onnx"
 KEY = "a-key-of-the-tests"

@@ -22,7 +22,7 @@ from support.triton import some_models
 from support.up import Up
 from support.web_app import form
 
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 from gourmet.systems import registry
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ OURS = ("food_classifier_onnx", "translator", "translator_stream")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder with two broken systems: the model of one cannot be loaded, one has no sample."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = tmp_path_factory.mktemp("a home with spaces")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GOURMET_KEYS", str(tmp_path_factory.mktemp("keys")))
         patch.setenv("GOURMET_HOME", str(folder))

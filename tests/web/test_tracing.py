@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.triton import run_triton, some_models
 
-from gourmet.serving.processes import wait_until
+from gourmet.stack.processes import wait_until
 
 MODEL = "food_classifier_onnx"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

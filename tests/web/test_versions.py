@@ -14,7 +14,7 @@ from support.triton import some_models, triton_server
 from support.web_app import form
 
 from gourmet.cli import main
-from gourmet.client.triton import Triton
+from gourmet.triton_client.triton import Triton
 
 MODEL = "digits"
 

@@ -14,15 +14,15 @@ import numpy as np
 
 from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
-from gourmet.client.deadline import Deadline
-from gourmet.client.errors import InvalidRequest
 from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier, Ranked
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import look
-from gourmet.serving.connect import connect
+from gourmet.stack.connect import connect
 from gourmet.systems import registry
+from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.errors import InvalidRequest
 
 NOT_SURE: Final = "  (not sure)"
 # By kind of example: the columns of the input and of its answer, and the inputs of a request. Two requests

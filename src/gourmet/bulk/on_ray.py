@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gourmet.bulk.resumable_table import AskedModel, answered, arrow_schema, pyarrow
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.optional import optional
+from gourmet.served.optional import optional
 
 _NAME: Final = "item"  # Ray's name of the column
 _BATCH: Final = 64  # inputs that a worker gets at a time

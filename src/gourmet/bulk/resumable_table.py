@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 
 from gourmet.bulk.inputs import Inputs, as_text, in_parts
 from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.evaluation.checking import in_threads
+from gourmet.progress import ReportProgress
 from gourmet.reports.table import spreadsheet_cell
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.optional import optional
-from gourmet.tasks.checking import in_threads
-from gourmet.training.task import Tick
+from gourmet.served.files import written_aside
+from gourmet.served.optional import optional
 
 Row = dict[str, Any]
 # The type of each column, or the names of its numbers.
@@ -144,7 +144,7 @@ class Journal:
         return GourmetError(f"{self.path} cannot be written ({error.strerror}): free disk space")
 
 
-def run(inputs: Inputs, journal: Journal, model: AskedModel, tick: Tick) -> None:
+def run(inputs: Inputs, journal: Journal, model: AskedModel, tick: ReportProgress) -> None:
     """Add a row for each input that has none. After an error, the rows so far stay in the journal."""
     total, began, before = inputs.count(), time.monotonic(), journal.rows
     for rows in answered(model, journal.without_row(inputs)):

@@ -19,9 +19,9 @@ from gourmet.commands.options import (
 )
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
-from gourmet.deploying.target import Comparison, Deployment
-from gourmet.errors import UsageError
-from gourmet.runtime.manifest import facts
+from gourmet.errors import UsageError, echo
+from gourmet.repository.gate import Comparison, Deployment
+from gourmet.served.manifest import facts
 from gourmet.systems import registry
 
 
@@ -67,8 +67,8 @@ def deploy(
     made. Weights that others trained are compared on made-up pictures, unless --data names some.
     """
     from gourmet.commands.running import install
-    from gourmet.serving.overview import owner_of
-    from gourmet.tasks.classification import learn_more
+    from gourmet.learning import learn_more
+    from gourmet.stack.overview import owner_of
 
     system = name if name in registry.names() else owner_of(models / name)[0]
     if not system:
@@ -94,12 +94,10 @@ def deploy(
 
     def show(comparison: Comparison) -> None:
         if comparison.text() not in shown:
-            click.echo(f"{comparison.model}: {comparison.text()}", err=as_json)
+            echo(f"{comparison.model}: {comparison.text()}", err=as_json)
         shown.append(comparison.text())
         if comparison.lost and force:
-            click.echo(
-                f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json
-            )
+            echo(f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json)
 
     with alone_in(models):
         for chosen in chosen_forms:
@@ -112,9 +110,9 @@ def deploy(
                 compared = about.get("compared")
                 rows.append({**row, "serves": bool(triton), "gate": about["gate"], "compared": compared})
             else:
-                click.echo(f"{folder}\n{report}")
+                echo(f"{folder}\n{report}")
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
 
 
 def of_weights(
@@ -128,8 +126,8 @@ def of_weights(
     fp32: bool,
 ) -> Deployment:
     """Open trained weights, or a published checkpoint, for deployment."""
-    from gourmet.deploying.target import Quantizing
-    from gourmet.tasks.system_parts import SystemParts
+    from gourmet.evaluation.system_parts import SystemParts
+    from gourmet.repository.gate import Quantizing
     from gourmet.training.run import data_of
 
     export = SystemParts(system, registry.piece).export

@@ -11,12 +11,12 @@ import click
 from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import own_models
+from gourmet.served.files import own_models
 from gourmet.systems import registry
 
-# `gourmet deploy` writes this file into a version, for GPUs.
+# `gourmet deploy` writes this file into a version, for --engine torch.
 _SERVED: Final = "model.pt"
 
 
@@ -31,8 +31,8 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
     Without trained weights, measure the served ones on the examples of --data.
     """
-    from gourmet.runtime import malloc
-    from gourmet.tasks.system_parts import EvaluateOptions, SystemParts
+    from gourmet.evaluation.system_parts import EvaluateOptions, SystemParts
+    from gourmet.served import malloc
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
@@ -49,15 +49,15 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
     report = measured.write(weights, f"{system}: {weights.name}")
     if as_json:
-        click.echo(json.dumps(measured.as_dict(), indent=2))
+        echo(json.dumps(measured.as_dict(), indent=2))
     else:
-        click.echo("\n".join([*measured.lines(), f"report in {report}"]))
+        echo("\n".join([*measured.lines(), f"report in {report}"]))
 
 
 def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
-    from gourmet.deploying.target import serving
-    from gourmet.runtime import manifest
+    from gourmet.repository.gate import serving
+    from gourmet.served import manifest
     from gourmet.training.files import deployed_tensors, save_tensors
 
     name = registry.load(system).default_model

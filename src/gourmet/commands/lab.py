@@ -16,21 +16,21 @@ from typing import Final
 
 import click
 
-from gourmet.client.address import Address
 from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.doctor import Examined, Finding, strayed
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import write_page
 from gourmet.lab.restoring import restore_models
 from gourmet.repository import DEFAULT
-from gourmet.runtime.files import shipped
-from gourmet.runtime.optional import how_to_install
-from gourmet.runtime.signals import set_on_stop
-from gourmet.serving.connect import connect
-from gourmet.serving.processes import Child
-from gourmet.serving.readable_logs import LogPrinter
-from gourmet.serving.run_file import stack_at
+from gourmet.served.files import shipped
+from gourmet.served.optional import how_to_install
+from gourmet.served.signals import set_on_stop
+from gourmet.stack.connect import connect
+from gourmet.stack.processes import Child
+from gourmet.stack.readable_logs import LogPrinter
+from gourmet.stack.run_file import stack_at
+from gourmet.triton_client.address import Address
 
 _POLL_S: Final = 0.1
 _ADDRESS: Final = re.compile(r"http://127\S+")
@@ -44,7 +44,7 @@ _STACK_TIMEOUT_S: Final = 10.0
 def _hand_in(ctx: click.Context, _param: click.Parameter, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Write the page before other options look for a running stack: it needs none."""
     if arguments == ("hand-in",):
-        click.echo(f"written: {write_page()}")
+        echo(f"written: {write_page()}")
         ctx.exit()
     return arguments
 
@@ -90,7 +90,7 @@ def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...],
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
             options = [f"{option}={port}" for option, port in as_options(ports).items()]
             up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
-            stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
+            stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
             ready = f"http://127.0.0.1:{ports['port']}/readyz"
             while not ending.wait(_POLL_S) and not stack.answers("gourmet up", ready):

@@ -16,15 +16,15 @@ from typing import Final
 
 import click
 
-from gourmet.client.address import SERVER_ENV, Address
-from gourmet.errors import GourmetError
-from gourmet.measure.inputs import for_perf_analyzer, rows_of
-from gourmet.runtime.files import written_aside
-from gourmet.serving import api_keys
-from gourmet.serving.connect import connect
-from gourmet.serving.run_file import running_stack, stack_at
-from gourmet.serving.triton_server import find_wheel
+from gourmet.bench.inputs import for_perf_analyzer, rows_of
+from gourmet.errors import GourmetError, echo
+from gourmet.served.files import written_aside
+from gourmet.stack import api_keys
+from gourmet.stack.connect import connect
+from gourmet.stack.run_file import running_stack, stack_at
+from gourmet.stack.triton_server import find_wheel
 from gourmet.systems import registry
+from gourmet.triton_client.address import SERVER_ENV, Address
 
 # Two libraries that perf_analyzer needs, with their longer names in nvidia-pytriton.
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -119,7 +119,7 @@ def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
     if info.system not in registry.names() or all(tensor.datatype != "BYTES" for tensor in info.inputs):
         return []
     system = registry.load(info.system)
-    click.echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
+    echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
     rows = rows_of(info, system, [system.sample()], "the sample")
     return ["--input-data", str(for_perf_analyzer(rows, folder / "sample.json"))]
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from gourmet.errors import GourmetError
-from gourmet.training.task import Tick
+from gourmet.progress import ReportProgress
 
 
 class Stopped(GourmetError):
@@ -19,7 +19,7 @@ class Stopped(GourmetError):
 
 
 @contextlib.contextmanager
-def bar(title: str) -> Iterator[Tick]:
+def bar(title: str) -> Iterator[ReportProgress]:
     """Draw a bar on stderr, if that is a terminal; a tick reports the share done, from 0 to 1."""
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), TextColumn("{task.fields[words]}", style="dim"))

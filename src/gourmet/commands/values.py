@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from gourmet.errors import UsageError, printable
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 
 PATH: Final = click.Path(path_type=Path)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -29,12 +29,12 @@ _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 
 def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the system of this name, or of the model of this name."""
-    from gourmet.client.model_config import as_json
     from gourmet.contracts import SYSTEM_PARAMETER
     from gourmet.repository import DEFAULT, read_config
-    from gourmet.runtime.files import own_models
-    from gourmet.runtime.instances import parameter
+    from gourmet.served.files import own_models
+    from gourmet.served.instances import parameter
     from gourmet.systems import registry
+    from gourmet.triton_client.model_config import as_json
 
     if name in registry.names():
         return name

@@ -20,9 +20,9 @@ from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.lab.measuring import Figure, in_turns, times_as_long
-from gourmet.serving.connect import connect
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.processes import http_ok, wait_until
+from gourmet.stack.connect import connect
+from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems import registry
 
 _TIMEOUT_S: Final = 60.0

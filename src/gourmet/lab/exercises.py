@@ -20,16 +20,16 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet import repository
-from gourmet.client.address import SERVER_ENV
-from gourmet.client.model_config import as_json
+from gourmet.bench.results import Estimate
 from gourmet.errors import UsageError
-from gourmet.measure.results import Estimate
 from gourmet.reports import chart, machine
 from gourmet.reports.chart import Bar
-from gourmet.runtime.files import IS_INSTALLED, home, shipped
-from gourmet.runtime.instances import available_cpus
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.run_file import found_url
+from gourmet.served.files import IS_INSTALLED, home, shipped
+from gourmet.served.instances import available_cpus
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import found_url
+from gourmet.triton_client.address import SERVER_ENV
+from gourmet.triton_client.model_config import as_json
 
 if TYPE_CHECKING:
     from gourmet.lab.measuring import Figure

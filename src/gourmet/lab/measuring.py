@@ -16,20 +16,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.client.model_config import summary
+from gourmet.bench import report, stats, sweep, validity
+from gourmet.bench.inputs import DataSource, rows_for
+from gourmet.bench.results import Estimate, LoadSpec, Point, Through
+from gourmet.bench.server_probe import CpuMeter, listener
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
-from gourmet.measure import report, stats, sweep, validity
-from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.results import Estimate, LoadSpec, Point, Through
-from gourmet.measure.server_probe import CpuMeter, listener
-from gourmet.measure.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.reports import chart
 from gourmet.repository.config_change import Change, changed
-from gourmet.runtime.instances import available_cpus
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.run_file import stack_at
+from gourmet.served.instances import available_cpus
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import stack_at
 from gourmet.systems import registry
+from gourmet.triton_client.model_config import summary
 
 # Seconds of a window, of which a measurement has three.
 SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"

@@ -13,13 +13,13 @@ import signal
 import sys
 
 from gourmet import repository
-from gourmet.client.model_config import as_json
-from gourmet.deploying.own_folder import is_own_copy, remove_own_copy
 from gourmet.errors import GourmetError
 from gourmet.repository.config_change import strayed
-from gourmet.runtime.files import own_models
-from gourmet.serving.connect import LOADS_WITHIN_S, connect
-from gourmet.serving.preflight import waits_until_asked
+from gourmet.served.files import own_models
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.preflight import waits_until_asked
+from gourmet.systems.own_folder import is_own_copy, remove_own_copy
+from gourmet.triton_client.model_config import as_json
 
 
 def restore(url: str, lines: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A few sandboxed processes that decode the pictures that may be expensive (`gourmet.runtime.sandbox`).
+"""A few sandboxed processes that decode the pictures that may be expensive (`gourmet.pictures.sandbox`).
 
 They decode each picture whose header does not prove it harmless (`header.Header.is_harmless`). A process is
 started when it is first needed, kept for the next picture, and replaced when it has ended.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gourmet.pictures.errors import DecodersBusy, PictureError
-from gourmet.runtime.fair_queue import FairQueue
-from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.pictures.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.served.fair_queue import FairQueue
+from gourmet.served.instances import available_cpus
 
 # The most expensive honest picture, fifty million pixels in ten scans, takes a second on a CPU of 2024.
 CPU_S: Final = 3.0
@@ -66,15 +66,17 @@ def decoder_queue(places: int) -> FairQueue:
 def decoder_place(queue: FairQueue, client: str) -> Iterator[None]:
     """Hold a place while an expensive picture is decoded, here or in another server; raise DecodersBusy."""
     end = time.monotonic() + _MAX_WAIT_S
-    with _place(queue, client, lambda: time.monotonic() > end):
+    with _place(queue, client, end):
         yield
 
 
 @contextlib.contextmanager
-def _place(queue: FairQueue, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+def _place(
+    queue: FairQueue, client: str, until: float, has_left: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(queue.place(client, gave_up))
+            held.enter_context(queue.place(client, until, has_left))
         except TimeoutError:
             raise DecodersBusy("no decoder was free in time: send the picture again later") from None
         yield
@@ -93,7 +95,7 @@ class Decoders:
         with contextlib.ExitStack() as held:
             if client.queue:
                 held.enter_context(decoder_place(client.queue, client.name))
-            held.enter_context(_place(self._queue, client.name, client.has_left))
+            held.enter_context(_place(self._queue, client.name, client.deadline, client.is_cancelled))
             if client.has_left():
                 raise DecodersBusy("the client disconnected, or its time is over")
             return self._ask(facts, data, client)

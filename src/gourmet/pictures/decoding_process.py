@@ -1,6 +1,6 @@
 """A sandboxed process that decodes pictures one after another, for `decoders`.
 
-python -m gourmet.pictures.decoding_process LIMITS        # see gourmet.runtime.sandbox
+python -m gourmet.pictures.decoding_process LIMITS        # see gourmet.pictures.sandbox
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import importlib
 
 from PIL import Image
 
+from gourmet.pictures import sandbox
 from gourmet.pictures.decode import PictureError, answer
 from gourmet.pictures.header import FORMATS, HEIF_PLUGIN
-from gourmet.runtime import malloc, sandbox
-from gourmet.runtime.sandbox import Facts, Refused
+from gourmet.pictures.sandbox import Facts, Refused
+from gourmet.served import malloc
 
 
 def _answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:

@@ -10,7 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.instances import available_cpus
+from gourmet.served.instances import available_cpus
 
 _PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "torch", "numpy", "pillow")
 

@@ -26,7 +26,7 @@ _ENVIRONMENT.filters["number_columns"] = number_columns
 
 
 def render(template: str, **variables: Any) -> str:
-    """Render a template, named by its path in the package `gourmet`, such as `measure/bench.html`.
+    """Render a template, named by its path in the package `gourmet`, such as `bench/bench.html`.
 
     Bytes of file names that are not UTF-8 become a question mark.
     """

@@ -9,14 +9,14 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gourmet.client.model_config import Config, merges, summary
 from gourmet.errors import UsageError
-from gourmet.runtime.instances import (
+from gourmet.served.instances import (
     ENGINE_PARAMETER,
     PRECISION_PARAMETER,
     THREADS_PARAMETER,
     parameter,
 )
+from gourmet.triton_client.model_config import Config, merges, summary
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
 from gourmet.contracts import CALIBRATION_PARAMETERS, COVERAGE_PARAMETER
 from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
-from gourmet.runtime.manifest import PARAMETER, REQUIRED
+from gourmet.served.manifest import PARAMETER, REQUIRED
+from gourmet.triton_client.model_config import Config, as_json, as_pbtxt, parse
 
 # The digest shows whether the generated part was changed by hand: the next version would overwrite that.
 _LINE: Final = "# Generated with each version, and replaced with the next; write what is yours above. sha256 "

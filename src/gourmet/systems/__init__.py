@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.files import own_systems
+from gourmet.served.files import own_systems
 
 FOLDERS_ENV: Final = "GOURMET_SYSTEMS"
 

@@ -1,7 +1,7 @@
 """Systems that are only data: a folder with a system.toml describes a classifier of pictures.
 
 `gourmet new` writes such a folder, and no code. What else the verbs ask of it is the same for all such
-systems: `gourmet.tasks.classification.described_parts`. One may also be `like` a system that is code and has
+systems: `gourmet.systems.described_pictures`. One may also be `like` a system that is code and has
 described_parts.py, as another pair of languages is: that says what it is then.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"

@@ -1,6 +1,6 @@
 """Find the systems: a folder with a contract.py or a system.toml is one.
 
-A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
+A system's parts are the modules of its folder (gourmet.evaluation.system_parts), each with one object that
 fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are
 imported one at a time and only when a verb needs them, so that asking for labels does not load torch.
 """
@@ -21,7 +21,7 @@ from gourmet.systems import described, folders
 Piece = TypeVar("Piece")
 _FILES: Final = ("contract.py", described.FILE)
 _DESCRIBED: Final = "described_parts"
-_OF_CLASSIFIERS: Final = f"gourmet.tasks.classification.{_DESCRIBED}"
+_OF_CLASSIFIERS: Final = "gourmet.systems.described_pictures"
 
 
 def names() -> tuple[str, ...]:

@@ -26,9 +26,9 @@ from safetensors.torch import save_file
 
 from gourmet import repository
 from gourmet.errors import GourmetError
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.manifest import MANIFEST
-from gourmet.runtime.reading import ZIP_ERRORS, check_weights, read_table
+from gourmet.served.files import written_aside
+from gourmet.served.manifest import MANIFEST
+from gourmet.served.reading import ZIP_ERRORS, check_weights, read_table
 
 Tensors = dict[str, torch.Tensor]
 

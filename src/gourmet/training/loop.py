@@ -15,14 +15,15 @@ from pydantic import TypeAdapter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime import malloc
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.reading import in_short
-from gourmet.runtime.signals import first_stop
+from gourmet.progress import ReportProgress
+from gourmet.served import malloc
+from gourmet.served.files import written_aside
+from gourmet.served.reading import in_short
+from gourmet.served.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
 from gourmet.training.run import write_log
-from gourmet.training.task import Recipe, Tick, TrainingTask
+from gourmet.training.task import Recipe, TrainingTask
 
 CHECKPOINT: Final = "checkpoint.pt"
 BEST: Final = "best.safetensors"
@@ -46,7 +47,7 @@ def fit(
     out: Path,
     *,
     resume: bool = False,
-    tick: Tick = lambda share, words="": None,
+    tick: ReportProgress = lambda share, words="": None,
     checkpoint_every_s: float = 60.0,
     on_epoch: Callable[[Mapping[str, Any]], None] = lambda epoch: None,
 ) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def fit(
 
 
 class _Run:
-    def __init__(self, task: TrainingTask, recipe: Recipe, out: Path, tick: Tick) -> None:
+    def __init__(self, task: TrainingTask, recipe: Recipe, out: Path, tick: ReportProgress) -> None:
         self.task, self.recipe, self.out, self.tick = task, recipe, out, tick
         self.position = Position()
         self.optimizers = optimizers(task.network, recipe.momentum, recipe.weight_decay)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.reports import machine
-from gourmet.runtime.optional import optional
+from gourmet.served.optional import optional
 
 STORE: Final = Path("runs") / "mlruns"
 # Files that are not logged: checkpoints, and unfinished ones.

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from gourmet.errors import UsageError
 from gourmet.reports.chart import COLOURS, Drawing, Series, lines
-from gourmet.runtime.files import write_whole
-from gourmet.runtime.reading import in_short, read_table
+from gourmet.served.files import write_whole
+from gourmet.served.reading import in_short, read_table
 
 RUN: Final = "run.json"
 _NOT_CURVES: Final = ("epoch", "rate", "seconds")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short
+from gourmet.progress import ReportProgress
+from gourmet.served.reading import in_short
 
 if TYPE_CHECKING:  # so that systems can be listed without torch
     import torch
@@ -96,12 +97,6 @@ class TrainOptions:
     threads: int | None = None
 
 
-class Tick(Protocol):
-    """A callback for the progress of a stage, from 0 to 1."""
-
-    def __call__(self, share: float, words: str = "", /) -> None: ...
-
-
 class TrainingTask(Protocol):
     """A network and its training examples."""
 
@@ -137,7 +132,7 @@ class Configurable(Protocol):
 class Solving(Protocol):
     """A TRAINING without epochs, which computes its network's weights directly."""
 
-    def solve(self, data: Path, options: TrainOptions, tick: Tick) -> str:
+    def solve(self, data: Path, options: TrainOptions, tick: ReportProgress) -> str:
         """Write the weights, their measures and a log to `options.out`; return lines for a terminal."""
 
 
@@ -145,7 +140,7 @@ class Solving(Protocol):
 class Rehearsing(Protocol):
     """A TRAINING of networks that can learn more later without their original examples."""
 
-    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
+    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
         """Write the file that `gourmet learn-more` needs beside the network's `weights`; return its path."""
 
 
@@ -155,7 +150,7 @@ class Training(Protocol):
 
     def recipe(self, options: TrainOptions) -> Recipe: ...
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> TrainingTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> TrainingTask:
         """Read the examples and build the network, with its first weights drawn from the seed."""
 
     def bundled_data(self) -> tuple[Path, str] | None:

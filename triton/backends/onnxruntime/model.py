@@ -12,10 +12,10 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, malloc, manifest
-from gourmet.runtime import onnx_session as sessions
-from gourmet.runtime import onnx_signature as signatures
-from gourmet.runtime.instances import cpu_threads, wanted_device
+from gourmet.served import batches, malloc, manifest
+from gourmet.served import onnx_session as sessions
+from gourmet.served import onnx_signature as signatures
+from gourmet.served.instances import cpu_threads, wanted_device
 
 _FILE = "model.onnx"
 

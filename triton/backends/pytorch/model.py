@@ -13,8 +13,8 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, manifest
-from gourmet.runtime.instances import wanted_device
+from gourmet.served import batches, manifest
+from gourmet.served.instances import wanted_device
 
 
 class TritonPythonModel:

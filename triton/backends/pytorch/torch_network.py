@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, malloc
-from gourmet.runtime.batches import Array, Feeds
-from gourmet.runtime.instances import THREADS_PARAMETER, Device, integer_parameter, open_or_fall_back, switch
-from gourmet.runtime.reading import in_short
+from gourmet.served import batches, malloc
+from gourmet.served.batches import Array, Feeds
+from gourmet.served.instances import THREADS_PARAMETER, Device, integer_parameter, open_or_fall_back, switch
+from gourmet.served.reading import in_short
 
 Config = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.contracts import NO_OPTIONS, ExampleKind, GeneratedText, ModelInfo, Options, Tensors
+from gourmet.generation.contract import TextGenerator, limits, plain
 from gourmet.pictures.drawn import views
-from gourmet.runtime.decoding.contract import TextGenerator, limits, plain
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"

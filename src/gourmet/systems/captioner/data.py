@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, spread
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.reading import ZIP_ERRORS, in_short, read_text
-from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, spread
+from gourmet.served.reading import ZIP_ERRORS, in_short, read_text
 
 _FOLDER: Final = (
     "data are a folder with photos.zip, captions.tsv (the name of a photo, a tab, a caption) and "

@@ -12,19 +12,19 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.instances import available_cpus
+from gourmet.evaluation.system_parts import EvaluateOptions, Evaluation, Stage
+from gourmet.evaluation.text_certainty import chosen
+from gourmet.evaluation.text_comparison import whole_answers
+from gourmet.evaluation.text_evaluation import GenerationReport, Section, to_read
+from gourmet.generation.loop import Row
+from gourmet.progress import ReportProgress
+from gourmet.served.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.tasks.generation.certainty import chosen
-from gourmet.tasks.generation.comparison import whole_answers
-from gourmet.tasks.generation.evaluation import GenerationReport, Section, to_read
-from gourmet.tasks.system_parts import EvaluateOptions, Evaluation, Stage
-from gourmet.training.task import Tick
 
 _PARTS: Final = ("validation", "test")
 _BEAMS: Final = (1, 3)
@@ -67,7 +67,7 @@ class CaptionScores:
 
 
 class CaptionEvaluation:
-    """Evaluate the served graphs and loop. Fulfils `gourmet.tasks.system_parts.Evaluation`."""
+    """Evaluate the served graphs and loop. Fulfils `gourmet.evaluation.system_parts.Evaluation`."""
 
     def load(self, weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
         checkpoint = load(weights)
@@ -107,7 +107,7 @@ class CaptionEvaluation:
 
 
 def _answers(
-    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: Tick
+    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: ReportProgress
 ) -> dict[str, list[Caption]]:
     """Return the captions of each search, by the names of the part and the search."""
     squares = list(decoded(data, shown, served.side))

@@ -1,10 +1,10 @@
 """The captioner as the files that its served models open, compared with the loop of transformers.
 
     _Seen      pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
-    BlipStep   see gourmet.tasks.generation.graphs
+    BlipStep   see gourmet.export.text_graphs
 
 A picture is seen as P places, each a hidden state of W numbers. What is served is the network in eight bits
-(gourmet.tasks.generation.int8), unless it is asked for fp32; ResNet50 is in eight bits as it was when the
+(gourmet.export.text_int8), unless it is asked for fp32; ResNet50 is in eight bits as it was when the
 words learned from what it sees.
 """
 
@@ -25,11 +25,19 @@ import torch
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.deploying.target import Deployment, Export, Target
+from gourmet.evaluation import evaluation_file
+from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.text_comparison import HeldOut, held_out_part
+from gourmet.export import static_int8
+from gourmet.export.text_export import GenerationExport, TrainedGenerator
+from gourmet.export.text_graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
+from gourmet.generation.answers import Parts
+from gourmet.generation.loop import Row
+from gourmet.learning.text_training import until
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.reading import in_short, malformed_as_value_error
+from gourmet.progress import ReportProgress
+from gourmet.repository.gate import Deployment, Export, Target
+from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import Cider, decoded, photos
 from gourmet.systems.captioner.network import (
@@ -43,13 +51,6 @@ from gourmet.systems.captioner.network import (
 )
 from gourmet.systems.captioner.serving import DECODER, SERVING, VISION, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
-from gourmet.tasks import evaluation_file, static_int8
-from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.generation.comparison import HeldOut, held_out_part
-from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
-from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
-from gourmet.tasks.generation.learning import until
-from gourmet.training.task import Tick
 
 _VERIFIED: Final = 200
 _COMPARED: Final = 100  # measured: 200 captions of the shipped network in 7 s on two busy cores
@@ -214,13 +215,15 @@ def eager_answers(network: CaptionNetwork, pictures: Sequence[Pixels]) -> list[l
 
 @dataclass(frozen=True)
 class CaptionerExport(GenerationExport):
-    """Fulfils `gourmet.deploying.target.Quantizing`."""
+    """Fulfils `gourmet.repository.gate.Quantizing`."""
 
     architecture = BLIP
     # Graphs first: the package that is verified refers to them.
     formats: tuple[str, ...] = ("vision", "decoder", "python", "stream")
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         checkpoint = load(weights)
         side = checkpoint.network.side
         if data is None:

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import GourmetError
+from gourmet.export.checkpoints import Architecture, Checkpoint, known_to
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
-from gourmet.tasks.generation.checkpoints import Architecture, Checkpoint, known_to
 from gourmet.training.files import put_tensors, torchvision
 
 # The `model_type` of ResNet50 and of BLIP's own encoder in a config.json.

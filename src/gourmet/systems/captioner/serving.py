@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from gourmet.generation import package
+from gourmet.generation.answers import Parts
+from gourmet.generation.engine import Engine, Floats, Run
+from gourmet.generation.loop import Row
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_pixels
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run
-from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
 from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
 
@@ -43,7 +43,7 @@ class CaptionerEngine(Engine):
 
 
 class CaptionerNetwork:
-    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
+    """Fulfils gourmet.generation.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the picture was not described in time"
     outputs = staticmethod(contract.SYSTEM.outputs)

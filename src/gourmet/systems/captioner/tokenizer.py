@@ -24,7 +24,7 @@ _ENDINGS: Final = frozenset(("s", "t", "d", "m", "re", "ve", "ll"))
 
 
 class WordPieces:
-    """Fulfils gourmet.runtime.decoding.loop.Vocabulary."""
+    """Fulfils gourmet.generation.loop.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         try:

@@ -19,20 +19,21 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.runtime.decoding.engine import onnx_graph
-from gourmet.runtime.files import written_aside
-from gourmet.runtime.manifest import sha256
+from gourmet.export.checkpoints import CONFIG
+from gourmet.export.static_int8 import PIXELS
+from gourmet.export.text_int8 import rounded
+from gourmet.generation.engine import onnx_graph
+from gourmet.learning.text_training import MEASURED, GenerationTraining, padded, until
+from gourmet.progress import ReportProgress
+from gourmet.served.files import written_aside
+from gourmet.served.manifest import sha256
 from gourmet.systems.captioner.data import CaptionedPhoto, Cider, decoded, photos
 from gourmet.systems.captioner.export import BODY, GRID_OUTPUT, body
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, folded
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
-from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded, until
-from gourmet.tasks.static_int8 import PIXELS
 from gourmet.training.files import load_tensors
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Tick, Training, TrainOptions
+from gourmet.training.task import Phase, Training, TrainOptions
 
 SIDE: Final = 128
 _START, _END = 2, 3  # the numbers of the signs in a vocabulary that is learned
@@ -83,7 +84,7 @@ class CaptionerTraining(GenerationTraining):
     ema_decay = 0.998
     not_pretrained = "name the weights that the captioner sees with: vision=FILE, not --pretrained"
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> CaptionerTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> CaptionerTask:
         config = self.config
         if not config.vision:
             raise UsageError(
@@ -147,7 +148,9 @@ def spoken(caption: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "'-" else " " for letter in caption)
 
 
-def seen(body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path, tick: Tick) -> Seen:
+def seen(
+    body: bytes, data: Path, shown: Sequence[CaptionedPhoto], folder: Path, tick: ReportProgress
+) -> Seen:
     """Return the grids [photos, channels, rows, columns] of the graph `body`, from `folder` if kept there."""
     key = f"{hashlib.sha256(body).hexdigest()} {SIDE} {[photo.name for photo in shown]}"
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"

@@ -27,11 +27,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, evenly
 from gourmet.pictures import made_up
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER
 from gourmet.systems.digits import contract, strokes
-from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
 DRAWN: Final = "drawn"
@@ -65,7 +65,7 @@ def _scikit_learns(file: str) -> Path:
 
 
 class DigitData:
-    """Fulfils `gourmet.tasks.system_parts.Data`."""
+    """Fulfils `gourmet.evaluation.system_parts.Data`."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledDigit, ...]:
         """Return the digits of one part of `data`; with a `limit`, evenly from its classes."""

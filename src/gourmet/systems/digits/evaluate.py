@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gourmet.evaluation.picture_evaluation import ClassifierEvaluation
+from gourmet.evaluation.system_parts import Evaluation
 from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA, DRAWN
 from gourmet.systems.digits.network import load
-from gourmet.tasks.classification.evaluation import ClassifierEvaluation
-from gourmet.tasks.system_parts import Evaluation
 
 # The bundled validation part is small: where all of it is right, it says nothing of doubt.
 EVALUATION: Final[Evaluation] = ClassifierEvaluation(

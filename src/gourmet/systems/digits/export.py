@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from gourmet.deploying.target import Export
+from gourmet.export.picture_export import ClassifierExport, Exported
+from gourmet.repository.gate import Export
 from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA, bundled
 from gourmet.systems.digits.network import load
-from gourmet.tasks.classification.export import ClassifierExport, Exported
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gourmet.export.torchvision_network import describe
 from gourmet.systems.digits import contract
-from gourmet.tasks.classification.torchvision_network import describe
 from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE = "five convolutions 1"

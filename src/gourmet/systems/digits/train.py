@@ -20,13 +20,14 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import UsageError
+from gourmet.evaluation.labelled_pictures import Pixels
+from gourmet.evaluation.system_parts import check_classes
+from gourmet.learning.picture_training import PictureTask
+from gourmet.progress import ReportProgress
 from gourmet.systems.digits import contract
 from gourmet.systems.digits.data import DATA, LabelledDigit, bundled, drawn, no_digits
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.tasks.classification.labelled_pictures import Pixels
-from gourmet.tasks.classification.picture_training import PictureTask
-from gourmet.tasks.system_parts import check_classes
-from gourmet.training.task import Phase, Recipe, Tick, Training, TrainOptions
+from gourmet.training.task import Phase, Recipe, Training, TrainOptions
 
 _EPOCHS: Final = 32
 _RATE: Final = 0.02
@@ -48,7 +49,7 @@ class DigitsTraining:
         phases = (Phase(0.0, _BATCH),)
         return Recipe(options.epochs or _EPOCHS, phases, options.rate or _RATE, seed=options.seed)
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> DigitsTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> DigitsTask:
         limit, labels = options.limit, len(contract.SYSTEM.labels)
         train = DATA.listing(data, "train", limit)
         check_classes(data, (digit.class_id for digit in train), contract.SYSTEM.labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.systems.food11 import contract
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 
 DATA: Final = LabelledPictures(contract.SYSTEM.labels)

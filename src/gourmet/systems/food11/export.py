@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gourmet.deploying.target import Export, Target
+from gourmet.export.picture_export import ClassifierExport, Exported, Source
+from gourmet.repository.gate import Export, Target
 from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks.classification.export import ClassifierExport, Exported, Source
 
 _ONNX: Final = Exported("food_classifier_onnx")
 
 
 def from_photos(source: Source) -> Target:
-    """Return the target that decodes photos. Torch runs it on a GPU; on a CPU its config names the engine."""
+    """Return the target that decodes photos. Its config names the engine: ONNX Runtime, or torch."""
     also = [_ONNX(source)]
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))

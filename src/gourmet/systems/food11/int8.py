@@ -1,4 +1,4 @@
-"""The food network in eight bits: pixels in, probabilities out (gourmet.tasks.static_int8)."""
+"""The food network in eight bits: pixels in, probabilities out (gourmet.export.static_int8)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import onnxruntime
 import torch
 from torch import nn
 
-from gourmet.deploying.target import Target
 from gourmet.errors import UsageError
+from gourmet.evaluation import same_answers
+from gourmet.export import static_int8
+from gourmet.export.picture_export import OPSET, Source, open_onnx, write_onnx
+from gourmet.repository.gate import Target
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
-from gourmet.tasks import static_int8
-from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.export import OPSET, Source, open_onnx, write_onnx
 
 
 class PixelNetwork(nn.Module):
@@ -41,9 +41,9 @@ def target(source: Source) -> Target:
     """Return the target of the int8 model of these weights; ONNX Runtime runs it on pixels."""
     opened = partial(open_onnx, name="image", output="probabilities")
     compare = partial(
-        gate.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
+        same_answers.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
     )
-    verify = gate.verify(opened, compare)
+    verify = same_answers.verify(opened, compare)
     return Target(
         "food_classifier_int8",
         "model.onnx",

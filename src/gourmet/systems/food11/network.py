@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.manifest import sha256
+from gourmet.export import torchvision_network
+from gourmet.served.manifest import sha256
 from gourmet.systems.food11 import contract
-from gourmet.tasks.classification import torchvision_network
 from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE: Final = "mobilenet_v1 1.0"

@@ -20,30 +20,31 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.pictures import made_up
-from gourmet.pictures.classifier import relevance
-from gourmet.pictures.label_folders import OTHER
-from gourmet.reports.chart import Bar, bars
-from gourmet.runtime.files import write_whole
-from gourmet.systems.food11.contract import SYSTEM
-from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.network import Food11Network
-from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.evaluation import (
+from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
+from gourmet.evaluation.picture_evaluation import (
     Answered,
     EvaluatedClassifier,
     calibrate,
     declined,
     measure,
 )
-from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPhoto, decode
-from gourmet.tasks.classification.last_layer import LastLayer, make, write
-from gourmet.tasks.classification.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
-from gourmet.tasks.classification.picture_training import PictureTraining
-from gourmet.tasks.system_parts import check_classes, evenly
+from gourmet.evaluation.system_parts import check_classes, evenly
+from gourmet.learning import augment
+from gourmet.learning.last_layer import LastLayer, make, write
+from gourmet.learning.picture_training import PictureTraining
+from gourmet.pictures import made_up
+from gourmet.pictures.classifier import relevance
+from gourmet.pictures.label_folders import OTHER
+from gourmet.progress import ReportProgress
+from gourmet.reports.chart import Bar, bars
+from gourmet.served.files import write_whole
+from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.data import DATA
+from gourmet.systems.food11.network import Food11Network
 from gourmet.training.files import save_tensors
+from gourmet.training.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.training.loop import LAST
-from gourmet.training.task import Recipe, Tick, TrainOptions
+from gourmet.training.task import Recipe, TrainOptions
 
 # Chosen by accuracy on sources held out: 0.08 and 0.3 were no better.
 _PULL: Final = 0.15
@@ -65,7 +66,7 @@ class Food11Training(PictureTraining):
     def recipe(self, options: TrainOptions) -> Recipe:
         raise UsageError("food11's layer is solved at once, without epochs")
 
-    def solve(self, data: Path, options: TrainOptions, tick: Tick) -> str:
+    def solve(self, data: Path, options: TrainOptions, tick: ReportProgress) -> str:
         started, out, limit = time.monotonic(), options.out, options.limit
         photos = evenly([*DATA.listing(data, ALL)], limit)
         check_classes(data, (photo.class_id for photo in photos), SYSTEM.labels)
@@ -92,7 +93,7 @@ class Food11Training(PictureTraining):
         write_whole(out / "log.svg", _drawn(held_out))
         return "\n".join(held_out.lines())
 
-    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
+    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
         return write(make(self.system, self.data, network, data, tick), weights)
 
     def _held_out(
@@ -143,7 +144,9 @@ class Food11Training(PictureTraining):
         return EvaluatedClassifier(chosen, goals, {HELD_OUT: measured}, declines, SYSTEM.labels), log
 
 
-def _activations(network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: Tick) -> Floats:
+def _activations(
+    network: Food11Network, listed: Sequence[LabelledPhoto], seed: int, tick: ReportProgress
+) -> Floats:
     """Return the last layer's inputs for the photos, and behind them for made-up pictures."""
     last, activations = LastLayer(network), []
     for first in range(0, len(listed), _AT_ONCE):

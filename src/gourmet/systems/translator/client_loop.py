@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
-from gourmet.measure.inputs import Asking, ClientLoop
-from gourmet.runtime.decoding.contract import SCORE, TOKENS
+from gourmet.bench.inputs import Asking, ClientLoop
+from gourmet.generation.contract import SCORE, TOKENS
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ EMPTY: Final = 1
 
 
 class TranslatorLoop:
-    """Fulfils gourmet.measure.inputs.ClientLoop."""
+    """Fulfils gourmet.bench.inputs.ClientLoop."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

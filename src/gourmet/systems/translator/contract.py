@@ -27,7 +27,7 @@ from gourmet.contracts import (
     TooMuch,
     finite,
 )
-from gourmet.runtime.decoding.contract import TextGenerator, limits
+from gourmet.generation.contract import TextGenerator, limits
 from gourmet.systems.translator import texts
 
 TEXT: Final = "TEXT"

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.reading import read_text
-from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part, spread
+from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData, check_part, spread
+from gourmet.served.reading import read_text
 
 PARTS: Final = ("train", "validation", "test")
 PAIRS: Final = "pairs.tsv"
@@ -38,7 +38,7 @@ _LONGEST: Final = 10_000
 
 @dataclass(frozen=True)
 class SentenceData:
-    """Fulfils gourmet.tasks.system_parts.TextData."""
+    """Fulfils gourmet.evaluation.system_parts.TextData."""
 
     is_russian: bool = True
 

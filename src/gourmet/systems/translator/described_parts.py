@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.runtime.reading import in_short, read_text
+from gourmet.served.reading import in_short, read_text
 from gourmet.systems.translator.contract import Translator, check_sentences, problem
 
 if TYPE_CHECKING:
-    from gourmet.deploying.target import Export
-    from gourmet.runtime.decoding.answers import GenerationServing
-    from gourmet.tasks.system_parts import Evaluation, TextData
+    from gourmet.evaluation.system_parts import Evaluation, TextData
+    from gourmet.generation.answers import GenerationServing
+    from gourmet.repository.gate import Export
 
 # As BCP 47 has it: a language, perhaps a script, perhaps a region.
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?")

@@ -9,14 +9,14 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gourmet.evaluation.text_evaluation import TextEvaluation
+from gourmet.learning.text_training import padded, until
+from gourmet.progress import ReportProgress
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
-from gourmet.tasks.generation.evaluation import TextEvaluation
-from gourmet.tasks.generation.learning import padded, until
-from gourmet.training.task import Tick
 
 MAX_TOKENS: Final = 128  # pieces of an answer
 _ROWS: Final = 64
@@ -26,7 +26,7 @@ def translate(
     network: nn.Module,
     tokenizer: Tokenizer,
     texts: Sequence[str],
-    tick: Tick = lambda share, words="": None,
+    tick: ReportProgress = lambda share, words="": None,
 ) -> list[str]:
     """Translate each text, cut into sentences and joined as when it is served."""
     cut = [split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS) for text in texts]
@@ -42,7 +42,7 @@ def answered(
     network: nn.Module,
     tokenizer: Tokenizer,
     sources: Sequence[Sequence[int]],
-    tick: Tick = lambda share, words="": None,
+    tick: ReportProgress = lambda share, words="": None,
 ) -> list[list[int]]:
     """Return the answers of transformers' own loop, without the end; texts of one length go together."""
     order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
@@ -71,7 +71,7 @@ def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
     return checkpoint.network, checkpoint.about
 
 
-def _answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
+def _answer(weights: Path, texts: Sequence[str], device: str, tick: ReportProgress) -> Sequence[str]:
     checkpoint = load(weights)
     return translate(checkpoint.network.to(device), checkpoint.tokenizer, texts, tick)
 

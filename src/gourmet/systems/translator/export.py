@@ -1,10 +1,10 @@
 """A translator as the files that its served models open, each compared with the loop of transformers.
 
 Encoder         ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
-TranslatorStep  see gourmet.tasks.generation.graphs
+TranslatorStep  see gourmet.export.text_graphs
 Whole           source [B, 50], target [B, 50]                -> output [B, 50, V]
 
-What is served is the network in eight bits (gourmet.tasks.generation.int8), unless it is asked for fp32.
+What is served is the network in eight bits (gourmet.export.text_int8), unless it is asked for fp32.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import torch
 from torch import nn
 
 from gourmet import repository
-from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
-from gourmet.deploying.target import Calibrated, Deployment, Export, Target
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.instances import available_cpus
+from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData
+from gourmet.evaluation.text_certainty import certainty, judged
+from gourmet.evaluation.text_comparison import HeldOut, chrf, held_out_part, whole_answers
+from gourmet.export.text_export import GenerationExport, TrainedGenerator
+from gourmet.export.text_graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
+from gourmet.generation import package
+from gourmet.generation.answers import Parts
+from gourmet.generation.loop import Row
+from gourmet.progress import ReportProgress
+from gourmet.repository.gate import Calibrated, Deployment, Export, Target
+from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.network import MARIAN, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, SERVING, TranslatorNetwork
-from gourmet.tasks.generation.certainty import certainty, judged
-from gourmet.tasks.generation.comparison import HeldOut, chrf, held_out_part, whole_answers
-from gourmet.tasks.generation.export import GenerationExport, TrainedGenerator
-from gourmet.tasks.generation.graphs import NEVER, Attention, Graph, Memory, StepNetwork, step_graph
-from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData
-from gourmet.training.task import Tick
+from gourmet.triton_client.model_config import as_json
 
 _VALIDATION: Final = "validation"
 _VERIFIED: Final = 500
@@ -188,7 +188,7 @@ class TrainedTranslator(TrainedGenerator):
 
 @dataclass(frozen=True)
 class TranslatorExport(GenerationExport):
-    """Fulfils `gourmet.deploying.target.Quantizing`."""
+    """Fulfils `gourmet.repository.gate.Quantizing`."""
 
     architecture = MARIAN
     system: Translator = SYSTEM
@@ -200,7 +200,9 @@ class TranslatorExport(GenerationExport):
         others = ("encoder", "decoder", "bls", "whole") if self.system == SYSTEM else ()
         return ("python", "stream", *others)
 
-    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
         checkpoint = load(weights)
         if data is None:
             texts = [text.decode() for text in self.system.examples(32, seed=0)]
@@ -230,11 +232,11 @@ class TranslatorExport(GenerationExport):
 
         return chrf(references, ask) if references else None
 
-    def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
+    def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
         config = as_json(repository.read_config(version.parent))
         return self._calibrated(package.open_version(version, config), data, tick)
 
-    def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: Tick) -> Calibrated:
+    def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: ReportProgress) -> Calibrated:
         """Calibrate on the validation part; measure there and on the test part, if there is one."""
         network = TranslatorNetwork.open(files, available_cpus())
         parts = {}

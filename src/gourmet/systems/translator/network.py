@@ -8,9 +8,9 @@ from typing import Any, Final
 from torch import nn
 
 from gourmet.errors import GourmetError
+from gourmet.export.checkpoints import CONFIG, Architecture, Checkpoint, known_to
 from gourmet.systems.translator.contract import MAX_NEW_TOKENS
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
-from gourmet.tasks.generation.checkpoints import CONFIG, Architecture, Checkpoint, known_to
 from gourmet.training.files import put_tensors, torchvision
 
 MAX_POSITIONS: Final = 512

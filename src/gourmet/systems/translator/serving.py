@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run
-from gourmet.runtime.decoding.loop import Row
+from gourmet.generation import package
+from gourmet.generation.answers import Parts
+from gourmet.generation.engine import Engine, Floats, Run
+from gourmet.generation.loop import Row
 from gourmet.systems.translator import contract
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ class MarianEngine(Engine):
 
 
 class TranslatorNetwork:
-    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
+    """Fulfils gourmet.generation.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the text was not translated in time"
     outputs = staticmethod(contract.SYSTEM.outputs)

@@ -27,7 +27,7 @@ _BYTE: Final = "<0x"
 
 
 class Tokenizer:
-    """Fulfils gourmet.runtime.decoding.loop.Vocabulary."""
+    """Fulfils gourmet.generation.loop.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         """Read the vocabulary; `files` maps each of FILES to its content."""

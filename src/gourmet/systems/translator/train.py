@@ -14,16 +14,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from gourmet.evaluation.system_parts import Reference
+from gourmet.export.checkpoints import CONFIG
+from gourmet.export.text_int8 import rounded
+from gourmet.learning.text_training import MEASURED, GenerationTraining, padded
+from gourmet.progress import ReportProgress
 from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MAX_POSITIONS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
-from gourmet.tasks.generation.checkpoints import CONFIG
-from gourmet.tasks.generation.int8 import rounded
-from gourmet.tasks.generation.learning import MEASURED, GenerationTraining, padded
-from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
-from gourmet.training.task import Phase, Tick, Training, TrainOptions
+from gourmet.training.task import Phase, Training, TrainOptions
 
 # Sentences are sorted by length within this many batches.
 _SORTED_BATCHES: Final = 50
@@ -65,7 +66,7 @@ class TranslatorTraining(GenerationTraining):
     ema_decay = 0.999
     not_pretrained = "there are no pretrained weights for the translator: train without --pretrained"
 
-    def prepare(self, data: Path, options: TrainOptions, tick: Tick) -> TranslatorTask:
+    def prepare(self, data: Path, options: TrainOptions, tick: ReportProgress) -> TranslatorTask:
         limit = options.limit
         held = DATA.references(data, "validation", min(limit or MEASURED, MEASURED))
         train = DATA.references(data, "train", limit)

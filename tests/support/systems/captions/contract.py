@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from gourmet.contracts import NO_OPTIONS, BadAnswer, ExampleKind, ModelInfo, Options, Tensors
+from gourmet.generation.contract import TextGenerator, limits
 from gourmet.pictures.decode import identify
 from gourmet.pictures.made_up import pictures
-from gourmet.runtime.decoding.contract import TextGenerator, limits
 
 GRID: Final = 7
 PROMPT: Final = "a photograph of"

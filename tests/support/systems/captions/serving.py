@@ -11,10 +11,10 @@ import numpy as np
 from gourmet.systems.captions.contract import GRID, PROMPT, SYSTEM, WORDS, words_of
 
 from gourmet.contracts import GeneratedText
+from gourmet.generation.answers import Parts
+from gourmet.generation.engine import Engine, Floats, Likeliest, Run
+from gourmet.generation.loop import Row
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, square_pixels
-from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run
-from gourmet.runtime.decoding.loop import Row
 
 # A test may slow the steps down, so that it sees pieces arrive one by one.
 PAUSE_VARIABLE: Final = "CAPTIONS_PAUSE_S"
@@ -48,7 +48,7 @@ def _square(data: bytes) -> Pixels:
 
 
 class Words:
-    """Fulfils gourmet.runtime.decoding.loop.Vocabulary."""
+    """Fulfils gourmet.generation.loop.Vocabulary."""
 
     start, end = 0, 1
 
@@ -63,7 +63,7 @@ class Words:
 
 
 class ToyCaptionNetwork:
-    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
+    """Fulfils gourmet.generation.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the picture was not described in time"
 

@@ -1,6 +1,6 @@
 """Describe pictures in a sentence. One loop works on all pictures and answers each when it is done."""
 
-from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.generation.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 

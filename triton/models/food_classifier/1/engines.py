@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import manifest
-from gourmet.runtime.batches import Run
-from gourmet.runtime.instances import (
+from gourmet.served import manifest
+from gourmet.served.batches import Run
+from gourmet.served.instances import (
     CPU,
     CPU_FILES,
     FP32,
@@ -81,7 +81,7 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
 
 def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]) -> FoodEngine:
     manifest.check(path, config)
-    from gourmet.runtime.onnx_session import open_engine as open_file
+    from gourmet.served.onnx_session import open_engine as open_file
 
     engine = open_file(path, config, device, warn)
     (image,), (output,) = engine.signature.inputs, engine.signature.outputs

@@ -25,8 +25,8 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
-from gourmet.runtime import malloc
-from gourmet.runtime.instances import available_cpus, parameter, wanted_device
+from gourmet.served import malloc
+from gourmet.served.instances import available_cpus, parameter, wanted_device
 from gourmet.systems.food11 import contract
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gourmet.runtime import malloc
-from gourmet.runtime.batches import Array, Feeds
-from gourmet.runtime.instances import Device
+from gourmet.served import malloc
+from gourmet.served.batches import Array, Feeds
+from gourmet.served.instances import Device
 from gourmet.systems.food11.contract import SYSTEM
 
 # OpenMP's threads would spin while they wait, on CPUs that others need. torch reads this on import.

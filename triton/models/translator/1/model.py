@@ -1,6 +1,6 @@
 """Translate texts. One loop works on all texts and answers each when it is done."""
 
-from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.generation.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import CLIENT_LEFT, ClientLeft
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.triton_model import jobs, refusal, whole_response
+from gourmet.generation import package
+from gourmet.generation.answers import CLIENT_LEFT, ClientLeft
+from gourmet.generation.loop import Loop
+from gourmet.generation.triton_model import jobs, refusal, whole_response
 from gourmet.systems.translator.serving import MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ Each piece is sent as soon as the loop has it; the last one is marked final. TOK
 answer so far. package.json refers to the package of `translator`, which has the network.
 """
 
-from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.generation.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 

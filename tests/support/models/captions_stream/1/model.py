@@ -1,6 +1,6 @@
 """Pictures in, words out: the model of every system that generates."""
 
-from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.generation.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
 

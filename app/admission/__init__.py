@@ -1,1 +1,0 @@
-"""Admission of requests: the queue, uploads, rate limits, and gunicorn itself."""

@@ -1,0 +1,41 @@
+"""Features of the app: one module each, with its page, routes, schemas and navigation entry.
+
+`FEATURES` is the only list of them, in the order of the navigation. Each `add` registers a blueprint, API
+routes and template variables, and returns the feature's navigation entries.
+"""
+
+from typing import Final
+
+from app.api import routes as api
+from app.pages import (
+    caption,
+    compare,
+    corrections,
+    digits,
+    explain,
+    food,
+    generate,
+    lab,
+    model_cards,
+    teach,
+    translate,
+)
+
+FEATURES: Final = (
+    food.add,
+    compare.add,
+    digits.add,
+    translate.add,
+    caption.add,
+    compare.add_generic_pages,
+    explain.add,
+    corrections.add,
+    teach.add,
+    model_cards.add,
+    generate.add,
+    lab.add,
+    api.add,
+)
+# Systems with their own page. Other picture systems have a generic page. The first one is the main system:
+# it answers requests that name no system.
+OWN_PAGES: Final = (food.ABOUT, digits.ABOUT, translate.ABOUT, caption.ABOUT)

@@ -1,0 +1,125 @@
+"""The caption page, and /api/v1/caption for one photo or several.
+
+Captions share the admission queue of texts and not of photos. A caption holds its place while its words are
+made, and requests that classify a photo should not wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, request, url_for
+from pydantic import Field
+
+from app.api import schemas, text_calls
+from app.api.schemas import Generated, Schema
+from app.api.text_calls import ReadyModel, generated_fields
+from app.api.uploads import form_photo, only_photo, photos_and_more
+from app.photos import answer_each
+from app.services import NavigationEntry, Services
+from app.web.admission import deadline_of_request
+from app.web.errors import BadRequest
+from app.web.http import marked, render
+from app.web.messages import starting_with, t
+from app.web.rate_limit import count_photos
+from gourmet.contracts import GeneratedText
+from gourmet.systems.captioner.contract import SYSTEM
+
+ABOUT: Final = SYSTEM.name
+_STREAM: Final = ("0", "1")
+
+
+class CaptionRequest(schemas.Base64Photos):
+    stream: bool = False
+    options: dict[str, schemas.Whole | str] = Field(default_factory=dict)
+
+
+class Captioned(Generated):
+    """One photo's caption."""
+
+    alternatives: list[str] | None = None
+    filename: str | None = None
+
+
+class Captions(Schema):
+    """One result for each photo, in the order in which they were sent."""
+
+    results: list[Captioned | schemas.Failed]
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    generator, settings = services.generator, services.settings
+    readiness = services.readiness[SYSTEM.name]
+    routes = Blueprint("caption", __name__)
+    # Texts of the scripts that differ on this page.
+    own_texts = starting_with("caption.js.")
+
+    @routes.get("/caption")
+    def page() -> str:
+        return services.page("caption.html", SYSTEM, away=readiness.known_problem, own_texts=own_texts)
+
+    @routes.get("/caption/sample.jpg")
+    def sample() -> Response:
+        return Response(SYSTEM.sample(), content_type="image/jpeg")
+
+    @routes.post("/caption")
+    @marked(admitted="texts", charged=True)
+    def form() -> Response:
+        """Caption one photo, sent by the form without scripts, and show the caption on its own page."""
+        photo = form_photo(settings)
+        deadline = deadline_of_request(settings.generate_deadline_s)
+        model = generator.find("", deadline, SYSTEM.name)
+        (answer,), timings = text_calls.whole(generator, model, [photo], {}, deadline)
+        caption = _caption(model, answer, timings)
+        again = (url_for("caption.page"), t("caption.another"))
+        return render("caption_result.html", lambda: caption, caption=caption, again=again)
+
+    @services.api.post("/caption", endpoint="caption")
+    @marked(admitted="texts")
+    def caption() -> Response:
+        """Caption each photo of the request."""
+        photos, chosen, fields = photos_and_more(settings, CaptionRequest)
+        options, stream = _options(fields)
+        count_photos(len(photos))
+        deadline = deadline_of_request(settings.generate_deadline_s)
+        if stream:
+            photo = only_photo(photos, "only a single photo is streamed")
+            model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
+            return text_calls.in_pieces(generator, model, photo, options, deadline, _caption)
+        model = generator.find(chosen, deadline, SYSTEM.name)
+
+        def work(photo: bytes, filename: str | None, wait_ms: float | None) -> Captioned:
+            (answer,), timings = text_calls.whole(generator, model, [photo], options, deadline, wait_ms)
+            return _caption(model, answer, timings, filename)
+
+        return answer_each(photos, work, deadline)
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]
+
+
+def _caption(
+    model: ReadyModel,
+    answer: GeneratedText,
+    timings: schemas.GenerationTimings,
+    filename: str | None = None,
+) -> Captioned:
+    return Captioned(
+        **generated_fields(model, answer, timings),
+        alternatives=list(answer.others) or None,
+        filename=filename,
+    )
+
+
+def _options(fields: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
+    """Return the options of the call, and True if its answer is streamed."""
+    from_request = {
+        name: request.values[name] for name in ("prompt", *SYSTEM.options) if name in request.values
+    }
+    stream = request.values.get("stream", "0")
+    if stream not in _STREAM:
+        raise BadRequest(f"stream is {stream[:50]!r}; allowed: {', '.join(_STREAM)}")
+    return {**(fields.options if fields else {}), **from_request}, stream == "1" or bool(
+        fields and fields.stream
+    )

@@ -1,0 +1,49 @@
+"""The page and routes of the food classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from flask import Blueprint, Flask, Response
+
+from app.photos import form_answer
+from app.services import NavigationEntry, Services
+from app.web.admission import admission
+from app.web.http import marked
+from app.web.messages import t
+from gourmet.systems.food11.contract import SAMPLES, SYSTEM
+
+ABOUT: Final = SYSTEM.name
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
+    # The sample photos by file name, with the name of the dish.
+    app.jinja_env.globals["food_samples"] = {
+        path.name: path.stem.split("_")[1].replace("-", " ").capitalize()
+        for path in sorted(SAMPLES.glob("*.jpg"))
+    }
+
+    @routes.get("/")
+    def index() -> str:
+        return services.page("food.html", SYSTEM, labels=SYSTEM.labels)
+
+    @routes.post("/predict")
+    @marked(admitted="photos", charged=True)
+    def predict() -> Response:
+        """Classify the photo that the form sends."""
+        return form_answer(services, SYSTEM.name)
+
+    @routes.get("/test")
+    @marked(charged=True)
+    def test() -> Response:
+        admission().acquire()
+        return form_answer(services, SYSTEM.name, data=SYSTEM.sample())
+
+    @routes.get("/sample.jpg")
+    def sample() -> Response:
+        return Response(SYSTEM.sample(), content_type="image/jpeg")
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("food.index", t("nav.food"))]

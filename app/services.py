@@ -1,0 +1,265 @@
+"""Services of the app for its features: Triton, readiness, and the navigation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Literal
+
+from flask import Blueprint, Flask, render_template, request, url_for
+
+from app.api import openapi
+from app.api.schemas import Health, HealthModel
+from app.api.text_calls import Generator
+from app.models import Classifier
+from app.served_models import AppTriton
+from app.web.errors import ModelNotReady, ServingError, as_serving_error
+from app.web.metrics import Metrics
+from app.web.settings import Settings
+from gourmet.contracts import INSTEAD_OF, Generation, System
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.systems.registry import load_all
+from gourmet.triton_client.deadline import Deadline
+
+_log: Final = logging.getLogger(__name__)
+_READY_AGE_S: Final = 1.0
+_DEADLINE_S: Final = 5.0
+# Longer than a model may take for its sample.
+_STALE_S: Final = _DEADLINE_S + 2.0
+_UNUSABLE: Final = "sample_unusable"
+_AWAY: Final = "triton_unavailable"
+# How long a probe waits for the other systems, whose state does not decide its answer.
+_OTHERS_S: Final = 1.0
+# How long pages rely on a known problem without a new check.
+_PROBLEM_AGE_S: Final = 60.0
+# A page that lists models is shown without them rather than late.
+LINK_DEADLINE_S: Final = 1.0
+# How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
+_STARTING_S: Final = 180.0
+
+
+class Readiness:
+    """Remember whether `model` answers its sample.
+
+    A background thread asks the model at most once a second, however many callers there are.
+    """
+
+    def __init__(self, ask: Callable[[object], HealthModel], model: str) -> None:
+        """`ask` gets the last known state, and raises an error unless the model can answer."""
+        self._ask_sample = ask
+        self._model = model
+        self._lock = threading.Lock()
+        self._asking = threading.Thread()
+        self._known: HealthModel | ServingError | None = None
+        self._at = self._asked_at = float("-inf")
+        self._starting_until = time.monotonic() + _STARTING_S
+
+    @property
+    def known_problem(self) -> str:
+        """The message of the last check if it failed recently, else an empty string; asks no model."""
+        recent = isinstance(self._known, ServingError) and self._age_s() <= _PROBLEM_AGE_S
+        return str(self._known) if recent else ""
+
+    def last_known(self, by: float) -> HealthModel | ServingError | None:
+        """Return the last known state; wait for a running check until `by` at most."""
+        self._ask_beside()
+        self._asking.join(max(0.0, by - time.monotonic()))
+        return self._known
+
+    def check(self) -> HealthModel | ServingError:
+        """Return the current state, for callers that ask for nothing else, such as a probe.
+
+        An orchestrator that asks once a minute must not get a state that is a minute old. A caller that
+        starts a check therefore waits for its result. Other callers wait only if the known state is older
+        than a check can take, so that a model that hangs does not hold their threads.
+        """
+        began = self._ask_beside()
+        if began or self._age_s() > _STALE_S:
+            self._asking.join(max(0.0, self._asked_at + _STALE_S - time.monotonic()))
+        # A sample that hangs has no deadline: one caller waits for it, later ones do not.
+        if self._known is None or self._age_s() > _STALE_S:
+            message = f"{self._model!r} did not answer its sample within {_STALE_S:g} s"
+            return ServingError("triton_too_slow", message)
+        return self._known
+
+    def health(self) -> Health:
+        """Describe the current state for people and pages."""
+        result = self.check()
+        if not isinstance(result, ServingError):
+            message = f"{result.name} answers"
+            if result.instead_of:
+                message += f" with version {result.version}: version {result.instead_of} could not be loaded"
+            return Health(alive=True, ready=True, state="ready", message=message, model=result)
+        state: Literal["starting", "loading", "not_ready", "away"] = "away"
+        if isinstance(result, ModelNotReady):
+            state = "loading" if result.loading else "not_ready"
+        elif result.code == _UNUSABLE:
+            state = "not_ready"
+        elif result.code == _AWAY and time.monotonic() < self._starting_until:
+            state = "starting"
+        model = HealthModel(name=self._model)
+        return Health(
+            alive=True, ready=False, state=state, code=result.code, message=str(result), model=model
+        )
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._at
+
+    def _ask_beside(self) -> bool:
+        """Start a check in a thread if one is due; return True if it was started."""
+        with self._lock:
+            if self._asking.is_alive() or self._age_s() < _READY_AGE_S:
+                return False
+            # A daemon, since a sample that hangs must not keep the process from ending.
+            asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
+            self._asked_at = time.monotonic()
+            asking.start()
+            self._asking = asking  # others join it without the lock, and can join a started one only
+            return True
+
+    def _ask(self) -> None:
+        result: HealthModel | ServingError
+        try:
+            result = self._ask_sample(self._known)
+        except Exception as exc:
+            result = as_serving_error(exc)
+            if result.status < 500 or result.code in ("internal", "too_slow"):
+                result = self._unusable(exc)
+        if not (isinstance(result, ServingError) and result.code == _AWAY):
+            # Triton opens its port only when its models are loaded. Until then a starting Triton looks like
+            # one that is away; after its first answer it counts as away.
+            self._starting_until = 0.0
+        self._known, self._at = result, time.monotonic()
+
+    def _unusable(self, exc: Exception) -> ServingError:
+        """Return the error for a sample that cannot be used, and log its cause once."""
+        if not (isinstance(self._known, ServingError) and self._known.code == _UNUSABLE):
+            _log.error("the sample for %r cannot be used", self._model, exc_info=exc)
+        return ServingError(
+            _UNUSABLE,
+            f"the sample for {self._model!r} cannot be used: the log says why, correct the system's folder",
+        )
+
+
+class Services:
+    """The services that all features share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        own_pages: Sequence[str],
+        metrics: Metrics,
+        classifier: Classifier | None = None,
+    ) -> None:
+        """Set up the services; `own_pages` are the systems with their own feature, the main one first."""
+        every = load_all()
+        systems = {name: every[name] for name in (*own_pages, *every)}
+        texts = {name: system for name, system in systems.items() if isinstance(system, Generation)}
+        self.settings = settings
+        self.systems = systems
+        self.own_pages = own_pages
+        self.first_system = next(iter(systems))
+        self.pictures = {
+            name: system for name, system in systems.items() if isinstance(system, PictureClassifier)
+        }
+        where = settings.triton_url, settings.connect_timeout_s
+        self.triton = AppTriton(*where, count=metrics.count_model)
+        self.classifier = classifier or Classifier(
+            self.triton,
+            self.pictures,
+            settings.models,
+            settings.max_sandboxed,
+            settings.served_models,
+        )
+        # Some clients that wait for a text disconnect early. Triton detects that over gRPC only.
+        for_texts = (
+            AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
+            if settings.triton_grpc_url
+            else self.triton
+        )
+        self.generator = Generator(
+            for_texts, texts, settings.models, settings.max_sandboxed, settings.served_models
+        )
+        # /api/v1: a feature adds its addresses to it.
+        self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
+        # The API's document, held to the app's routes once all features are added.
+        self.document = openapi.read(list(systems), settings.max_photos)
+        self.readiness = {
+            name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
+        }
+
+    def states(self) -> dict[str, HealthModel | ServingError | None]:
+        """Return each system's state: wait for the first, which decides, then ask the others together."""
+        (first, decides), *others = self.readiness.items()
+        states = {first: decides.check()}
+        by = time.monotonic() + _OTHERS_S
+        for _, readiness in others:
+            readiness.last_known(0.0)
+        return states | {name: readiness.last_known(by) for name, readiness in others}
+
+    def last_known(self) -> dict[str, HealthModel | ServingError]:
+        """Return the known states by system without waiting, and start the checks that are due."""
+        states = {name: readiness.last_known(0.0) for name, readiness in self.readiness.items()}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def _state(self, system: str, known: object) -> HealthModel:
+        """Return the loaded model; ask about its sample unless it is the `known` one.
+
+        The sample is sent only once, because in a busy Triton it waits behind all other requests.
+        """
+        deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
+        info = (self.classifier if system in self.pictures else self.generator).loaded(system, deadline)
+        instead_of = info.parameters.get(INSTEAD_OF)
+        loaded = HealthModel(name=info.name, version=info.version, instead_of=instead_of)
+        if loaded != known:
+            if system in self.pictures:
+                self.classifier.classify(self.pictures[system].sample(), deadline, system=system)
+            else:
+                self.generator.ask_sample(system, deadline)
+        return loaded
+
+    def page(self, template: str, system: System, **context: Any) -> str:
+        """Render a page that uses models of `system`."""
+        return render_template(
+            template,
+            system=system,
+            model=self.settings.models[system.name],
+            max_upload_bytes=self.settings.max_upload_bytes,
+            **context,
+        )
+
+
+@dataclass(frozen=True)
+class NavigationEntry:
+    """A link to a page; hidden while its model is known not to answer."""
+
+    endpoint: str
+    text: str
+    readiness: Readiness | None = None  # of the model that the page uses
+    values: Mapping[str, Any] = field(default_factory=dict)
+    is_demo: bool = False
+
+    @property
+    def shown(self) -> bool:
+        return self.readiness is None or not self.readiness.known_problem
+
+    @property
+    def url(self) -> str:
+        return url_for(self.endpoint, **self.values)
+
+    @property
+    def current(self) -> bool:
+        """Return True for the page that is being rendered."""
+        return request.endpoint == self.endpoint and self.values == (request.view_args or {})
+
+
+def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
+    """Show `entries` on every page. The first one is the home page; demos share one menu."""
+    app.jinja_env.globals.update(
+        navigation=lambda is_demo: [entry for entry in entries if entry.is_demo == is_demo and entry.shown],
+        home=lambda: entries[0].url,
+    )

@@ -1,0 +1,172 @@
+"""The client of a request, and the admission queue.
+
+    connection ─ head ─ a thread of gunicorn ─ queue ─ place ─ upload ─ answer
+                                               │       └ MAX_AT_WORK have one
+                                               └ MAX_WAITING wait, none for longer than MAX_WAIT_S
+
+Photos, texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
+A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
+threads than all places together, so that some are always free for refusals, pages and probes.
+
+A client is an API key or else an address. An IPv6 client is the /64 prefix of a subscriber.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import ipaddress
+import random
+import re
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from flask import Flask, current_app, g, request
+
+from app.web.errors import Overloaded, ServingError
+from app.web.http import marks
+from app.web.metrics import Metrics
+from app.web.settings import Settings
+from gourmet.pictures import decoders
+from gourmet.pictures.decode import from_base64, identify, is_harmless
+from gourmet.served.fair_queue import FairQueue, QueueFull
+from gourmet.triton_client.deadline import Deadline
+
+# A client that only closes its sending side looks like one that disconnected.
+_HALF_CLOSED_S: Final = 1.0
+# A refusal waits this long. A client that asks again at once would otherwise take the CPU from the photos.
+_REFUSAL_S: Final = 0.5
+# Some proxies add the port, which differs for each connection.
+_PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
+
+
+@functools.lru_cache(4096)
+def client_of(address: str) -> str:
+    address = _PORT.sub(r"\1\2", address)
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # a Unix socket, or a proxy's "unknown"
+        return address
+    if ip.version == 4:
+        return address
+    return str(ip.ipv4_mapped or f"{int(ip) >> 64:x}/64")
+
+
+def client_of_request() -> str:
+    """Return the digest of a valid key, or else the address; before keys are checked, the address."""
+    return g.get("client") or client_of(request.remote_addr or "")
+
+
+def deadline_of_request(seconds: float) -> Deadline:
+    """Return the deadline of the answer to this request."""
+    client = client_of_request()
+    # A hash that is the same in all workers, since keys and addresses are not passed on.
+    client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+    return Deadline(seconds, _client_left(), client_hash)
+
+
+def _client_left(half_closed_s: float = _HALF_CLOSED_S) -> Callable[[], bool]:
+    """Return a function that returns True, until this request is answered, if its client disconnected."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        return lambda: False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    left_at = float("inf")
+
+    def left() -> bool:
+        nonlocal left_at
+        now = time.monotonic()
+        if poll.poll(0):
+            left_at = min(left_at, now)
+        return now >= left_at + half_closed_s
+
+    return left
+
+
+class Admission:
+    """The queues of one process; `g.place` holds a request's place until the request ends."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._in_flight = metrics.in_flight
+        self._queues = {
+            kind: FairQueue(places, settings.waiting[kind]) for kind, places in settings.at_work.items()
+        }
+        self._max_wait_s = dict.fromkeys(self._queues, settings.max_wait_s)
+        self._max_wait_s["heat maps"] = settings.explain_deadline_s
+
+    def acquire(self) -> None:
+        """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
+        kind, client = marks().admitted or "photos", client_of_request()
+        # Requests that came together are not all refused together: their clients would come together again.
+        max_wait_s = self._max_wait_s[kind] * random.uniform(0.75, 1.0)  # noqa: S311 - not a secret
+        end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
+        try:
+            with self._in_flight[kind].labels("waiting").track_inprogress():
+                g.line_ms = self._queues[kind].acquire(client, end, has_left) * 1000
+        except QueueFull:
+            time.sleep(_REFUSAL_S)
+            raise Overloaded("line") from None
+        except TimeoutError:
+            if has_left():
+                raise ServingError("client_left", "the client disconnected while it waited") from None
+            raise Overloaded("wait") from None
+        self._in_flight[kind].labels("work").inc()
+        g.place = kind, client
+
+    def keep_place(self) -> Callable[[], None]:
+        """Keep the place after the request, for a streamed answer; return the function that releases it."""
+        place: tuple[str, str] | None = g.pop("place", None)
+
+        def end() -> None:
+            if place is not None:
+                kind, client = place
+                self._queues[kind].release(client)
+                self._in_flight[kind].labels("work").dec()
+
+        return end
+
+    def release(self) -> None:
+        """Release the request's place, if it still has one."""
+        self.keep_place()()
+
+
+def init_app(app: Flask, settings: Settings) -> None:
+    app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
+    app.teardown_request(lambda _: admission().release())
+
+
+def admission() -> Admission:
+    """Return the admission of the app that answers this request."""
+    shared: Admission = current_app.extensions["admission"]
+    return shared
+
+
+class Decoding:
+    """Limit how many slow pictures are decoded at a time for one kind of model."""
+
+    def __init__(self, max_sandboxed: int) -> None:
+        self._sandboxed = decoders.decoder_queue(max_sandboxed)
+
+    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Return a context manager for decoding in this process, or in one that it starts."""
+        return decoders.decoding_for(
+            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
+        )
+
+    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
+        """Return a context manager for a photo that a model decodes; a slow photo needs a place."""
+        quick = is_harmless(from_base64(photo))
+        return nullcontext() if quick else decoders.decoder_place(self._sandboxed, deadline.client)
+
+    @contextmanager
+    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
+        """Check the photo's header, hold its place, and yield the time so far; raise PictureError."""
+        started = time.perf_counter()
+        with self.here(deadline):
+            identify(photo)
+        with self.there(photo, deadline):
+            yield {"decode": (time.perf_counter() - started) * 1000}

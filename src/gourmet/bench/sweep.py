@@ -1,0 +1,195 @@
+"""Measure a model under one load after another, check each point, and change the model's config meanwhile."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import signal
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from gourmet.bench import server_probe, stats, validity
+from gourmet.bench.async_client import Load
+from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection
+from gourmet.bench.server_probe import ServerProbe
+from gourmet.bench.transports import requests
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
+from gourmet.reports import machine
+from gourmet.served.signals import handled
+from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.triton_client.errors import TritonUnreachable
+from gourmet.triton_client.model_config import Config
+
+OnStep = Callable[[float, str], None]
+
+# A request that would wait longer, at the best rate so far, tells nothing but that it waits.
+_LONGEST_WAIT_S: Final = 30.0
+_LOAD_TRIES: Final = 5
+# The web app's own readiness question is counted by Triton too.
+_OTHERS_BEHIND_THE_APP: Final = 0.02
+
+
+def run(
+    workload: Workload,
+    loads: Iterable[LoadSpec],
+    target: Addresses,
+    options: MeasureOptions,
+    arm: str = "",
+    on_step: OnStep = lambda _share, _words: None,
+) -> tuple[list[Point], list[Rejection]]:
+    """Measure one load after another; reject each point that fails a check.
+
+    Wrong answers and errors are not a matter of one point: they end the run.
+    """
+    planned = list(loads)
+    points: list[Point] = []
+    refused: list[Rejection] = []
+    for number, load in enumerate(planned):
+        name = f"{arm or load.model} {load}"
+        on_step(number / len(planned), name)
+        best = max((point.rows_per_s.value for point in points), default=math.inf)
+        if load.arrivals == "closed" and load.level * load.batch / best > _LONGEST_WAIT_S:
+            words = f"not measured: a request would wait for {load.level * load.batch / best:.0f} s"
+            refused.append(Rejection(name, words))
+            continue
+        try:
+            points.append(measure(workload, load, target, options, arm))
+        except (validity.Disturbed, validity.ServerOverrun) as exc:
+            refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
+    return points, refused
+
+
+def measure(
+    workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
+) -> Point:
+    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement."""
+    check_possible(load, workload.rows)
+    with connect(target.url) as triton:
+        config = triton.config(load.model)
+    for attempt in range(1, options.attempts + 1):
+        try:
+            point = _measure_once(workload, load, target, options)
+            return replace(point, arm=arm or load.model, attempts=attempt, config=config)
+        except validity.Disturbed:
+            if attempt == options.attempts:
+                raise
+    raise AssertionError("an attempt returns or raises")
+
+
+def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
+    """Measure a point; raise Untrusted."""
+    probe = ServerProbe(target, load)
+    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
+    stretch = traffic.began, traffic.ended
+    due, sent, done = traffic.arrays()
+    # Open: the requests that fell due while we looked, however long they took.
+    ours = traffic.holds(done if load.arrivals == "closed" else due)
+    checks += (validity.generator_had_time(traffic.client_cores),)
+    if not ours.any():
+        raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
+    took = stats.latency(1000 * (done - due)[ours])
+    windows = stats.windows(due, done, *stretch, options.windows)
+    rates = [window.requests_per_s for window in windows]
+    under_way = stats.in_flight(due, done, *stretch)
+    if load.arrivals == "closed":
+        # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
+        checks += (validity.littles_law(load.level, under_way),)
+    else:
+        owed, seconds = int(ours.sum()), traffic.ended - traffic.began
+        answered = int(traffic.holds(done).sum())
+        lag_ms = float(1000 * (sent - due)[ours].mean())
+        checks += (
+            validity.generator_was_punctual(lag_ms, took.mean),
+            validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
+            validity.littles_law(under_way, owed / seconds * took.mean / 1000),
+        )
+    natural = validity.expected_deviation(
+        statistics.fmean(rates) * options.window_s, load.arrivals == "poisson"
+    )
+    return Point(
+        arm="",
+        load=load,
+        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
+        latency_ms=took,
+        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
+        batches=server_probe.batches(probe.counted),
+        windows=windows,
+        requests=int(ours.sum()),
+        errors=dict(traffic.errors),
+        usage=probe.usage(traffic.client_cores),
+        checks=(*checks, validity.steady(rates, options.steadiness + natural)),
+        config={},
+        stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
+        transferred=traffic.transferred / len(traffic.times),
+    )
+
+
+def checked_traffic(
+    workload: Workload,
+    load: LoadSpec,
+    target: Addresses,
+    options: MeasureOptions,
+    mark: Callable[[], None] = lambda: None,
+) -> tuple[Load, tuple[Evidence, ...]]:
+    """Load the server; check every answer, and account for every row."""
+    rows, answers = workload.rows, workload.answers
+    with connect(target.url) as triton:
+        before = triton.total(load.model)
+        wire = wire_for(target, load, rows)
+        sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
+        check = partial(answers.check, wire)
+        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
+        answered = len(traffic.times)
+        sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
+        counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
+    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
+    return traffic, (
+        Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
+        validity.few_errors(traffic.errors, answered, options.errors_allowed),
+        validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
+    )
+
+
+def bench(
+    title: str,
+    command: str,
+    data: str,
+    points: Sequence[Point],
+    refused: Sequence[Rejection] = (),
+) -> Bench:
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused))
+
+
+@contextmanager
+def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
+    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too.
+
+    The caller may replace an entry of the dictionary; that config is restored instead.
+    """
+    with connect(target.url) as triton:
+        running = {model: triton.config(model) for model in models}
+    try:
+        yield running
+    finally:
+        # A second Ctrl-C would leave the server with whatever was being tried.
+        with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+            for model, config in running.items():
+                load_config(target, model, config)
+
+
+def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
+    # A server that starts many instances on few cores may be too busy to pick up at once.
+    for left in reversed(range(_LOAD_TRIES)):
+        try:
+            with connect(target.url, LOADS_WITHIN_S) as triton:
+                triton.load(model, config)
+            return
+        except TritonUnreachable:
+            if not left:
+                raise

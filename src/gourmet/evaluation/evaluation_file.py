@@ -1,0 +1,39 @@
+"""Measurements of weights, kept beside them; `gourmet deploy` ships them with the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError
+from gourmet.served.files import write_whole
+from gourmet.served.manifest import sha256
+from gourmet.served.reading import in_short, malformed_as_value_error, read_table
+
+_NAME: Final = "evaluation.json"
+
+
+class NotEvaluated(GourmetError):
+    """Weights without an evaluation."""
+
+
+def write(weights: Path, **measured: Any) -> None:
+    content = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
+    write_whole(weights.parent / _NAME, json.dumps(content, indent=2) + "\n")
+
+
+def read(weights: Path) -> dict[str, Any]:
+    """Raise NotEvaluated for weights that were not measured."""
+    path = weights.parent / _NAME
+    if not path.exists():
+        raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
+    try:
+        content = read_table(path)
+        with malformed_as_value_error():
+            digest = content["weights"]["sha256"]
+    except (OSError, ValueError) as exc:
+        raise NotEvaluated(f"{path} cannot be read ({in_short(exc)}): run `gourmet evaluate` again") from exc
+    if digest != sha256(weights):
+        raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
+    return content

@@ -1,0 +1,200 @@
+"""The parts of a system's folder besides its contract: data, evaluation.
+
+data.py       DATA        labelled examples
+train.py      TRAINING    see gourmet.training.task
+evaluate.py   EVALUATION  the network asked about them
+export.py     EXPORT      see gourmet.repository.gate
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from gourmet.contracts import Generation, System
+from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.progress import ReportProgress
+from gourmet.repository.gate import Export
+from gourmet.training.task import Training
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Stage = Callable[[str], AbstractContextManager[ReportProgress]]
+
+
+class BadData(GourmetError):
+    """Data that cannot be used for training; the message is the reason."""
+
+
+class EmptyPart(BadData):
+    """Data that have no example in some part."""
+
+
+class Labelled(Protocol):
+    """A labelled example, perhaps not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within its data."""
+
+    @property
+    def class_id(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A text and its right answer; `source` names their origin."""
+
+    source: str
+    text: str
+    answer: str
+
+
+@runtime_checkable
+class TextData(Protocol):
+    """Texts with their right answers, from files or folders."""
+
+    def references(self, data: Path, part: str, limit: int | None = None) -> Sequence[Reference]:
+        """Return the texts of one part of `data`; with a `limit`, evenly from all of it."""
+
+
+Example = TypeVar("Example", bound=Labelled)
+Part = TypeVar("Part")
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Labelled examples, from files or folders."""
+
+    def listing(self, data: Path, part: str, limit: int | None = None) -> Sequence[Labelled]:
+        """Return the examples of one part of `data`; with a `limit`, evenly from its classes."""
+
+    def parts(self, data: Path) -> tuple[str, ...]:
+        """The parts of `data` to measure on."""
+
+    def read(self, examples: Sequence[Any], /) -> Iterator[bytes]:
+        """Yield the pictures of `examples` as files, as a client sends them."""
+
+
+# Reads a file of weights: the network, ready to answer, and what the file says of it; raises GourmetError.
+# The second value says which architecture the weights are of, where the file does not; else it is empty.
+Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of an evaluation."""
+
+    weights: Path
+    data: Path
+    limit: int | None = None  # examples of each part
+    device: str = "cpu"
+    architecture: str = ""  # of weights whose file does not say it
+
+
+class EvaluationReport(Protocol):
+    """The result of an evaluation."""
+
+    def lines(self) -> Sequence[str]: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+    def write(self, weights: Path, title: str, /) -> Path:
+        """Write the report and the calibration beside `weights`; return the path of the report."""
+
+
+@runtime_checkable
+class Evaluation(Protocol):
+    """Evaluates a network on the examples of its system."""
+
+    @property
+    def load(self) -> Load: ...
+
+    def evaluate(self, options: EvaluateOptions, stage: Stage) -> EvaluationReport: ...
+
+
+@dataclass(frozen=True)
+class SystemParts:
+    """The parts of one system, each imported when it is first asked for.
+
+    A verb makes it with the registry's `piece` and hands it down, so that no task imports a system.
+    """
+
+    system: str
+    find: Callable[..., Any]  # gourmet.systems.registry.piece
+
+    @property
+    def contract(self) -> System:
+        return self._part("contract", "SYSTEM", System)  # type: ignore[type-abstract]
+
+    @property
+    def classifier(self) -> PictureClassifier:
+        return self._part("contract", "SYSTEM", PictureClassifier)
+
+    @property
+    def generator(self) -> Generation:
+        return self._part("contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
+
+    @property
+    def data(self) -> Data:
+        return self._part("data", "DATA", Data)  # type: ignore[type-abstract]
+
+    @property
+    def text_data(self) -> TextData:
+        return self._part("data", "DATA", TextData)  # type: ignore[type-abstract]
+
+    @property
+    def training(self) -> Training:
+        return self._part("train", "TRAINING", Training)  # type: ignore[type-abstract]
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return self._part("evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
+
+    @property
+    def export(self) -> Export:
+        return self._part("export", "EXPORT", Export)  # type: ignore[type-abstract]
+
+    def _part(self, module: str, name: str, protocol: type[Part]) -> Part:
+        part: Part = self.find(self.system, module, name, protocol)
+        return part
+
+
+def check_part(part: str, known: Collection[str]) -> None:
+    """Raise unless `part` is a name that a part of a data set can have."""
+    if part not in known:
+        raise UsageError(f"{part!r} is not a part of a data set; there are {', '.join(known)}")
+
+
+def check_classes(source: Path, classes: Iterable[int], labels: Sequence[str]) -> None:
+    """Raise unless every label has an example."""
+    present = set(classes)
+    lacking = [label for class_id, label in enumerate(labels) if class_id not in present]
+    if lacking:
+        raise BadData(
+            f"{source} has no photos of {', '.join(lacking)}: training needs all {len(labels)} classes"
+        )
+
+
+def spread(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
+    """Return `limit` examples, sampled evenly."""
+    count = min(limit or len(examples), len(examples))
+    return tuple(examples[number * len(examples) // count] for number in range(count))
+
+
+def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
+    """Return `limit` examples, equally many of each class, spread evenly over the class."""
+    if limit is None or not examples:
+        return tuple(examples)
+    by_class = defaultdict[int, list[int]](list)
+    for number, example in enumerate(examples):
+        by_class[example.class_id].append(number)
+    share = -(-limit // len(by_class))
+    chosen = [number for mine in by_class.values() for number in mine[:: max(1, len(mine) // share)][:share]]
+    return tuple(examples[number] for number in sorted(chosen)[:limit])

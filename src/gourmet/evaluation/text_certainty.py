@@ -1,0 +1,138 @@
+"""Choose the score from which a generated text is sure, on held-out texts; measure it on others.
+
+The score is the mean logarithm of the probability of a text's pieces, of its least likely sentence. Tried on
+the translator's validation part, by the share that is sure at the same precision: the least likely piece, the
+two least likely, sums, a mean of probabilities, and logistic regressions with the length, the pieces of a
+word and the length of the answer beside the mean. None was better by more than its noise on the test part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.evaluation.system_parts import Reference
+from gourmet.reports.table import columns
+
+# An answer with a chrF of at least this is near to the reference by people.
+NEAR: Final = 50.0
+# The wanted share of near answers among the sure ones.
+PRECISION: Final = 0.8
+# No mean log probability reaches it: no answer is sure if the score does not predict near answers.
+NEVER: Final = 1.0
+# Standard errors in half an interval of 95 %.
+ERRORS: Final = 1.96
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer, and whether it is close to a reference by people."""
+
+    answer: GeneratedText
+    is_near: bool
+
+    @property
+    def score(self) -> float:
+        """Return the score that decides whether the text is sure; a text with a warning never is."""
+        return float("-inf") if self.answer.warning or self.answer.worst is None else self.answer.worst
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """Shares of a part's answers: how many are sure, and how many of those are close to the reference."""
+
+    texts: int
+    sure: float
+    near: float
+    least: float  # the lower end of the interval of 95 % around `near`
+    near_of_all: float
+    doubtful: int  # answers with a warning
+
+
+@dataclass(frozen=True)
+class Certainty:
+    threshold: float
+    parts: Mapping[str, Reliance]
+
+    def as_dict(self) -> dict[str, Any]:
+        parts = {name: asdict(part) for name, part in self.parts.items()}
+        return {THRESHOLD_PARAMETER: self.threshold, "near": NEAR, "wanted": PRECISION, "parts": parts}
+
+    def lines(self) -> Iterator[str]:
+        if self.threshold == NEVER:
+            yield f"no score is high enough for {PRECISION:.0%} near answers: no answer will be sure"
+        yield f"sure from a score of {self.threshold:.4f} on; near: a chrF of at least {NEAR:g}"
+        rows = [("", "texts", "sure", "of them near", "at least", "near of all", "with a warning")]
+        rows += [
+            (
+                name,
+                f"{part.texts:,}",
+                f"{part.sure:.1%}",
+                f"{part.near:.1%}",
+                f"{part.least:.1%}",
+                f"{part.near_of_all:.1%}",
+                f"{part.doubtful}",
+            )
+            for name, part in self.parts.items()
+        ]
+        yield columns(rows)
+
+
+def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
+    from sacrebleu.metrics.chrf import CHRF
+
+    chrf = CHRF()
+    return [
+        Judged(answer, chrf.sentence_score(answer.text, [reference.answer]).score >= NEAR)
+        for reference, answer in zip(references, answers, strict=True)
+    ]
+
+
+def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certainty:
+    """Choose a threshold on one part, and measure it on all parts."""
+    answers = parts[chosen_on]
+    threshold = chosen(
+        [answer.score for answer in answers], [answer.is_near for answer in answers], PRECISION
+    )
+    return Certainty(threshold, {name: reliance(part, threshold) for name, part in parts.items()})
+
+
+def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: float = ERRORS) -> float:
+    """Return the lowest score above which the share of near answers reaches `goal`.
+
+    The share has to exceed the goal by so many standard errors.
+    """
+    # A config has four decimal places.
+    places = np.floor(1e4 * np.array(scores)) / 1e4
+    order = np.argsort(-places, kind="stable")
+    places, counts = places[order], np.arange(1, len(order) + 1)
+    shares = np.cumsum(np.array(near)[order]) / counts
+    is_last = np.append(places[1:] != places[:-1], [True])
+    enough = np.flatnonzero(is_last & np.isfinite(places) & (_least(shares, counts, errors) >= goal))
+    return float(places[enough[-1]]) if len(enough) else NEVER
+
+
+def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
+    model = ModelInfo("", (), (), {THRESHOLD_PARAMETER: str(threshold)})
+    sure = [answer for answer in answers if model.is_sure(answer.answer)]
+    near_of_sure = float(np.mean([answer.is_near for answer in sure])) if sure else 0.0
+    return Reliance(
+        texts=len(answers),
+        sure=len(sure) / len(answers),
+        near=near_of_sure,
+        least=float(_least(np.array([near_of_sure]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
+        near_of_all=float(np.mean([answer.is_near for answer in answers])),
+        doubtful=sum(bool(answer.answer.warning) for answer in answers),
+    )
+
+
+def _least(shares: npt.NDArray[Any], counts: npt.NDArray[Any], errors: float) -> npt.NDArray[Any]:
+    """Return the lower end of Wilson's interval around each share."""
+    spread = errors * np.sqrt(shares * (1 - shares) / counts + (errors / counts) ** 2 / 4)
+    lower_end: npt.NDArray[Any] = (shares + errors**2 / counts / 2 - spread) / (1 + errors**2 / counts)
+    return lower_end

@@ -1,0 +1,1 @@
+"""Write a network as the files that Triton serves."""

@@ -1,0 +1,1 @@
+"""Train a system, and learn from new photos."""

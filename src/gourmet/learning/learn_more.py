@@ -1,0 +1,340 @@
+"""Teach a served model more labelled pictures, in seconds and with numpy alone.
+
+Only the last layer learns: it is solved (gourmet.training.linear_layer) for the new pictures and
+for activations of those that the network was trained on (gourmet.training.rehearsal), to which it
+goes on answering as it did. The new layer then takes the place of the old one in each served file of the
+network (`OnnxLayer`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation import same_answers
+from gourmet.evaluation.calibration import Calibration, calibration_of
+from gourmet.evaluation.labelled_pictures import (
+    ALL,
+    LabelledPhoto,
+    LabelledPictures,
+    Pixels,
+    decode,
+)
+from gourmet.evaluation.picture_comparison import MARGIN, measures
+from gourmet.evaluation.system_parts import BadData
+from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
+from gourmet.progress import ReportProgress
+from gourmet.repository import model_names
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
+from gourmet.served import manifest
+from gourmet.served.files import written_aside
+from gourmet.served.reading import ZIP_ERRORS
+from gourmet.training import rehearsal
+from gourmet.training.linear_layer import (
+    Classes,
+    Floats,
+    Layer,
+    OnnxLayer,
+    evenly_counted,
+    in_torchscript,
+    one_hot,
+    solve,
+)
+from gourmet.training.rehearsal import Rehearsal
+
+SUFFIX: Final = ".npz"
+FILE: Final = f"learned{SUFFIX}"
+NETWORK: Final = "model.onnx"
+MIN_PHOTOS: Final = 8
+# Photos of one class: with fewer, one or two of them decide what is learned.
+SAFE: Final = 8
+# Up to so many photos each fold is learned without a fifth of them; of more, one fold tells enough.
+_FEW: Final = 200
+_FOLDS: Final = 5
+# The weight of the new pictures; the others have the rest.
+_NEW: Final = 0.1
+# How strongly the layer is held to its present weights.
+_PULL: Final = 0.001
+# Shares of the step to try, if the whole step loses too much.
+_SHARES: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+_VERIFIED_ON: Final = 32
+# Logits so near each other are as likely: views of one picture may all lie between two classes.
+_TIE: Final = 1.0
+# Facts of a manifest about the form of a file.
+_FORM: Final = ("form", "opset", "input", "calibrated_on")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A new last layer, the one that it began with, and what it changes."""
+
+    layer: Layer
+    begun: Layer
+    kept: Comparison  # on photos that the network was not trained on
+    # By class, the photos learned from: each right before, and by a layer without it.
+    own: Sequence[dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kept": self.kept.as_dict()["rows"], "own": list(self.own)}
+
+    def write(self, path: Path) -> None:
+        with written_aside(path) as aside, aside.open("wb") as file:
+            np.savez(
+                file,
+                weight=self.layer.weight,
+                bias=self.layer.bias,
+                begun_weight=self.begun.weight,
+                begun_bias=self.begun.bias,
+                about=np.array(json.dumps(self.as_dict())),
+            )
+
+
+def read(path: Path) -> Learned:
+    """Read the file that `gourmet learn-more` wrote."""
+    try:
+        with np.load(path) as arrays:
+            about = json.loads(str(arrays["about"]))
+            layer, begun = (
+                Layer(arrays[f"{which}weight"], arrays[f"{which}bias"]) for which in ("", "begun_")
+            )
+    except (OSError, LookupError, ValueError) as exc:
+        raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
+    kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
+    return Learned(layer, begun, Comparison("", "", kept), about["own"])
+
+
+def learn(
+    system: PictureClassifier, data: LabelledPictures, version: Path, folder: Path, tick: ReportProgress
+) -> Learned:
+    """Learn the pictures of `folder`, beginning with the served `version`."""
+    served = OnnxLayer.read(version / NETWORK)
+    known = rehearsal.read(version / NETWORK, served.before, served.layer)
+    if known is None:
+        raise UsageError(
+            "no rehearsal set found for what is served, without which it would forget what it knows: make "
+            f"one with `gourmet train {system.name} --rehearse WEIGHTS --data PHOTOS`, from the model.pt "
+            "that is served and photos like those that it was trained on"
+        )
+    photos = [*data.listing(folder, ALL), *(data.others(folder) if system.subject else ())]
+    if len(photos) < MIN_PHOTOS:
+        raise BadData(f"{folder} has {len(photos)} pictures to learn from: at least {MIN_PHOTOS} are needed")
+    pixels = decode_those_left(photos, system.input_size, lambda share: tick(share / 5, "reading"))
+    views = []
+    for view in _views(pixels.images):
+        views.append(served.activations(system.normalise(view)))
+        tick(0.2 + 0.4 * len(views) / 4, "looking")
+    calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+    lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
+    return lesson.learn(tick)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    system: PictureClassifier
+    begun: Layer
+    known: Rehearsal
+    views: Sequence[Floats]  # the activations of all photos, in each of their views; the first is as served
+    classes: Classes
+    calibration: Calibration
+
+    def learn(self, tick: ReportProgress) -> Learned:
+        folds = self._folds()
+        solved = self._solve(np.ones(len(self.classes), bool))
+        before = self.known.shares(self.begun, self.calibration, self.system)
+        for share in _SHARES:
+            layer = self.begun.towards(solved, share)
+            now = self.known.shares(layer, self.calibration, self.system)
+            kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
+            if not kept.lost:
+                break
+        right_before = self._right(self.begun(self.views[0]))
+        right_now = np.zeros_like(right_before)
+        measured = np.zeros_like(right_before)
+        for number in range(_FOLDS if len(self.classes) <= _FEW else 1):
+            tick(0.65 + 0.07 * number, "measuring")
+            apart = folds == number
+            without = self.begun.towards(self._solve(~apart, solved), share)
+            right_now[apart] = self._right(without(self.views[0]))[apart]
+            measured |= apart
+        labels = (*self.system.labels, f"no {self.system.subject}")
+        own = [
+            {
+                "label": labels[class_id],
+                "photos": int((self.classes == class_id).sum()),
+                "measured": int((mine := measured & (self.classes == class_id)).sum()),
+                "before": int(right_before[mine].sum()),
+                "now": int(right_now[mine].sum()),
+                "more": max(0, SAFE - int((self.classes == class_id).sum())),
+            }
+            for class_id in sorted(set(self.classes.tolist()))
+        ]
+        tick(1.0, "")
+        return Learned(layer, self.begun, kept, own)
+
+    def _folds(self) -> Classes:
+        """Return the fold of each photo; each class is spread over all folds."""
+        folds = np.zeros(len(self.classes), int)
+        for class_id in set(self.classes.tolist()):
+            mine = np.flatnonzero(self.classes == class_id)
+            folds[mine] = np.arange(len(mine)) % _FOLDS
+        return folds
+
+    def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
+        """Solve the layer for these photos and for the rehearsed ones with their present answers."""
+        kinds = len(self.system.labels) + bool(self.system.subject)
+        old = self.known.activations[~self.known.held]
+        logits = self.begun(old)
+        if self.system.subject:  # whose level is against zero that a label is shown at all
+            logits = np.pad(logits, ((0, 0), (0, 1)))
+        classes = np.tile(self.classes[taught], len(self.views))
+        counts = evenly_counted(classes, kinds)
+        return solve(
+            self.begun,
+            np.concatenate([*(view[taught] for view in self.views), old]),
+            np.concatenate([one_hot(classes, kinds), softmax(logits)]),
+            np.concatenate([_NEW * counts / counts.sum(), np.full(len(old), (1 - _NEW) / len(old))]),
+            pull=_PULL,
+            start=start,
+        )
+
+    def _right(self, logits: Floats) -> npt.NDArray[np.bool_]:
+        """Mark the right answers; a picture of no class is right if it is declined."""
+        none = len(self.system.labels)
+        declined = relevance(logits) < self.calibration.subject_threshold
+        return np.where(self.classes == none, declined, logits.argmax(axis=1) == self.classes)
+
+
+def decode_those_left(photos: Sequence[LabelledPhoto], side: int, tick: Callable[[float], None]) -> Pixels:
+    """Decode photos without those that vanished since they were listed, as a corrected correction does."""
+    there = [photo for photo in photos if photo.source.is_file() or (photo.source / photo.name).is_file()]
+    try:
+        return decode((there,), side, tick)[0]
+    except BadData:
+        if all(photo.source.is_file() or (photo.source / photo.name).is_file() for photo in there):
+            raise
+        return decode_those_left(there, side, tick)
+
+
+def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield four views of the photos: as served, flipped, and two crops."""
+    side = images.shape[1]
+    part = side * 3 // 4
+    yield images
+    yield images[:, :, ::-1]
+    for start, turned in ((0, False), (side - part, True)):
+        parts = images[:, start : start + part, start : start + part]
+        parts = parts[:, :, ::-1] if turned else parts
+        yield np.stack(
+            [
+                np.asarray(
+                    Image.fromarray(np.ascontiguousarray(photo)).resize(
+                        (side, side), Image.Resampling.BICUBIC
+                    )
+                )
+                for photo in parts
+            ]
+        )
+
+
+def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
+    """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
+    learned, targets = read(path), dict[str, Target]()
+    if learned.kept.lost:
+        raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
+    default, facts = system.default_model, dict[str, Any]()
+    for name in dict.fromkeys((default, *model_names(repository))):
+        version = serving(repository / name)
+        about = manifest.facts(version) if version else {}
+        is_of_system = about.get("network", {}).get("system") == system.name
+        forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}
+        if version and forms and all(_holds(version / file, learned.begun) for file in forms):
+            if name == default:
+                gated, facts = _Gated(system, learned, version), about
+            first, *also = [gated.target(version, file, form) for file, form in forms.items()]
+            targets[name] = replace(first, also=also)
+        elif name == default:
+            raise UsageError(
+                f"{path} was learned on top of another network than {repository / name} serves: "
+                "run `gourmet learn-more` again"
+            )
+    return Deployment(
+        targets,
+        {
+            **{name: facts[name] for name in ("network", "accuracy", "preprocessing") if name in facts},
+            "training": {"weights_sha256": manifest.sha256(path), "learned_more": list(learned.own)},
+            "verified_on": "made-up pictures",
+        },
+        facts["calibration"],
+    )
+
+
+def _holds(file: Path, layer: Layer) -> bool:
+    """Return True if the served file has this last layer's weights. An eight-bit file has its own bias."""
+    try:
+        if file.suffix == ".onnx":
+            return np.array_equal(OnnxLayer.read(file).layer.weight, layer.weight)
+        in_torchscript(file.read_bytes(), layer, layer)
+    except (GourmetError, OSError, *ZIP_ERRORS):
+        return False
+    return True
+
+
+class _Gated:
+    """Served files with the new layer, each compared with the layer's answers to the same photos."""
+
+    def __init__(self, system: PictureClassifier, learned: Learned, version: Path) -> None:
+        self._system, self._learned = system, learned
+        self._photos = np.stack([system.pixels(photo) for photo in system.examples(_VERIFIED_ON, seed=0)])
+        activations = OnnxLayer.read(version / NETWORK).activations(system.normalise(self._photos))
+        self._expected = learned.layer(activations)
+
+    def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
+        """Return the target of a version's file, with the new layer in it."""
+        learned = self._learned
+
+        def build(path: Path) -> dict[str, Any]:
+            if path.suffix == ".onnx":
+                served = OnnxLayer.read(version / file)
+                bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+                path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
+            else:
+                script = (version / file).read_bytes()
+                path.write_bytes(in_torchscript(script, learned.begun, learned.layer))
+            return {name: form[name] for name in _FORM if name in form}
+
+        def compare(version: Path, _tick: ReportProgress) -> Comparison:
+            return replace(learned.kept, model=version.parent.name, version=version.name)
+
+        return Target(version.parent.name, file, build, self._verify, compare=compare)
+
+    def _verify(self, path: Path) -> Sequence[Check]:
+        if path.suffix != ".onnx":
+            return [Check("holds the new layer", "yes", "yes", _holds(path, self._learned.layer))]
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        tensor = session.get_inputs()[0]
+
+        def served(pixels: npt.NDArray[Any]) -> Floats:
+            rows = pixels if tensor.type == "tensor(uint8)" else self._system.normalise(pixels)
+            return np.asarray(session.run(None, {tensor.name: rows})[0])
+
+        if tensor.type != "tensor(uint8)":
+            expected = self._expected  # of the first photos, or of all
+            return same_answers.same_answers(lambda pixels: expected[: len(pixels)], served, self._photos)
+        # Eight bits: how often it gives the layer's class, or one that is as likely.
+        chosen = np.concatenate([served(self._photos[:1]), served(self._photos[1:])]).argmax(axis=1)
+        right = np.take_along_axis(self._expected, chosen[:, np.newaxis], axis=1)[:, 0]
+        share, goal = (
+            float(np.mean(right >= self._expected.max(axis=1) - _TIE)),
+            same_answers.MIN_AGREEMENT_MADE_UP,
+        )
+        what = f"top-1 agreement, {len(chosen)} pictures"
+        return [Check(what, f"{share:.4f}", f"at least {goal}", share >= goal)]

@@ -1,0 +1,11 @@
+"""How long work reports its progress."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ReportProgress(Protocol):
+    """A callback for the progress of a stage, from 0 to 1."""
+
+    def __call__(self, share: float, words: str = "", /) -> None: ...

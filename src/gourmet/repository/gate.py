@@ -1,0 +1,214 @@
+"""What a task hands to the engine of deployment: targets that build, verify and compare themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from gourmet.progress import ReportProgress
+from gourmet.reports.table import columns
+from gourmet.repository import versions
+from gourmet.served import manifest
+from gourmet.served.manifest import ManifestError
+from gourmet.served.reading import in_short, malformed_as_value_error
+from gourmet.triton_client.model_config import Config
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the gate's table."""
+
+    what: str
+    measured: str
+    allowed: str
+    passed: bool
+
+
+def table(checks: Sequence[Check]) -> str:
+    """Format the checks as a table."""
+    rows = [("check", "measured", "allowed", "")]
+    rows += [(c.what, c.measured, c.allowed, "pass" if c.passed else "FAIL") for c in checks]
+    return columns(rows)
+
+
+Verdict = Literal["better", "as good", "worse"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of both, in points: percent, or those of a score. More is better."""
+
+    what: str
+    examples: int
+    served: float
+    candidate: float
+    margin: float  # points that the candidate may lose
+
+    @property
+    def verdict(self) -> Verdict:
+        change = self.candidate - self.served
+        # A change that is not a number is worse.
+        return "better" if change > self.margin else "as good" if change >= -self.margin else "worse"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate compared with a served version; without measures, `note` says why nothing was compared."""
+
+    model: str
+    version: str
+    measures: Sequence[Measure] = ()
+    note: str = ""
+
+    @property
+    def lost(self) -> list[Measure]:
+        return [measure for measure in self.measures if measure.verdict == "worse"]
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [{**vars(measure), "verdict": measure.verdict} for measure in self.measures]
+        return {"model": self.model, "version": self.version, "rows": rows, "note": self.note}
+
+    def text(self) -> str:
+        """A table for a terminal, served and candidate side by side."""
+        head = ("held out", "examples", f"version {self.version}", "candidate", "may lose", "")
+        rows = [
+            (
+                row.what,
+                f"{row.examples}",
+                f"{row.served:.1f}",
+                f"{row.candidate:.1f}",
+                f"{row.margin:.1f}",
+                row.verdict.upper() if row.verdict == "worse" else row.verdict,
+            )
+            for row in self.measures
+        ]
+        if not rows:
+            return self.note
+        return "\n".join([columns([head, *rows]), *([self.note] if self.note else [])])
+
+    def losses(self) -> str:
+        """Describe in one line what would be lost."""
+        return ", ".join(f"{row.what} {row.served:.1f} → {row.candidate:.1f}" for row in self.lost)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A served model that can be made of some weights."""
+
+    model: str  # its folder in the model repository
+    file: str  # what is made, in a version's folder
+    build: Callable[[Path], dict[str, Any]]  # writes the file; returns its facts for the manifest
+    verify: Callable[[Path], Sequence[Check]]  # compares the file with the network that it was made of
+    # For a model that the repository lacks; None if the model must exist already.
+    config: Config | None = None
+    labels: Sequence[str] = ()
+    # Each version gets its own generated config and labels, without those of the version before.
+    replaces: bool = False
+    # Shapes of inputs and outputs that follow from the weights, for the model's config.
+    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # Other forms of the network, as files of the same version. A form that fails the gate is left out.
+    also: Sequence[Target] = ()
+    # Compares the candidate with a version that serves; None if the system has no comparison.
+    compare: Callable[[Path, ReportProgress], Comparison] | None = None
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Weights, ready to be deployed in each of their system's formats."""
+
+    targets: Mapping[str, Target]  # by format
+    facts: Mapping[str, Any] = field(default_factory=dict)  # about the weights, for the manifest
+    # Values for the model's config, such as the threshold. A rollback brings the former ones back.
+    calibration: Mapping[str, float | str] = field(default_factory=dict)
+    # The time marks targets that were deployed together; a rollback goes back with all of them.
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+
+@runtime_checkable
+class Export(Protocol):
+    """A system's EXPORT, in its export.py."""
+
+    @property
+    def formats(self) -> Sequence[str]: ...
+
+    def open(
+        self, weights: Path, data: Path | None, tick: ReportProgress, *, architecture: str = ""
+    ) -> Deployment:
+        """Read `weights`, with `architecture` if they do not name one, and the examples to verify with."""
+
+    def find(self, checkpoint: str) -> Path:
+        """Return the path of published weights, from a folder or by a public name; raise GourmetError."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A threshold for relying on a model's answers, and the measurements at it."""
+
+    calibration: Mapping[str, float | str]
+    facts: Mapping[str, Any]  # what the manifest says of it
+    lines: Sequence[str]
+
+
+@runtime_checkable
+class Calibrating(Export, Protocol):
+    """An export that can calibrate a deployed version."""
+
+    def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
+        """Calibrate on a version of the default model, by its answers to the examples of `data`."""
+
+
+@runtime_checkable
+class Quantizing(Export, Protocol):
+    """An export that rounds weights to eight bits by default."""
+
+    def in_fp32(self) -> Export: ...
+
+
+Served = TypeVar("Served")
+
+
+def comparison_of(
+    version: Path,
+    weights_sha256: str,
+    opened: Callable[[], Served],
+    measured: Callable[[Served], Iterable[Measure]],
+    lack: str,
+) -> Comparison:
+    """Compare a candidate with these weights with a served version, unless that has the same weights.
+
+    `opened` opens what is served: if that fails, there is nothing to compare with. An error of `measured`
+    is not caught. `lack` says why there is nothing to compare on, for when it measures nothing.
+    """
+    note, measures = "", list[Measure]()
+    if weights_of(version) == weights_sha256:
+        note = f"version {version.name} has the same weights"
+    else:
+        try:
+            served = opened()
+        except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
+            reason = in_short(exc)[:80]
+            note = f"accuracy was not compared: version {version.name} cannot be opened here ({reason})"
+        else:
+            measures = list(measured(served))
+            note = "" if measures else f"accuracy was not compared: {lack}"
+    return Comparison(version.parent.name, version.name, measures, note)
+
+
+def weights_of(version: Path) -> str:
+    """Return the sha256 of the weights that a version was made of, or an empty text."""
+    with suppress(OSError, ValueError), malformed_as_value_error():
+        return str(manifest.facts(version)["training"]["weights_sha256"])
+    return ""
+
+
+def serving(model: Path) -> Path | None:
+    """Return the newest version that can serve: its files are those of its manifest."""
+    for number in reversed(versions(model)):
+        with suppress(ManifestError):
+            manifest.check(None, {}, model / str(number))
+            return model / str(number)
+    return None

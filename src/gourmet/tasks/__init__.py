@@ -1,1 +1,0 @@
-"""The parts that every task shares: evaluation, checks of exported files, and checks through the server."""

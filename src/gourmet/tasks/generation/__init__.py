@@ -1,1 +1,0 @@
-"""Systems that answer a text with a text: how they are evaluated and checked."""
