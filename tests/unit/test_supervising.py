@@ -7,8 +7,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psutil
+
 from gourmet.stack.processes import Child, wait_until
-from gourmet.stack.stack import backoff_s
+from gourmet.stack.stack import backoff_s, load_older_versions
+from gourmet.stack.stub_watchdog import StubWatchdog
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -17,6 +20,17 @@ def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
         waits.append(backoff_s(1.0, waits[-1]))
     assert waits[1:] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff_s(61.0, 2.0) == 0.0  # a long healthy life is a fresh start
+
+
+def test_a_model_without_a_version_has_no_older_one_to_load(tmp_path: Path) -> None:
+    class Triton:
+        def index(self) -> dict[str, dict[str, str]]:
+            return {"soup": {"state": "UNAVAILABLE", "reason": "no version"}}
+
+    (tmp_path / "soup").mkdir()
+    said: list[str] = []
+    load_older_versions(Triton(), [tmp_path], said.append)  # type: ignore[arg-type]
+    assert said == ["the model 'soup' did not load, the others serve: no version"]
 
 
 def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:
@@ -98,3 +112,14 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one() -> None:
+    watchdog = StubWatchdog("127.0.0.1:9", print)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as later:
+        earlier = psutil.Process(later.pid)
+        earlier._ident = (later.pid, earlier.create_time() - 100)
+        watchdog._replaced.append((0.0, [earlier]))
+        watchdog._end_replaced()
+        later.communicate(b"\n", timeout=60)
+        assert later.returncode == 0

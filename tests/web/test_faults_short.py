@@ -89,7 +89,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(ask, {"texts": [TEXT]})
             streamed = pool.submit(ask, {"text": TEXT, "stream": True})
-            eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 2)
+            eventually(lambda: Site(up.port).measured("web_texts_in_flight").get("work") == 2)
             for stub in stubs:
                 stub.kill()
             status, content = whole.result()
@@ -106,7 +106,7 @@ def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
     with Proxy(triton.http_url) as proxy:
-        web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, REQUEST_DEADLINE_S="8")
+        web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, REQUEST_DEADLINE_S="30")
         for _ in range(4):
             assert web.predict(sample).status == 200
             proxy.cut()

@@ -14,7 +14,7 @@ from gourmet.bench.report import figures
 from gourmet.commands.bench import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, counts, durations, goal, levels, model_of
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, echo
 
 _COLUMNS: Final = 100
 
@@ -70,17 +70,17 @@ def tune(
         result = tuning.tune(request, target, options, rows, command=command_line(), on_step=tick)
     folder = tuning_report.save(result, save)
     if as_json:
-        click.echo(result.as_json(), nl=False)
+        echo(result.as_json(), nl=False)
     else:
-        click.echo(result.sentence)
+        echo(result.sentence)
         table(*figures(tuning_report.tried(result)))
         refused = [f"{trial.name}: {trial.refused}" for trial in result.trials if trial.refused]
         for words in (*result.searched, *refused):
-            click.echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
+            echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
         if result.sides:
-            click.echo("In turns against the present config:")
+            echo("In turns against the present config:")
             table(*figures(result.sides))
-        click.echo(textwrap.fill(tuning_report.served(result), _COLUMNS))
-        click.echo(f"saved in {folder}: open {folder}/index.html")
+        echo(textwrap.fill(tuning_report.served(result), _COLUMNS))
+        echo(f"saved in {folder}: open {folder}/index.html")
     if result.verdict in ("out of reach", "undecided"):
         raise GourmetError(result.sentence)
