@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 UV := $(shell command -v uv)
 PINNED := -c requirements/constraints.txt
 # uv reads no configuration of pip's: where it finds no package, pip, which may have another index, is asked.
-install = $(or $(UV),$(BIN)/uv) pip install -q --python $(BIN)/python $(PINNED) $(1) || $(PIP) install -q --no-compile $(PINNED) $(1)
+install = uv=$(or $(UV),$(BIN)/uv); { [ -x $$uv ] && $$uv pip install -q --python $(BIN)/python $(PINNED) $(1); } || \
+	$(PIP) install -q --no-compile $(PINNED) $(1)
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
-from support.triton import MODELS, triton_server
+from support.triton import MODELS, RunningTriton, triton_server
 from support.up import GOURMET, restore_signals
 
 from gourmet.cli import main
@@ -38,7 +38,7 @@ from gourmet.training.files import save_tensors
 from gourmet.triton_client.triton import Triton
 
 FAULTY = Path(__file__).parent / "faulty_model.py"
-FAULTS = ("none", "drops", "swaps", "refuses", "slow", "ten", "nobodys")
+FAULTS = ("none", "drops", "swaps", "refuses", "holds", "ten", "nobodys")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def faulty(lab_triton: Any) -> Iterator[str]:
 
 def put_faulty(repository: Path, fault: str) -> None:
     batch, row, classes, system = 16, "", 11, "food11"
-    if fault == "slow":  # takes one picture at a time
+    if fault == "holds":  # takes one picture at a time
         batch, row = 0, "1,"
     if fault == "ten":
         classes = 10
@@ -92,6 +92,7 @@ def put_faulty(repository: Path, fault: str) -> None:
     folder = repository / f"food_{fault}"
     (folder / "1").mkdir(parents=True, exist_ok=True)
     shutil.copy(FAULTY, folder / "1" / "model.py")
+    (folder / "held").touch()
     (folder / "config.pbtxt").write_text(
         f"""backend: "python" max_batch_size: {batch}
         input {{ name: "image" data_type: TYPE_UINT8 dims: [ {row} 224, 224, 3 ] }}
@@ -275,12 +276,16 @@ def rows_counted(url: str, model: str) -> Callable[[], int]:
     return rows
 
 
-def test_ctrl_c_stops_a_check_and_keeps_the_answers_so_far(faulty: str, drawn: Path, tmp_path: Path) -> None:
-    rows = rows_counted(faulty, "food_slow")
-    before = rows()
-    process = start("food_slow", "--url", faulty, "--data", drawn, "--json", tmp_path / "it.json")
-    wait_until(lambda: rows() > before + 5, 120, "some rows")
+def test_ctrl_c_stops_a_check_and_keeps_the_answers_so_far(
+    faulty: str, lab_triton: RunningTriton, drawn: Path, tmp_path: Path
+) -> None:
+    repository = lab_triton.repository
+    rows = rows_counted(faulty, "food_holds")
+    process = start("food_holds", "--url", faulty, "--data", drawn, "--json", tmp_path / "it.json")
+    # The check counts its first answer before it sends the 33rd picture; the model holds the next one.
+    wait_until(lambda: rows() == 33, 120, "33 rows")
     process.send_signal(signal.SIGINT)
+    (repository / "food_holds" / "held").unlink()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "STOPPED" in out
@@ -293,13 +298,13 @@ def test_ctrl_c_stops_a_check_and_keeps_the_answers_so_far(faulty: str, drawn: P
 
 
 def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:
-    put_faulty(tmp_path, "slow")
+    put_faulty(tmp_path, "holds")
     with triton_server(tmp_path) as server:
         options = server.options
         server.wait_until_live(180)
-        rows = rows_counted(options.http_url, "food_slow")
-        process = start("food_slow", "--url", options.http_url, "--data", drawn)
-        wait_until(lambda: rows() > 5, 120, "some rows")
+        rows = rows_counted(options.http_url, "food_holds")
+        process = start("food_holds", "--url", options.http_url, "--data", drawn)
+        wait_until(lambda: rows() == 33, 120, "33 rows")
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)
         out, err = process.communicate(timeout=120)
