@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.needs import need
 
 ROOT = Path(__file__).parents[2]
 TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
@@ -65,3 +66,13 @@ def test_only_the_client_package_talks_to_triton() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             if ROOT / "src" / "gourmet" / "client" not in path.parents:
                 assert not IMPORTS_A_CLIENT.search(path.read_text()), path
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("1", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_program_is_a_failure_in_ci_and_a_skip_elsewhere(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no such-program here: `apt-get install such-package`"):
+        need("such-program", "such-package")
+    assert need("sh").endswith("/sh")

@@ -62,8 +62,8 @@ def check_open_files() -> None:
 def free_ports(count: int) -> list[int]:
     """Return ports of loopback that no other process gets until this one ends.
 
-    Each stays bound to a socket that never listens. A server that binds with SO_REUSEADDR, as all do here, can
-    listen on it, stop, and listen again.
+    Each stays bound to a socket that never listens. A server that binds with SO_REUSEADDR, as all do here,
+    can listen on it, stop, and listen again.
     """
     ports = []
     for _ in range(count):
