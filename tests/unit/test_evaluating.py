@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.evaluation_file import write_report
 from gourmet.evaluation.picture_evaluation import evaluate
 from gourmet.evaluation.picture_scores import LabelledScores
+from gourmet.evaluation.system_parts import EvaluateOptions, Reference
+from gourmet.evaluation.text_evaluation import TextEvaluation
 from gourmet.pictures.classifier import softmax
 
 LABELS = ("a", "b", "c", "d")
@@ -154,3 +157,32 @@ def test_accuracy_is_reported_by_source_where_file_names_have_one() -> None:
 def test_a_calibration_that_training_chose_is_kept() -> None:
     chosen = Calibration(1.5, 0.9, 0.4)
     assert evaluate("blobs", {"test": answered(2.0)}, LABELS, {}, chosen)[0] == chosen
+
+
+class Sentences:
+    """Fifty references in each part; fulfils `system_parts.TextData`."""
+
+    def references(self, data: Path, part: str, limit: int | None = None) -> list[Reference]:
+        texts = [f"{part} {'long ' * (number % 2 * 8)}{number}" for number in range(50)]
+        return [Reference("web", text, f"answer {text}") for text in texts][:limit]
+
+
+def test_texts_are_scored_by_part_length_and_source_and_shown_to_read() -> None:
+    evaluation = TextEvaluation(
+        lambda weights, architecture: pytest.fail("the network is not loaded here"),
+        Sentences(),
+        lambda weights, texts, device, on_progress: [f"answer {text}" for text in texts],
+    )
+    options = EvaluateOptions(Path("runs/pairs/last.safetensors"), Path("data"))
+    report, kept = evaluation.evaluate(options, lambda name: nullcontext(lambda share, words="": None))
+    assert kept == {"scores": report.measures}
+    test = report.measures["test"]
+    assert test["all"] == {"texts": 50, "bleu": pytest.approx(100), "chrf": pytest.approx(100)}
+    assert {name: group["texts"] for name, group in test["by_length"].items()} == {
+        "up to 4 words": 25,
+        "up to 12 words": 25,
+    }
+    assert test["by_source"]["web"]["texts"] == 50
+    assert re.search(r"^up to 12 words +25 +100.0 +100.0$", report.text(), re.M)
+    assert "<h1>pairs: last.safetensors" in report.page()
+    assert "<td>validation 0<td>answer validation 0<td>answer validation 0" in report.page()

@@ -140,21 +140,21 @@ def differences(
     answers: LabelledScores, theirs: LabelledScores, labels: Sequence[str], model: str
 ) -> dict[str, Any]:
     """Compare the answers with those of another model to the same pictures."""
-    mine, other = np.exp(answers.logits), np.exp(theirs.logits)
-    apart = np.abs(mine - other).max(axis=1)
-    best, others_best = mine.argmax(axis=1), other.argmax(axis=1)
+    served, other = np.exp(answers.logits), np.exp(theirs.logits)
+    apart = np.abs(served - other).max(axis=1)
+    best, others_best = served.argmax(axis=1), other.argmax(axis=1)
     # Other classes first, and the largest differences first among them.
     order = np.lexsort((-apart, best == others_best))[:_FURTHEST]
     return {
         "model": model,
-        "pictures": len(mine),
+        "pictures": len(served),
         "different": int((best != others_best).sum()),
         "largest_difference": float(apart.max()),
         "worst": [
             {
                 "name": answers.names[row],
                 "served": labels[best[row]],
-                "served_sure": float(mine[row].max()),
+                "served_sure": float(served[row].max()),
                 "other": labels[others_best[row]],
                 "other_sure": float(other[row].max()),
                 "difference": float(apart[row]),
@@ -293,8 +293,9 @@ def picture_report(
     calibration = Calibration(1.0, model.threshold, model.subject_threshold)  # calibrated already
     answered, versions = len(answers.names), sorted({answer.version for answer in replies.answers})
     is_measured = pictures.classes is not None and answered
-    part = measure_part("", answers, system.labels_of(model), calibration) if is_measured else Section()
-    rejections = Section()
+    part = rejections = Section()
+    if is_measured:
+        part = measure_part("", answers, system.labels_of(model), calibration)
     if answers.relevance is not None:
         rejections = measure_rejections("", answers, calibration)
     problems, failures = _problems(replies, again, versions), []

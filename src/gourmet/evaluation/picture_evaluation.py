@@ -168,7 +168,7 @@ def calibrated(
 ) -> tuple[Calibration, Report]:
     """Calibrate a network from elsewhere: temperature and threshold from its answers to labelled pictures.
 
-    What gives probabilities has no temperature.
+    A network that gives probabilities has no temperature.
     """
     photos = sample_per_class(data.listing(folder, ALL), _CALIBRATED_ON)
     if len(photos) < MIN_CALIBRATED:

@@ -121,7 +121,6 @@ def measure_part(
     before = calibration_error(reliability(softmax(part.logits), part.classes))
     shown = part.probabilities(calibration)
     at = operating_at(calibration.threshold, shown, part.classes)
-    origins = of_origins(part.logits.argmax(axis=1), part.classes, list(map(origin_of, part.names)))
     facts = [
         ("top-1", f"{measured.top1:.4f}, top-3 {measured.top3:.4f}, top-5 {measured.top5:.4f}"),
         ("balanced", f"{measured.balanced:.4f} ± {measured.balanced_margin:.4f} (95 %)"),
@@ -133,15 +132,18 @@ def measure_part(
     if at.threshold:
         right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
         facts.append(("threshold", f"{at.coverage:.1%} reach {at.threshold:.4g}, {right} of them right"))
+    by_source = by_origin(
+        of_origins(part.logits.argmax(axis=1), part.classes, list(map(origin_of, part.names)))
+    )
     sources = [
         (
-            row.origin,
-            str(row.photos),
-            f"{row.balanced:.3f}",
-            f"{row.top1:.3f}",
-            "learned from" if row.origin in learned_from else "",
+            source,
+            str(of_source["photos"]),
+            f"{of_source['balanced']:.3f}",
+            f"{of_source['top1']:.3f}",
+            "learned from" if source in learned_from else "",
         )
-        for row in origins
+        for source, of_source in by_source.items()
     ]
 
     def charts() -> list[Chart]:
@@ -162,7 +164,7 @@ def measure_part(
             "answered": round(at.coverage, 4),
             "right_of_answered": None if math.isnan(at.accuracy) else round(at.accuracy, 4),
             "denied": round(float(np.mean(~part.relevant(calibration))), 4),
-            **({"by_source": by_origin(origins)} if origins else {}),
+            **({"by_source": by_source} if by_source else {}),
         },
         facts,
         [

@@ -45,7 +45,7 @@ class TextEvaluation:
                 (reference.text, answer, reference.answer)
                 for reference, answer in zip(references, answers, strict=True)
             ]
-            to_read = Table(("text", "answer", "people's"), sample_evenly(rows, TO_READ), in_terminal=0)
+            to_read = Table(("text", "answer", "by people"), sample_evenly(rows, TO_READ), in_terminal=0)
             title = f"{name}: {len(texts)} texts"
             sections[name] = replace(scored, title=title, tables=[*scored.tables, to_read])
         scores = {name: section.measures for name, section in sections.items()}
