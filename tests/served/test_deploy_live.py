@@ -123,8 +123,8 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     assert versions(model) == (1,)
 
 
-def gourmet_rollback(triton: Any, name: str) -> Result:
-    words = ["rollback", name, "--url", triton.http_url, "--to", str(triton.repository)]
+def gourmet_rollback(server: Any, name: str) -> Result:
+    words = ["rollback", name, "--url", server.http_url, "--to", str(server.repository)]
     return CliRunner().invoke(main, words)
 
 

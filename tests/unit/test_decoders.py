@@ -17,7 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 from support.eventually import eventually
-from support.planted import gif, plant
+from support.planted import busy_with, gif, plant
 
 from gourmet.pictures import decode, decoders
 from gourmet.pictures.decoders import decoding_for
@@ -79,15 +79,12 @@ def test_a_sleeping_decoder_is_ended_at_its_client_s_deadline() -> None:
     with decoding_for(0.3, lambda: False):
         assert code_of("sleeps") == "too_slow"
     assert time.monotonic() - began < decoders.WALL_S
-    assert processes() == []
+    assert busy_with("sleeps") == []
 
 
 def test_nothing_is_computed_for_a_client_that_left() -> None:
-    left = threading.Event()
-    threading.Timer(0.5, left.set).start()
-    with decoding_for(60, left.is_set):
+    with decoding_for(60, lambda: busy_with("never returns") != []):
         assert code_of("never returns") == "too_slow"
-    assert left.is_set()
     assert processes() == []
 
 
@@ -179,7 +176,7 @@ def test_a_killed_process_leaves_no_decoder_behind() -> None:
         assert program.stdout
         assert program.stdout.readline() == b"ready\n"
         (pid,) = decoding(psutil.Process(program.pid))
-        time.sleep(0.2)
+        eventually(lambda: busy_with("sleeps", psutil.Process(program.pid)) != [])
         program.kill()
     eventually(lambda: has_ended(pid), decoders.WALL_S - 2)
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
 IMPORTS_A_CLIENT = re.compile(rf"^\s*(from|import) ({'|'.join(TRITON_CLIENTS)})\b", re.MULTILINE)
@@ -40,6 +42,7 @@ def named_modules() -> dict[str, Path]:
 MODULES = named_modules()
 
 
+@pytest.mark.slow
 def test_modules_import_only_what_they_need(tmp_path: Path) -> None:
     """The app and the served translator stay light, as NVIDIA's image needs it; few modules import torch."""
     light = [name for name in MODULES if WITHOUT_TORCH.match(name) and not name.endswith("gunicorn_conf")]

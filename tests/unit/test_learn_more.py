@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.needs import no_photos
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
@@ -178,7 +179,7 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     tmp_path: Path,
 ) -> None:
     if not (PHOTOS / "sharp_train.zip").exists():
-        pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
+        no_photos(PHOTOS)
     taught = (0, 1, 2)
     small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
     shown = [photo for photo in small if photo.class_id in taught]

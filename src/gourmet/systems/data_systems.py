@@ -52,11 +52,12 @@ def new_folder(
             try:
                 yield folder
             except BaseException:
-                for path in (folder, *models):
-                    shutil.rmtree(path, ignore_errors=True)
+                for path in filter(Path.exists, (folder, *models)):
+                    shutil.rmtree(path)
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if part.exists():
+            shutil.rmtree(part)
 
 
 @dataclass(frozen=True)
