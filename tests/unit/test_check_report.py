@@ -17,7 +17,7 @@ from gourmet.evaluation.picture_check import (
     BatchAnswer,
     CheckedPictures,
     differences,
-    joined,
+    join_answers,
     picture_report,
 )
 from gourmet.evaluation.picture_scores import LabelledScores
@@ -43,7 +43,7 @@ def batch(*rows: int, version: str = "3", relevance: np.ndarray | None = None) -
 
 
 def answers(*batches: BatchAnswer, scores: np.ndarray = PROBABILITIES) -> LabelledScores:
-    return replace(joined(PICTURES, batches or [batch(0, 1), batch(2, 3)], 3)[1], logits=np.log(scores))
+    return replace(join_answers(PICTURES, batches or [batch(0, 1), batch(2, 3)], 3)[1], logits=np.log(scores))
 
 
 def report(
@@ -55,7 +55,7 @@ def report(
 ) -> Report:
     of_all = [*batches] if batches or failures else [batch(0, 1), batch(2, 3)]
     replies = Replies(of_all, failures or [], sent=4, wall_s=0.5)
-    answered = joined(PICTURES, of_all, 3)[1]
+    answered = join_answers(PICTURES, of_all, 3)[1]
     return picture_report(model, CONTRACT, PICTURES, options, replies, answered, **compared)
 
 

@@ -21,7 +21,7 @@ from gourmet.evaluation.accuracy import (
 )
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.evaluation_file import write_report
-from gourmet.evaluation.picture_evaluation import evaluate
+from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import LabelledScores
 from gourmet.evaluation.system_parts import EvaluateOptions, Reference
 from gourmet.evaluation.text_evaluation import TextEvaluation
@@ -84,7 +84,7 @@ def answered(temperature: float) -> LabelledScores:
 
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    calibration, report = evaluate("blobs", parts, LABELS, {"validation": 0.75})
+    calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
     assert calibration.temperature == pytest.approx(2.0, rel=0.25)
     numbers = report.measures
     assert numbers["test"]["photos"] == 400
@@ -96,7 +96,7 @@ def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_al
 
 
 def test_the_page_holds_everything_itself(tmp_path: Path) -> None:
-    _, report = evaluate("blobs <1>", {"validation": answered(1.0)}, LABELS, {"validation": 0.75})
+    _, report = evaluate_parts("blobs <1>", {"validation": answered(1.0)}, LABELS, {"validation": 0.75})
     weights = tmp_path / "last.safetensors"
     weights.touch()
     page = write_report(report, weights, {"accuracy": report.measures})
@@ -110,14 +110,14 @@ def test_the_page_holds_everything_itself(tmp_path: Path) -> None:
 
 def test_a_second_part_is_split_into_a_calibration_half_and_a_measured_half() -> None:
     parts = {"validation": answered(1.0), "sharp": answered(4.0)}
-    calibration, report = evaluate("blobs", parts, LABELS, {"validation": 0.75, "sharp": 0.9})
+    calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75, "sharp": 0.9})
     photos = [part["photos"] for part in report.measures.values()]
     assert list(report.measures) == ["validation", "sharp", "sharp, the half not chosen on"]
     assert photos[:2] == [400, 400]
     assert 150 < photos[2] < 250
     assert 1.0 < calibration.temperature < 4.0, "which suits both"
     assert report.measures["validation"]["right_of_answered"] >= 0.75
-    alone, _ = evaluate("blobs", parts, LABELS, {"validation": 0.75})
+    alone, _ = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
     assert calibration.threshold > alone.threshold
     curve = json.loads(calibration.coverage)
     assert calibration.threshold in [threshold for threshold, _, _ in curve]
@@ -132,7 +132,7 @@ def test_pictures_of_another_subject_are_counted_by_their_verdict() -> None:
         np.full(3, 4),
         relevance=np.array([0.1, 0.9, 0.9], np.float32),
     )
-    calibration, report = evaluate(
+    calibration, report = evaluate_parts(
         "blobs", {"validation": foods, "other": other}, LABELS, {"validation": 0.75}
     )
     assert calibration.subject_threshold == pytest.approx(0.406, abs=0.01), "of a hundred foods, 99 pass"
@@ -146,17 +146,17 @@ def test_accuracy_is_reported_by_source_where_file_names_have_one() -> None:
     part = answered(1.0)
     names = [f"{'web' if row % 4 else 'farm'}_{row}.jpg" for row in range(400)]
     parts = {"validation": replace(part, names=names)}
-    _, report = evaluate("blobs", parts, LABELS, {"validation": 0.75}, learned_from=["farm"])
+    _, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75}, learned_from=["farm"])
     by_source = report.measures["validation"]["by_source"]
     assert {name: figures["photos"] for name, figures in by_source.items()} == {"web": 300, "farm": 100}
     assert re.search(r"^farm +100 +0\.\d+ +0\.\d+ +learned from$", report.text(), re.M)
-    _, numbered = evaluate("blobs", {"validation": part}, LABELS, {"validation": 0.75})
+    _, numbered = evaluate_parts("blobs", {"validation": part}, LABELS, {"validation": 0.75})
     assert "by_source" not in numbered.measures["validation"]
 
 
 def test_a_calibration_that_training_chose_is_kept() -> None:
     chosen = Calibration(1.5, 0.9, 0.4)
-    assert evaluate("blobs", {"test": answered(2.0)}, LABELS, {}, chosen)[0] == chosen
+    assert evaluate_parts("blobs", {"test": answered(2.0)}, LABELS, {}, chosen)[0] == chosen
 
 
 class Sentences:

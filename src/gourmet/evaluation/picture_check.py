@@ -59,9 +59,9 @@ class CheckedPictures:
         return len(self.names)
 
 
-def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> CheckedPictures:
+def find_pictures(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> CheckedPictures:
     """Find the test part of `data`, which `source` reads, or all pictures of a folder with nothing else."""
-    if loose := _loose(data):
+    if loose := _pictures_of_plain_folder(data):
         try:
             listed = source.listing(data, ALL)
         except GourmetError as exc:
@@ -86,7 +86,7 @@ def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> 
     )
 
 
-def _loose(data: Path) -> list[Path]:
+def _pictures_of_plain_folder(data: Path) -> list[Path]:
     """Return the pictures of a folder that has no subfolders or archives."""
     visible = [entry for entry in sorted(data.iterdir()) if entry.name[0] != "."] if data.is_dir() else []
     if not data.is_dir() or any(entry.is_dir() or entry.suffix.lower() == ".zip" for entry in visible):
@@ -117,7 +117,7 @@ class BatchAnswer:
     total_ms: float  # of the request
 
 
-def joined(
+def join_answers(
     pictures: CheckedPictures | LabelledScores, answers: Sequence[BatchAnswer], labels: int
 ) -> tuple[npt.NDArray[np.int64], LabelledScores]:
     """Return the rows of the pictures that have an answer, and their answers."""
@@ -213,8 +213,8 @@ class PictureCheck:
     def ask_about_all(self, replies: Replies[BatchAnswer], on_progress: ReportProgress) -> None:
         ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, on_progress)
 
-    def joined(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], LabelledScores]:
-        return joined(self.pictures, replies.answers, len(self.system.labels_of(self.model)))
+    def join_answers(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], LabelledScores]:
+        return join_answers(self.pictures, replies.answers, len(self.system.labels_of(self.model)))
 
     def ask_again(self, answers: LabelledScores, on_progress: ReportProgress) -> dict[str, Any]:
         """Ask about some pictures alone: their answers in a batch must be the same.
@@ -224,9 +224,9 @@ class PictureCheck:
         """
         count = len(answers.names)
         chosen = np.sort(np.random.default_rng(0).choice(count, min(_AGAIN, count), replace=False))
-        some, replies = replace(self, pictures=answers.some(chosen)), Replies[BatchAnswer]()
+        some, replies = replace(self, pictures=answers.select(chosen)), Replies[BatchAnswer]()
         ask_all(some.ask, some.questions(batch=1), len(chosen), self.triton, replies, on_progress, threads=1)
-        rows, alone = some.joined(replies)
+        rows, alone = some.join_answers(replies)
         in_batches, largest, different = np.exp(answers.logits), 0.0, []
         for row, name, own in zip(chosen[rows], alone.names, np.exp(alone.logits), strict=True):
             apart = np.abs(in_batches - own).max(axis=1)
@@ -249,10 +249,10 @@ class PictureCheck:
         """Compare the answers with those of another served model to the same pictures."""
         same, replies = replace(self, model=other, pictures=answers), Replies[BatchAnswer]()
         same.ask_about_all(replies, on_progress)
-        rows, theirs = same.joined(replies)
+        rows, theirs = same.join_answers(replies)
         if not len(rows):
             raise GourmetError(f"{other.target} answered none: {first_of(replies.failures)}")
-        return differences(answers.some(rows), theirs, self.system.labels_of(self.model), other.target)
+        return differences(answers.select(rows), theirs, self.system.labels_of(self.model), other.target)
 
 
 def check(
@@ -260,7 +260,7 @@ def check(
 ) -> Report:
     """Ask about all pictures, about some again, and another model about the same."""
     system = parts.classifier
-    pictures = find(parts.data, system.labels, options.data or _bundled(model, parts), options.limit)
+    pictures = find_pictures(parts.data, system.labels, options.data or _bundled(model, parts), options.limit)
     other = triton.describe(options.against) if options.against else None
     if other and (other.system, system.labels_of(other)) != (model.system, system.labels_of(model)):
         raise UsageError(f"{options.against} has other labels than {model.name}: name one of {model.system}")
@@ -268,7 +268,7 @@ def check(
     picture_check.ask(PictureBatch([0], ["the sample"], [system.sample()]))
     with replies.until_stopped(), progress_bar("asking") as on_progress:
         picture_check.ask_about_all(replies, on_progress)
-    _, answers = picture_check.joined(replies)
+    _, answers = picture_check.join_answers(replies)
     again = against = None
     with replies.until_stopped():
         if answers.names and not replies.stopped:

@@ -64,7 +64,7 @@ class ClassifierEvaluation:
             with progress_bar("made up") as on_progress:
                 parts["made up"] = self._made_up(network, options.device, on_progress)
         chosen = about.get("calibration")  # by training, on sources that it held out
-        calibration, report = evaluate(
+        calibration, report = evaluate_parts(
             f"{self.system.name}: {options.weights.name}",
             parts,
             self.system.labels,
@@ -119,7 +119,7 @@ def _ask(
     return np.concatenate(logits)
 
 
-def evaluate(
+def evaluate_parts(
     title: str,
     parts: Mapping[str, LabelledScores],
     labels: Sequence[str],
@@ -183,4 +183,4 @@ def calibrated(
     part = LabelledScores(rows, pixels.classes, [photo.name for photo in photos])
     chosen = calibrate({GIVEN: part}, {GIVEN: _GOAL}, 0.0 if is_logits else 1.0)
     chosen = with_coverage(replace(chosen, threshold=max(chosen.threshold, _MIN_THRESHOLD)), [part])
-    return evaluate(system.name, {GIVEN: part}, system.labels, {}, chosen)
+    return evaluate_parts(system.name, {GIVEN: part}, system.labels, {}, chosen)

@@ -50,7 +50,7 @@ class LabelledScores:
     read: Callable[[Sequence[int]], Iterator[bytes]] = lambda rows: iter(())  # the pictures of some rows
     relevance: Scores | None = None  # [pictures], from networks that give it
 
-    def some(self, rows: npt.NDArray[np.signedinteger[Any]]) -> LabelledScores:
+    def select(self, rows: npt.NDArray[np.signedinteger[Any]]) -> LabelledScores:
         """Return some rows in this order."""
         return LabelledScores(
             self.logits[rows],
@@ -63,7 +63,7 @@ class LabelledScores:
     def halves(self) -> tuple[LabelledScores, LabelledScores]:
         """Split the part by the pictures' names: choose on one half, measure on the other."""
         second = np.array([zlib.crc32(name.encode(errors="surrogateescape")) % 2 for name in self.names])
-        return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
+        return self.select(np.flatnonzero(second == 0)), self.select(np.flatnonzero(second))
 
     def probabilities(self, calibration: Calibration) -> Scores:
         """Return the calibrated probabilities, with zero for pictures that may not show the subject."""

@@ -22,7 +22,7 @@ from gourmet.evaluation.checking import (
 )
 from gourmet.evaluation.system_parts import BadData, Reference, SystemParts
 from gourmet.evaluation.text_certainty import NEAR, judged
-from gourmet.evaluation.text_evaluation import score
+from gourmet.evaluation.text_evaluation import score_texts
 from gourmet.pictures.header import SUFFIXES
 from gourmet.progress import ProgressBar
 from gourmet.reports.report import Report, Section, Table
@@ -140,7 +140,7 @@ def text_report(
     asked, first_piece = len(answers) + len(failures), [answer.first_piece_ms for answer in answers]
     scored, near = Section(), None
     if answers and answers[0].reference.answer:
-        scored = score([answer.reference for answer in answers], [answer.joined for answer in answers])
+        scored = score_texts([answer.reference for answer in answers], [answer.joined for answer in answers])
         if sure := [answer for answer in answers if answer.sure]:
             generated = [GeneratedText(answer.joined) for answer in sure]
             near = _share(one.is_near for one in judged([answer.reference for answer in sure], generated))

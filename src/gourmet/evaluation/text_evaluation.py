@@ -40,7 +40,7 @@ class TextEvaluation:
             texts = [reference.text for reference in references]
             with progress_bar(name) as on_progress:
                 answers = self.answer(options.weights, texts, options.device, on_progress)
-            scored = score(references, answers)
+            scored = score_texts(references, answers)
             rows = [
                 (reference.text, answer, reference.answer)
                 for reference, answer in zip(references, answers, strict=True)
@@ -53,7 +53,7 @@ class TextEvaluation:
         return Report(title, COMPARED, scores, [*sections.values()]), {"scores": scores}
 
 
-def score(references: Sequence[Reference], answers: Sequence[str]) -> Section:
+def score_texts(references: Sequence[Reference], answers: Sequence[str]) -> Section:
     """Compare answers with those by people: all, by the length of the text, and by its source."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -23,7 +23,7 @@ from gourmet.errors import UsageError
 from gourmet.evaluation import evaluation_file
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
-from gourmet.evaluation.picture_evaluation import evaluate
+from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
 from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
@@ -136,11 +136,11 @@ class Food11Training(PictureTraining):
             lambda rows: DATA.read([listed[row] for row in rows]),
             relevance(logits),
         )
-        shown = everything.some(np.flatnonzero(known < len(SYSTEM.labels)))
-        others = everything.some(np.flatnonzero(known == len(SYSTEM.labels)))
+        shown = everything.select(np.flatnonzero(known < len(SYSTEM.labels)))
+        others = everything.select(np.flatnonzero(known == len(SYSTEM.labels)))
         parts = {HELD_OUT: shown, **({_OTHERS_HELD_OUT: others} if others.names else {})}
         calibration = calibrate({HELD_OUT: shown}, {HELD_OUT: GOAL})
-        report = evaluate(f"{SYSTEM.name}: {HELD_OUT}", parts, SYSTEM.labels, {}, calibration)[1]
+        report = evaluate_parts(f"{SYSTEM.name}: {HELD_OUT}", parts, SYSTEM.labels, {}, calibration)[1]
         return calibration, report, log
 
 
