@@ -31,7 +31,7 @@ import numpy as np
 import psutil
 
 from gourmet.bench import stats
-from gourmet.bench.async_client import Load
+from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.results import Latency, LoadSpec
 from gourmet.bench.server_probe import CpuMeter, memory_mib, tree
 from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
@@ -118,13 +118,13 @@ def window(
     """
     meter, level = CpuMeter(groups or {}), LoadSpec(load.arm, clients or load.level)
     times = options.warm_up_s, options.measure_s
-    traffic = Load(wire, itertools.cycle(requests), level, check, *times, meter.look).run()
+    traffic = LoadGenerator(wire, itertools.cycle(requests), level, check, *times, meter.look).run()
     return window_of(load, traffic, meter, figures or {}, counts)
 
 
 def window_of(
     load: BenchLoad,
-    traffic: Load,
+    traffic: LoadGenerator,
     meter: CpuMeter,
     figures: Mapping[str, float],
     counts: Callable[[Request], int] = lambda _request: 1,

@@ -30,7 +30,7 @@ _AFTER_FAILURE_S: Final = 0.02
 
 
 @dataclass
-class Load:
+class LoadGenerator:
     """A load on a server and its results. `check` raises for a wrong answer, which ends the run.
 
     The load lasts `measure_s`, or until another thread calls `stop`, and awaits every answer. Meanwhile
@@ -63,7 +63,7 @@ class Load:
     in_flight: int = 0
     is_stopped: bool = False
 
-    def run(self) -> Load:
+    def run(self) -> LoadGenerator:
         asyncio.run(self._run())
         return self
 

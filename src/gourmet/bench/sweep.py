@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from gourmet.bench import server_probe, stats, validity
-from gourmet.bench.async_client import Load
+from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection
 from gourmet.bench.server_probe import ServerProbe
 from gourmet.bench.transports import requests
@@ -114,7 +114,7 @@ def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options
     return Point(
         arm="",
         load=load,
-        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
+        rows_per_s=stats.interval([load.batch * rate for rate in rates], len(rates) / ours.sum()),
         latency_ms=took,
         split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
         batches=server_probe.batches(probe.counted),
@@ -135,7 +135,7 @@ def checked_traffic(
     target: Addresses,
     options: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
-) -> tuple[Load, tuple[Evidence, ...]]:
+) -> tuple[LoadGenerator, tuple[Evidence, ...]]:
     """Load the server; check every answer, and account for every row."""
     rows, answers = workload.rows, workload.answers
     with connect(target.url) as triton:
@@ -143,7 +143,9 @@ def checked_traffic(
         wire = wire_for(target, load, rows)
         sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
         check = partial(answers.check, wire)
-        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
+        traffic = LoadGenerator(
+            wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark
+        ).run()
         answered = len(traffic.times)
         sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
         counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows

@@ -177,7 +177,7 @@ def run(
         table(*report.figures(points))
         if any(point.stream for point in points):
             table(*report.streamed(points))
-        click.echo(f"saved in {folder}: open {folder}/index.html")
+        click.echo(f"saved in {folder}: {results.FILE}, bench.csv, {report.CHART}")
     if refused:
         raise validity.Untrusted(reasons)
 

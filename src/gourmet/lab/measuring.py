@@ -113,15 +113,7 @@ class Runs(dict[str, Run]):
 
     def drawing(self) -> chart.Drawing | None:
         points = [run.point for run in self.values() if run.points]
-        if not points:
-            return None
-        drawings = {
-            "throughput": report.throughput(points),
-            "where a request's time goes": report.stacked_latency(points),
-        }
-        if len({point.load.level for point in points}) > 2:
-            drawings["latency against throughput"] = report.latency_against_throughput(points)
-        return chart.stacked("measured", list(drawings.items()))
+        return report.throughput("measured", points) if points else None
 
     def _repr_html_(self) -> str:
         return f"<pre>{self!r}</pre>{as_image(self.drawing())}"
