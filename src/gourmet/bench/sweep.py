@@ -60,7 +60,7 @@ def run(
         try:
             points.append(measure(workload, load, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
-            refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
+            refused.append(Rejection(name, f"{exc.verdict} ({exc})"))
     return points, refused
 
 
