@@ -34,7 +34,7 @@ from gourmet import repository
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.server_probe import CpuMeter, memory_mib
-from gourmet.bench.sweep import checked_traffic, load_config, restored
+from gourmet.bench.sweep import checked_traffic, restored
 from gourmet.bench.transports import Http, RawReply, Request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
@@ -250,11 +250,10 @@ class GenerationServer:
         """Measure a window; check every answer, count every request. Mixed loads count short texts only."""
         if load.arm not in _CONTINUOUS:
             return self._measured(load)
-        with restored(self._addresses, [_INSIDE]) as running:
-            config = running[_INSIDE]
+        with restored(self._addresses, [_INSIDE]) as configs:
+            config = configs.usual[_INSIDE]
             continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
-            parameters = {**config["parameters"], **continuous}
-            load_config(self._addresses, _INSIDE, {**config, "parameters": parameters})
+            configs.serve(_INSIDE, {**config, "parameters": {**config["parameters"], **continuous}})
             return self._measured(load)
 
     def _measured(self, load: BenchLoad) -> BenchWindow:

@@ -134,6 +134,7 @@ class Usage:
     server_memory_mib: float | None = None
     app_cores: float | None = None
     app_memory_mib: float | None = None
+    others_cores: float | None = None  # of all other programs
 
 
 @dataclass(frozen=True)

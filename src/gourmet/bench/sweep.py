@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gourmet.bench import server_probe, stats, validity
 from gourmet.bench.async_client import LoadGenerator
-from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection
+from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection, Split, Usage
 from gourmet.bench.server_probe import ServerProbe
 from gourmet.bench.transports import requests
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
@@ -26,6 +26,7 @@ from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import Config
 
 OnStep = Callable[[float, str], None]
+Measured = tuple[list[Point], list[Rejection]]
 
 # A request that would wait longer, at the best rate so far, tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
@@ -41,7 +42,7 @@ def run(
     options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
-) -> tuple[list[Point], list[Rejection]]:
+) -> Measured:
     """Measure one load after another; reject each point that fails a check.
 
     Wrong answers and errors are not a matter of one point: they end the run.
@@ -62,6 +63,21 @@ def run(
         except (validity.Disturbed, validity.ServerOverrun) as exc:
             refused.append(Rejection(name, f"{exc.verdict} ({exc})"))
     return points, refused
+
+
+def in_turns(arms: Mapping[str, Callable[[], Measured]], turns: int, on_step: OnStep) -> list[Measured]:
+    """Measure every arm once a turn, every second turn in the opposite order; return the results by turn.
+
+    A machine that slows down meanwhile favours none.
+    """
+    results: list[Measured] = [([], []) for _ in range(turns)]
+    for turn, (points, refused) in enumerate(results):
+        for number, name in enumerate(list(arms)[:: -1 if turn % 2 else 1]):
+            on_step((turn + number / len(arms)) / turns, f"turn {turn + 1} of {turns}: {name}")
+            measured, rejected = arms[name]()
+            points += measured
+            refused += rejected
+    return results
 
 
 def measure(
@@ -85,7 +101,20 @@ def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options
     """Measure a point; raise Untrusted."""
     probe = ServerProbe(target, load)
     traffic, checks = checked_traffic(workload, load, target, options, probe.look)
-    stretch = traffic.began, traffic.ended
+    point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
+    requests = traffic.requests_sent / len(traffic.times)
+    return replace(
+        point,
+        split_ms=server_probe.split(probe.counted, point.latency_ms.mean, requests),
+        batches=server_probe.batches(probe.counted),
+    )
+
+
+def point_of(
+    traffic: LoadGenerator, options: MeasureOptions, usage: Usage, checks: tuple[Evidence, ...]
+) -> Point:
+    """Return what the load generator measured, with all time as the network's; raise Untrusted."""
+    load, stretch = traffic.load, (traffic.began, traffic.ended)
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if load.arrivals == "closed" else due)
@@ -116,12 +145,12 @@ def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options
         load=load,
         rows_per_s=stats.interval([load.batch * rate for rate in rates], len(rates) / ours.sum()),
         latency_ms=took,
-        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
-        batches=server_probe.batches(probe.counted),
+        split_ms=Split(0.0, 0.0, 0.0, 0.0, took.mean),
+        batches=(),
         windows=windows,
         requests=int(ours.sum()),
         errors=dict(traffic.errors),
-        usage=probe.usage(traffic.client_cores),
+        usage=usage,
         checks=(*checks, validity.steady(rates, options.steadiness + natural)),
         config={},
         stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
@@ -168,21 +197,39 @@ def bench(
     return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused))
 
 
-@contextmanager
-def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
-    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too.
+class ServedConfigs:
+    """The configs of some models, each loaded when it is to be measured; use it by `restored`.
 
-    The caller may replace an entry of the dictionary; that config is restored instead.
+    `usual` has the config that each model had. The caller may replace an entry: it serves afterwards.
     """
-    with connect(target.url) as triton:
-        running = {model: triton.config(model) for model in models}
+
+    def __init__(self, target: Addresses, models: Iterable[str]) -> None:
+        self._target = target
+        with connect(target.url) as triton:
+            self.usual: dict[str, Config] = {model: triton.config(model) for model in models}
+        self._serving = dict(self.usual)
+
+    def serve(self, model: str, config: Config) -> None:
+        if config != self._serving[model]:
+            self._serving[model] = {}  # which of the two serves is unknown until it is loaded
+            load_config(self._target, model, config)
+            self._serving[model] = config
+
+    def restore(self) -> None:
+        for model, config in self.usual.items():
+            self.serve(model, config)
+
+
+@contextmanager
+def restored(target: Addresses, models: Iterable[str]) -> Iterator[ServedConfigs]:
+    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too."""
+    configs = ServedConfigs(target, models)
     try:
-        yield running
+        yield configs
     finally:
         # A second Ctrl-C would leave the server with whatever was being tried.
         with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
-            for model, config in running.items():
-                load_config(target, model, config)
+            configs.restore()
 
 
 def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:

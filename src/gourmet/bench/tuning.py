@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -21,7 +22,7 @@ from gourmet.bench import report, stats, sweep, validity
 from gourmet.bench.comparison import below
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import Bench, Estimate, LoadSpec, Point, as_data
-from gourmet.bench.sweep import OnStep, load_config, restored
+from gourmet.bench.sweep import OnStep, ServedConfigs, restored
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.errors import UsageError
 from gourmet.repository.config_change import Change, changed
@@ -274,13 +275,13 @@ def tune(
     # A third of the time and one attempt: the final is longer than any other measurement.
     short = replace(steady, window_s=steady.window_s / 3, warm_up_s=steady.warm_up_s / 2, attempts=1)
     turn = replace(steady, window_s=steady.window_s / 2)
-    with restored(target, [request.model]) as serves_afterwards:
-        grid = Grid(serves_afterwards[request.model], request)
-        search = _Search(grid, target, prepare(request.model, target, data), on_step)
+    with restored(target, [request.model]) as configs:
+        grid = Grid(configs.usual[request.model], request)
+        search = _Search(grid, configs, target, prepare(request.model, target, data), on_step)
         search.try_grid(short, replace(short, attempts=turn.attempts))
         verdict, best, final = search.decide(turn)
         if applied := request.apply and verdict == "better":
-            serves_afterwards[request.model] = best.config
+            configs.usual[request.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
     points = [final.ours, final.theirs] if final else best.points
     title = f"The best config of {request.model} here: {request}"
@@ -300,11 +301,12 @@ def tune(
 class _Search:
     """One search on one model. Use it only within `restored`."""
 
-    def __init__(self, grid: Grid, target: Addresses, workload: Workload, on_step: OnStep) -> None:
-        self._grid, self._target, self._on_step, self._request = grid, target, on_step, grid.request
-        self.workload = workload
+    def __init__(
+        self, grid: Grid, configs: ServedConfigs, target: Addresses, workload: Workload, on_step: OnStep
+    ) -> None:
+        self._grid, self._request, self._configs = grid, grid.request, configs
+        self._target, self.workload, self._on_step = target, workload, on_step
         self.trials: dict[str, Trial] = {}
-        self._serving = PRESENT
 
     def try_grid(self, options: MeasureOptions, of_the_present: MeasureOptions) -> None:
         """Measure the present config and each change of the grid that differs from it."""
@@ -340,7 +342,7 @@ class _Search:
 
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
         try:
-            self._serve(trial)
+            self._configs.serve(self._request.model, trial.config)
             points, refused = sweep.run(self.workload, self._request.loads, self._target, options, trial.name)
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
@@ -350,27 +352,26 @@ class _Search:
             return replace(trial, refused=f"{trial.name}: {exc}")
         return replace(trial, points=tuple(points), refused="; ".join(map(str, refused)))
 
-    def _serve(self, trial: Trial) -> None:
-        if trial.name != self._serving:
-            load_config(self._target, self._request.model, trial.config)
-            self._serving = trial.name
-
     def _final(self, shortlist: Sequence[Trial], options: MeasureOptions) -> dict[str, FinalComparison]:
         """Measure the shortlist and the present config in turns, each at its best load."""
         request, present = self._request, self.trials[PRESENT]
         usual = request.best(shortlist[0].points) or nearest(shortlist[0].points)
-        turns: dict[str, list[Point]] = {trial.name: [] for trial in (*shortlist, present)}
-        for turn in range(request.turns):
-            for trial in [*shortlist, present][:: 1 if turn % 2 else -1]:
-                words = f"turn {turn + 1} of {request.turns}: {trial.name}"
-                self._on_step(0.6 + 0.4 * turn / request.turns, words)
-                load = (request.best(trial.points) or usual).load
-                with suppress(validity.Disturbed, validity.CountsDisagree):
-                    self._serve(trial)
-                    point = sweep.measure(self.workload, load, self._target, options, trial.name)
-                    turns[trial.name].append(point)
+
+        def measure(trial: Trial) -> sweep.Measured:
+            load = (request.best(trial.points) or usual).load
+            with suppress(validity.Disturbed, validity.CountsDisagree):
+                self._configs.serve(request.model, trial.config)
+                return [sweep.measure(self.workload, load, self._target, options, trial.name)], []
+            return [], []
+
+        def on_step(share: float, words: str) -> None:
+            self._on_step(0.6 + 0.4 * share, words)
+
+        arms = {trial.name: partial(measure, trial) for trial in (present, *shortlist)}
+        points = [point for turn, _ in sweep.in_turns(arms, request.turns, on_step) for point in turn]
         enough = min(request.turns, _MIN_TURNS)
-        merged = {name: stats.merge(points) for name, points in turns.items() if len(points) >= enough}
+        turns = {name: [point for point in points if point.arm == name] for name in arms}
+        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= enough}
         theirs = merged.pop(PRESENT, None)
         if not theirs:
             return {}
