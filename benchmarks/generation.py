@@ -6,7 +6,6 @@ transformers' `generate`, and CTranslate2 behind FastAPI translate the same sent
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import json
@@ -31,10 +30,11 @@ from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench import report, sweep
 from gourmet.bench.inputs import DataSource
-from gourmet.bench.results import LoadSpec
-from gourmet.bench.server_probe import CpuMeter, memory_mib
-from gourmet.bench.sweep import checked_traffic, restored
+from gourmet.bench.results import Evidence, LoadSpec, Point
+from gourmet.bench.server_probe import memory_mib
+from gourmet.bench.sweep import restored
 from gourmet.bench.transports import Http, RawReply, Request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
@@ -57,27 +57,24 @@ from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 from gourmet.training.run import data_of
 from harness import (
-    FIRST_PIECE_MS,
-    BenchLoad,
-    BenchRow,
-    BenchWindow,
     Contender,
     DocsPart,
     Goal,
+    InPool,
     Measure,
-    bars,
+    Row,
     goals_table,
     gourmet_up,
     headings,
     main,
     markdown,
+    measure,
     own_triton,
     programs,
     ratio_goal,
     run,
     started,
-    window,
-    window_of,
+    window_options,
 )
 
 PART: Final = DocsPart("make bench-generation", "loop.md")
@@ -102,9 +99,10 @@ FORMS: Final = ("float32", "int8")
 # The concurrency of most goals, and a higher one.
 MANY: Final = 8
 MORE: Final = 16
-# Figures of a window: the share of sentences with the network's words, and the memory of `translator`.
-AGREES: Final = "agrees"
-MEMORY_MIB: Final = "memory MiB"
+# What is noted of a point beside its checks.
+AGREES: Final = "the network's own answers"
+INSIDE: Final = "requests inside Triton"
+MEMORY: Final = "memory of its processes"
 
 
 # --- the sentences
@@ -138,15 +136,15 @@ class Sentences:
         answers = self.network_says
         return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in answers) / len(answers)
 
-    def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
+    def agreement(self, arm: str, answers: Sequence[str]) -> Evidence:
         """Return how often the arm says what the network says; raise WrongAnswers if too rarely."""
-        same = sum(a == b for a, b in zip(answers, self.network_says, strict=True)) / len(answers)
+        same = sum(a == b for a, b in zip(answers, self.network_says, strict=False)) / len(answers)
         if same < _MIN_AGREEMENT:
             raise WrongAnswers(
                 f"{arm} says what the network says to {same:.0%} of the sentences only: deploy the weights "
                 f"that are compared with `gourmet deploy {SYSTEM.name} --format all --weights`"
             )
-        return {AGREES: same}
+        return Evidence(AGREES, f"{100 * same:.1f} %", f"{100 * _MIN_AGREEMENT:.0f} %")
 
     @cached_property
     def usual(self) -> DataSource:
@@ -228,13 +226,17 @@ _CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 def by_triton(sentences: Sentences) -> Contender:
     levels = {LOOP: (1, MANY), BLS: (1, MANY), IN_PROCESS: (1, MANY, MORE), STREAMED: (1,)}
-    loads = [BenchLoad(arm, level) for arm in _LOADS for level in levels.get(arm, (MANY,))]
+    loads = [
+        (arm, replace(spec, level=level))
+        for arm, spec in _LOADS.items()
+        for level in levels.get(arm, (MANY,))
+    ]
 
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {spec.model for spec in _LOADS.values()} | set(_PARTS)
         with own_triton((repository.DEFAULT,), sorted(models)) as addresses:
-            yield GenerationServer(addresses, sentences).window
+            yield GenerationServer(addresses, sentences).measure
 
     return Contender("Triton", loads, start)
 
@@ -244,40 +246,39 @@ class GenerationServer:
 
     def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
         self._addresses, self._sentences = addresses, sentences
-        self._workloads: dict[str, tuple[Workload, dict[str, float]]] = {}
+        self._workloads: dict[str, tuple[Workload, tuple[Evidence, ...]]] = {}
 
-    def window(self, load: BenchLoad) -> BenchWindow:
-        """Measure a window; check every answer, count every request. Mixed loads count short texts only."""
-        if load.arm not in _CONTINUOUS:
-            return self._measured(load)
+    def measure(self, arm: str, load: LoadSpec) -> Point:
+        """Measure a point; check every answer, count every request. Mixed loads time short texts only."""
+        if arm not in _CONTINUOUS:
+            return self._measured(arm, load)
         with restored(self._addresses, [_INSIDE]) as configs:
             config = configs.usual[_INSIDE]
-            continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
+            continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[arm]}}
             configs.serve(_INSIDE, {**config, "parameters": {**config["parameters"], **continuous}})
-            return self._measured(load)
+            return self._measured(arm, load)
 
-    def _measured(self, load: BenchLoad) -> BenchWindow:
-        (workload, agreement), meter = self._workload(load.arm), CpuMeter({})
-        spec = replace(_LOADS[load.arm], level=load.level)
-        models, sizes = (spec.model, *_PARTS), [len(example) for example in workload.rows.examples]
+    def _measured(self, arm: str, load: LoadSpec) -> Point:
+        workload, notes = self._workload(arm)
+        models, sizes = (load.model, *_PARTS), [len(example) for example in workload.rows.examples]
+
+        def is_timed(sent: Request) -> bool:
+            return arm not in _CONTINUOUS or 2 * sizes[sent.rows[0]] < max(sizes)
+
         with connect(self._addresses.url) as triton:
             before = [triton.total(model) for model in models]
-            traffic, _ = checked_traffic(workload, spec, self._addresses, self._sentences.options, meter.look)
+            options = self._sentences.options
+            point = sweep.measure(workload, load, self._addresses, options, arm, is_timed)
             outside, *inside = (
                 triton.total(model).since(counts).requests
                 for model, counts in zip(models, before, strict=True)
             )
-        figures = {"requests inside": sum(inside) / outside, **agreement}
-        if load.arm == IN_PROCESS:
-            figures[MEMORY_MIB] = memory_mib(_processes_of(_INSIDE))
+        notes += (Evidence(INSIDE, f"{sum(inside) / outside:.1f}", ""),)
+        if arm == IN_PROCESS:
+            notes += (Evidence(MEMORY, f"{memory_mib(_processes_of(_INSIDE)):.0f} MiB", ""),)
+        return replace(point, checks=point.checks + notes)
 
-        def counts_of(sent: Request) -> int:
-            is_long = 2 * sizes[sent.rows[0]] >= max(sizes)
-            return int(not (load.arm in _CONTINUOUS and is_long))
-
-        return window_of(load, traffic, meter, figures, counts_of)
-
-    def _workload(self, arm: str) -> tuple[Workload, dict[str, float]]:
+    def _workload(self, arm: str) -> tuple[Workload, tuple[Evidence, ...]]:
         """Return the workload of an arm, and how often its answers are the network's."""
         if arm not in self._workloads:
             spec = _LOADS[arm]
@@ -286,12 +287,12 @@ class GenerationServer:
                 data = replace(data, options={"beams": _BEAMS})
             stepped = SYSTEM.name if spec.through == "loop" else ""
             workload = prepare(spec.model, self._addresses, data, through=spec.through, stepped=stepped)
-            agreement: dict[str, float] = {}
+            agreement: tuple[Evidence, ...] = ()
             # A beam search may find other words than the network's greedy answer.
             if arm not in (BEAMS, *_CONTINUOUS):
                 info = workload.rows.info
                 answers = [SYSTEM.generated(answer, info).text for answer in workload.answers.expected]
-                agreement = self._sentences.agreement(arm, answers)
+                agreement = (self._sentences.agreement(arm, answers),)
             self._workloads[arm] = workload, agreement
         return self._workloads[arm]
 
@@ -310,20 +311,6 @@ def _processes_of(model: str) -> list[psutil.Process]:
 
 _MAX_ROWS: Final = 16
 _WITHIN_S: Final = 60.0
-
-
-class InThreads:
-    """Calls a function of this process in its own threads."""
-
-    def __init__(self, answer: Callable[[Any], Any], threads: int) -> None:
-        self._answer, self._pool = answer, ThreadPoolExecutor(threads)
-
-    async def send(self, request: Request) -> RawReply:
-        loop = asyncio.get_running_loop()
-        return RawReply({}, await loop.run_in_executor(self._pool, self._answer, request.body))
-
-    async def close(self) -> None:
-        self._pool.shutdown()
 
 
 def in_python(sentences: Sentences, threads: int) -> Contender:
@@ -347,42 +334,40 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
         try:
             alone = [*map(say, sentences.texts)]
-            figures = sentences.agreement(arm, alone)
+            agreement = sentences.agreement(arm, alone)
             requests = [Request((number,), text) for number, text in enumerate(sentences.texts)]
             check = same_as_alone(arm, alone, str)
 
-            def measure(load: BenchLoad) -> BenchWindow:
-                wire = InThreads(say, load.level)
-                return window(load, wire, requests, check, sentences.options, figures=figures)
+            def measure_load(_arm: str, load: LoadSpec) -> Point:
+                with ThreadPoolExecutor(int(load.level)) as pool:
+                    point = measure(load, InPool(pool, say), requests, check, sentences.options)
+                return replace(point, checks=(*point.checks, agreement))
 
-            yield measure
+            yield measure_load
         finally:
             room.close()
 
-    return Contender(arm, [BenchLoad(arm, level) for level in (1, MANY)], start)
+    return Contender(arm, [(arm, LoadSpec("", level)) for level in (1, MANY)], start)
 
 
 def eager(sentences: Sentences) -> Contender:
     """Return the contender with transformers' generate, on as many sentences at a time as clients."""
     network, tokenizer = sentences.checkpoint.network, sentences.checkpoint.tokenizer
 
-    def measure(load: BenchLoad) -> BenchWindow:
+    def measure_load(_arm: str, load: LoadSpec) -> Point:
         torch.set_num_threads(os.cpu_count() or 1)
-        texts = sentences.texts
-        groups = [texts[first : first + load.level] for first in range(0, len(texts), load.level)]
+        texts, size = sentences.texts, load.batch
+        groups = [texts[first : first + size] for first in range(0, len(texts) - size + 1, size)]
         right = [translate(network, tokenizer, group) for group in groups]
-        return window(
-            load,
-            InThreads(partial(translate, network, tokenizer), 1),
-            [Request((number,), group) for number, group in enumerate(groups)],
-            same_as_alone(EAGER, right, list),
-            sentences.options,
-            clients=1,
-            figures=sentences.agreement(EAGER, [text for group in right for text in group]),
-            counts=lambda request: len(request.body),
-        )
+        agreement = sentences.agreement(EAGER, [text for group in right for text in group])
+        requests = [Request((number,), group) for number, group in enumerate(groups)]
+        with ThreadPoolExecutor(1) as pool:
+            wire = InPool(pool, partial(translate, network, tokenizer))
+            point = measure(load, wire, requests, same_as_alone(EAGER, right, list), sentences.options)
+        return replace(point, checks=(*point.checks, agreement))
 
-    return Contender(EAGER, [BenchLoad(EAGER, level) for level in (1, MANY)], lambda: nullcontext(measure))
+    loads = [(EAGER, LoadSpec("", batch=size)) for size in (1, MANY)]
+    return Contender(EAGER, loads, lambda: nullcontext(measure_load))
 
 
 # --- servers of JSON over HTTP
@@ -410,8 +395,13 @@ def _measure_of(
     ]
     with started(arm, command, env, cwd, lambda: ask_each(http(), requests[:1])):
         alone = [read(reply.body) for reply in ask_each(http(), requests)]
-        figures, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, read)
-        yield lambda load: window(load, http(), requests, check, sentences.options, figures=figures)
+        agreement, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, read)
+
+        def measure_load(_arm: str, load: LoadSpec) -> Point:
+            point = measure(load, http(), requests, check, sentences.options)
+            return replace(point, checks=(*point.checks, agreement))
+
+        yield measure_load
 
 
 def web_app(sentences: Sentences) -> Contender:
@@ -423,10 +413,10 @@ def web_app(sentences: Sentences) -> Contender:
             (port,) = free_ports(1)
             http = partial(Http, f"127.0.0.1:{port}", "/api/v1/translate", streams=True)
             command, options = gourmet_up(port), {"stream": True}
-            with _measure_of(WEB, sentences, command, {}, Path(home), http, options, _last_event) as measure:
-                yield measure
+            with _measure_of(WEB, sentences, command, {}, Path(home), http, options, _last_event) as of_web:
+                yield of_web
 
-    return Contender(WEB, [BenchLoad(WEB, 1)], start)
+    return Contender(WEB, [(WEB, LoadSpec("translate"))], start)
 
 
 def _last_event(events: bytes) -> str:
@@ -460,10 +450,10 @@ def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) 
                 "PYTHONDONTWRITEBYTECODE": "1",
             }
             http = partial(Http, f"127.0.0.1:{port}", "/translate")
-            with _measure_of(arm, sentences, command, env, SERVERS, http, {}, _translation) as measure:
-                yield measure
+            with _measure_of(arm, sentences, command, env, SERVERS, http, {}, _translation) as of_server:
+                yield of_server
 
-    return Contender(arm, [BenchLoad(arm, level) for level in (1, MANY, MORE)], start)
+    return Contender(arm, [(arm, LoadSpec("", level)) for level in (1, MANY, MORE)], start)
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]
@@ -493,16 +483,16 @@ def convert(checkpoint: Checkpoint, folder: Path, form: str) -> None:
 
 # --- the page
 
-_COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
 
-
-def goals(rows: Sequence[BenchRow]) -> list[Goal]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return the goals whose arms were all measured in every turn."""
-    table = {(row.load.arm, row.load.level): row for row in rows}
+    table = {(row.point.arm, row.at_a_time): row for row in rows}
 
     def ahead(words: str, begin: str, level: int, wanted: float) -> list[Goal]:
         """Compare the loop in process with the best arm whose name begins with `begin`."""
-        others = [row for row in rows if row.load.level == level and row.load.arm.startswith(begin)]
+        others = [
+            row for (arm, at_a_time), row in table.items() if at_a_time == level and arm.startswith(begin)
+        ]
         return ratio_goal(
             f"{IN_PROCESS} ÷ {words}, c={level}", table.get((IN_PROCESS, level)), others, wanted
         )
@@ -522,31 +512,35 @@ def goals(rows: Sequence[BenchRow]) -> list[Goal]:
         *ahead(f"{behind[-1]}, best layout", behind[-1], MORE, 1.3),
         *ahead(f"{behind[-1]}, best layout", behind[-1], 1, 0.8),
         *ratio_goal(f"four beams ÷ greedy, c={MANY}", beams, [greedy], 0.35),
-        *ratio_goal(tail, joining, [waiting], 0.3, lambda window: window.latency.p99, at_most=True),
+        *ratio_goal(tail, joining, [waiting], 0.3, lambda point: point.latency_ms.p99, at_most=True),
     ]
 
 
-def as_markdown(rows: Sequence[BenchRow]) -> str:
+def as_markdown(rows: Sequence[Row]) -> str:
     """Return the goals, the rows at the load of the goals, and single figures."""
     lines = []
     for row in rows:
-        if (first_ms := row.figure(FIRST_PIECE_MS)) is not None:
-            lines.append(f"- {row.load.arm}: first piece after {first_ms:.2f} ms\n")
-        if (memory := row.figure(MEMORY_MIB)) is not None and row.load.level == MANY:
-            lines.append(f"- {row.load.arm}: its processes have {memory:.0f} MiB\n")
-    above = headings("answers", "requests", "inside Triton", "kB on the wire", "the network's own answers")
-    table = markdown(above, [_cells(row) for row in rows if row.load.level == MANY])
+        if stream := row.point.stream:
+            lines.append(f"- {row.point.arm}: first piece after {stream.first_ms.p50:.2f} ms\n")
+        if row.at_a_time == MANY and (memory := _note(row.point, MEMORY)) != "–":
+            lines.append(f"- {row.point.arm}: its processes have {memory}\n")
+    above = headings("answers", "requests inside Triton", "kB on the wire", "the network's own answers")
+    table = markdown(above, [_cells(row) for row in rows if row.at_a_time == MANY])
     picture = f"![Sentences per second at {MANY} at a time]({PICTURE})\n\n"
     return f"{picture}{goals_table(goals(rows))}\n{table}\n" + "".join(lines)
 
 
-def _cells(row: BenchRow) -> tuple[str, ...]:
-    figures = row.figure("requests"), row.figure("requests inside"), (row.figure("bytes") or 0.0) / 1000
-    agrees = row.figure(AGREES)
+def _note(point: Point, name: str) -> str:
+    return next((check.found for check in point.checks if check.name == name), "–")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    kilobytes = row.point.transferred / 1000
     return (
         *row.cells(),
-        *(f"{figure:.1f}" if figure else "–" for figure in figures),
-        f"{100 * agrees:.1f} %" if agrees else "–",
+        _note(row.point, INSIDE),
+        f"{kilobytes:.1f}" if kilobytes else "–",
+        _note(row.point, AGREES),
     )
 
 
@@ -584,8 +578,7 @@ def generation(
         tick(0.0, "the network's own answers")
         checkpoint = load_checkpoint(weights)
         texts = fitting(read, checkpoint, count)
-        options = MeasureOptions(window_s=window_s, windows=1)
-        sentences = Sentences(checkpoint, texts, options, Path(folder))
+        sentences = Sentences(checkpoint, texts, window_options(window_s), Path(folder))
         # Workers and threads of each, by which CTranslate2 may use all processors.
         layouts = sorted({(1, cpus), (cpus, 1)})
         contenders = [
@@ -596,9 +589,9 @@ def generation(
             *(behind_fastapi(sentences, form, *layout) for form in FORMS for layout in layouts),
         ]
         rows, left_out = run(contenders, turns, tick)
-    shown = [row for row in rows if row.load.level == MANY and row.load.arm not in _CONTINUOUS]
-    title = f"Sentences per second, {MANY} at a time (median; line: least to most)"
-    picture = {PICTURE: bars(shown, title, "sentences per second", _kind, _COLOURS)}
+    shown = [row.point for row in rows if row.at_a_time == MANY and row.point.arm not in _CONTINUOUS]
+    title = f"Sentences per second, {MANY} at a time"
+    picture = {PICTURE: report.throughput(title, shown, {point.arm: _kind(point.arm) for point in shown})}
     words = f"{len(texts)} sentences, {sentences.pieces:.1f} pieces an answer.\n\n{as_markdown(rows)}"
     PART.publish(words, turns, window_s, left_out, write, picture)
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,6 +25,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench import report
+from gourmet.bench.results import LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request, photo_request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import MeasureOptions, ask_each
@@ -34,30 +36,27 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import views
 from gourmet.reports.chart import stacked
+from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
 from harness import (
-    BenchLoad,
-    BenchRow,
-    BenchWindow,
-    Compute,
     Contender,
     DocsPart,
     Goal,
     Measure,
-    bars,
-    full_layouts,
+    Row,
     goals_table,
     gourmet_up,
     headings,
     main,
     markdown,
+    measure,
     no_server,
     programs,
     ratio_goal,
     run,
     started,
-    window,
+    window_options,
 )
 
 PART: Final = DocsPart("make bench-peers", "measuring.md")
@@ -68,12 +67,13 @@ REQUIREMENTS: Final = SERVERS / "peers.txt"
 MODEL: Final = "food_classifier_int8"
 # The concurrency for which goals were set.
 GOAL_LEVEL: Final = 8
+# Without a server, a session for each processor.
+_LEVELS: Final = {"no server": available_cpus()}
 # TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
 # than this are of other pixels or another model.
 TOLERANCE: Final = 2e-3
 _MAX_ALIKE: Final = 0.1
 _SEED: Final = 11
-_COLOURS: Final = {"no server": "#9e9e9e", "ours": "#1b5e9b", "peers": "#c98a1b"}
 
 Decode = Callable[[bytes], Pixels]
 Decoder = Literal["ours", "peers"]
@@ -156,17 +156,10 @@ def answering(threads: int = 0) -> Callable[[Pixels], Floats]:
     return answer
 
 
-def checked(photos: Sequence[bytes], right: Floats, threads: int) -> Compute:
+def classifying(photos: Sequence[bytes], threads: int) -> Callable[[int], Floats]:
     """Return a function that classifies a photo by its number, without a server."""
     answer = answering(threads)
-
-    def classify(number: int) -> None:
-        photo = number % len(photos)
-        probabilities = answer(SYSTEM.pixels(photos[photo]))
-        if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
-            raise WrongAnswers(f"photo {photo} has another answer on {threads} threads")
-
-    return classify
+    return lambda number: answer(SYSTEM.pixels(photos[number]))
 
 
 def complaint(body: bytes, expected: Floats) -> str | None:
@@ -226,9 +219,8 @@ class PhotoBench:
     programs: Path | None  # of the peers' environment
 
     def contender(self, arm: PhotoArm) -> Contender:
-        # The best layout of the limit may differ from turn to turn, so it has no level.
-        levels = [0] if arm.role == "no server" else self.levels
-        loads = [BenchLoad(arm.words, level, photos) for photos in self.sets for level in levels]
+        levels = [_LEVELS[arm.role]] if arm.role in _LEVELS else self.levels
+        loads = [(arm.words, LoadSpec(photos, level)) for photos in self.sets for level in levels]
         return Contender(arm.words, loads, partial(self._start, arm))
 
     @contextmanager
@@ -244,27 +236,30 @@ class PhotoBench:
             with started(arm.words, command, env, cwd, lambda: ask_each(wire(), [sample])) as pid:
                 groups = _groups(arm, pid)
 
-                def measure(load: BenchLoad) -> BenchWindow:
+                def measure_load(_arm: str, load: LoadSpec) -> Point:
                     decoder: Decoder = "peers" if arm.role == "peers" else "ours"
-                    right = self.expected[load.inputs, decoder]
-                    forms = [
-                        photo_request((n,), photo) for n, photo in enumerate(self.sets[load.inputs].photos)
-                    ]
+                    right, photos = self.expected[load.model, decoder], self.sets[load.model].photos
+                    forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
                     def check(request: Request, reply: RawReply) -> None:
                         (number,) = request.rows
                         if wrong := complaint(reply.body, right[number]):
                             raise WrongAnswers(f"{arm.words} answers photo {number} wrongly: {wrong}")
 
-                    return window(load, wire(), forms, check, self.options, groups=groups)
+                    return measure(load, wire(), forms, check, self.options, groups)
 
-                yield measure
+                yield measure_load
 
-    def _without_server(self, load: BenchLoad) -> BenchWindow:
-        """Measure the layouts without a server; return the window of the fastest."""
-        photos, right = self.sets[load.inputs].photos, self.expected[load.inputs, "ours"]
-        windows = [no_server(load, layout, self.options, checked, photos, right) for layout in full_layouts()]
-        return max(windows, key=lambda window: window.per_s)
+    def _without_server(self, arm: str, load: LoadSpec) -> Point:
+        photos, right = self.sets[load.model].photos, self.expected[load.model, "ours"]
+
+        def check(request: Request, reply: RawReply) -> None:
+            for photo, probabilities in zip(request.body, reply.body, strict=True):
+                if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
+                    raise WrongAnswers(f"{arm}: photo {photo} has another answer than before")
+
+        point = no_server(int(load.level), self.options, check, len(photos), classifying, photos, 1)
+        return replace(point, load=load)
 
     def _command(self, arm: PhotoArm, port: int, home: Path) -> tuple[list[str], dict[str, str], Path]:
         """Return the command, its environment variables, and its working directory."""
@@ -287,23 +282,21 @@ class PhotoBench:
 
 
 def _groups(arm: PhotoArm, pid: int) -> dict[str, int]:
-    """Return the processes to account for separately: our web app and our Triton, or the whole server."""
+    """Return the processes to account for separately: our Triton and our web app, or the whole server."""
     if arm.role != "ours":
         return {"server": pid}
-    return {
-        "Triton" if "tritonserver" in child.name() else "web app": child.pid
-        for child in psutil.Process(pid).children()
-    }
+    triton, web = sorted(psutil.Process(pid).children(), key=lambda child: "tritonserver" not in child.name())
+    return {"server": triton.pid, "web app": web.pid}
 
 
 # --- the page
 
 
-def goals(photos: str, rows: Sequence[BenchRow]) -> list[Goal]:
+def goals(photos: str, rows: Sequence[Row]) -> list[Goal]:
     """Return the goals for a set of photos whose contenders were all measured."""
 
-    def at(level: int) -> tuple[BenchRow | None, list[BenchRow]]:
-        by_arm = {row.load.arm: row for row in rows if row.load.level == level}
+    def at(level: int) -> tuple[Row | None, list[Row]]:
+        by_arm = {row.point.arm: row for row in rows if row.at_a_time == level}
         return by_arm.get(OURS.words), [row for arm, row in by_arm.items() if ROLES[arm] == "peers"]
 
     small, (ours, peers), (alone, peers_alone) = photos == "small", at(GOAL_LEVEL), at(1)
@@ -312,16 +305,16 @@ def goals(photos: str, rows: Sequence[BenchRow]) -> list[Goal]:
     times = 1.05 if small else 2.8
     return [
         *ratio_goal(f"{photos} photos, {GOAL_LEVEL} at a time: ours ÷ the best peer", ours, peers, times),
-        *ratio_goal(p99, ours, peers, 1.0, lambda window: window.latency.p99, at_most=True),
+        *ratio_goal(p99, ours, peers, 1.0, lambda point: point.latency_ms.p99, at_most=True),
         *(
-            ratio_goal(p50, alone, peers_alone, 1.25, lambda window: window.latency.p50, at_most=True)
+            ratio_goal(p50, alone, peers_alone, 1.25, lambda point: point.latency_ms.p50, at_most=True)
             if small
             else []
         ),
     ]
 
 
-def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[str, list[BenchRow]]) -> str:
+def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[str, list[Row]]) -> str:
     """Return the generated part of the page, of the rows by photos."""
     pinned = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
     named = ("fastapi", "uvicorn", "litserve", "bentoml")
@@ -331,7 +324,7 @@ def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[
         f"what processes share. Peers: {', '.join(versions)}.\n\n"
         + "".join(f"- {photo_set}\n" for photo_set in sets.values())
         + f"\n![Photos per second at {GOAL_LEVEL} at a time]({PICTURE})\n\n"
-        + goals_table(goal for photos in sets for goal in goals(photos, rows[photos]))
+        + goals_table([goal for photos in sets for goal in goals(photos, rows[photos])])
     )
     above = headings("photos", "answers", "errors", "CPU ms a photo", "MiB")
     for photos in sets:
@@ -348,23 +341,35 @@ def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[
     return words
 
 
-def _cells(row: BenchRow) -> tuple[str, ...]:
-    answers = sum(len(window.latencies_ms) for window in row.windows)
-    used = _sum(row.medians("cpu_ms"), 1), _sum(row.medians("memory_mib"), 0)
-    return (*row.cells(), str(answers), str(row.errors), *used)
+def _cells(row: Row) -> tuple[str, ...]:
+    point, used = row.point, row.point.usage
+    cores = {"Triton": used.server_cores, "web app": used.app_cores}
+    cpu_ms = {name: 1000 * (of or 0.0) / point.rows_per_s.value for name, of in cores.items()}
+    memory = {"Triton": used.server_memory_mib or 0.0, "web app": used.app_memory_mib or 0.0}
+    return (
+        *row.cells(),
+        str(point.requests),
+        str(sum(point.errors.values())),
+        _sum(cpu_ms, 1),
+        _sum(memory, 0),
+    )
 
 
 def _sum(parts: Mapping[str, float], digits: int) -> str:
-    if len(parts) < 2:
-        return "".join(f"{value:.{digits}f}" for value in parts.values())
-    listed = ", ".join(f"{name} {value:.{digits}f}" for name, value in parts.items())
-    return f"{sum(parts.values()):.{digits}f}: {listed}"
+    """Write the sum of the parts, and the parts if there are two; without a server, neither is known."""
+    known = {name: value for name, value in parts.items() if value}
+    listed = ": " + ", ".join(f"{name} {value:.{digits}f}" for name, value in known.items())
+    return (
+        f"{sum(known.values()):.{digits}f}{listed if known.keys() == parts.keys() else ''}" if known else "–"
+    )
 
 
 @click.command()
 @click.option("--turns", default=3, show_default=True, type=POSITIVE, help="How often all is measured.")
 @click.option("--window", "window_s", default=3.0, show_default=True, type=click.FloatRange(0.2, 60))
-@click.option("--concurrency", "levels", type=counts, default="1,8,32", help="Photos asked about at a time.")
+@click.option(
+    "--concurrency", "levels", type=counts, default="1,8,64,128", help="Photos asked about at a time."
+)
 @click.option(
     "--photos",
     multiple=True,
@@ -389,7 +394,7 @@ def peers(
     against the same ONNX file run without a server; a wrong one ends the run.
     """
     chosen = [ARMS[key] for key in keys or ARMS]
-    options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=0.7)
+    options = window_options(window_s, warm_up_s=0.7)
     sets = {name: SETS[name] for name in photos}
     others = programs(REQUIREMENTS) if any(arm.role == "peers" for arm in chosen) else None
     with bar("peers") as tick:
@@ -397,14 +402,13 @@ def peers(
         expected = expected_answers(sets)
         bench = PhotoBench(sets, expected, levels, options, others)
         all_rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
-    rows = {name: [row for row in all_rows if row.load.inputs == name] for name in sets}
-    title = f"Photos per second, {GOAL_LEVEL} at a time (median; line: least to most; *: disturbed)"
+    rows = {name: [row for row in all_rows if row.point.load.model == name] for name in sets}
     drawings = []
     for name, photo_set in sets.items():
-        shown = [row for row in rows[name] if row.load.level in (0, GOAL_LEVEL)]
-        drawing = bars(shown, str(photo_set), "photos per second", ROLES.__getitem__, _COLOURS)
-        drawings.append((str(photo_set), drawing))
-    picture = {PICTURE: stacked(title, drawings)}
+        shown = [row for row in rows[name] if row.at_a_time == _LEVELS.get(ROLES[row.point.arm], GOAL_LEVEL)]
+        drawing = report.throughput(str(photo_set), [row.point for row in shown], ROLES)
+        drawings.append(("", drawing))
+    picture = {PICTURE: stacked(f"Photos per second, {GOAL_LEVEL} at a time", drawings)}
     PART.publish(as_markdown(sets, expected, rows), turns, window_s, left_out, write, picture)
 
 

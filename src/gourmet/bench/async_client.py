@@ -52,6 +52,8 @@ class LoadGenerator:
     times: list[tuple[float, float, float]] = field(default_factory=list)
     answered: list[Request] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    # The times at which each failed request was due and failed.
+    failures: list[tuple[float, float]] = field(default_factory=list)
     # The times of the pieces of each streamed answer.
     pieces: list[tuple[float, ...]] = field(default_factory=list)
     # Requests, and bytes in both directions, of all answers.
@@ -142,6 +144,7 @@ class LoadGenerator:
             reply = await self.wire.send(request)
         except RequestFailed as exc:
             self.errors[str(exc)] += 1
+            self.failures.append((due, time.perf_counter()))
             return
         finally:
             self.in_flight -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from gourmet.bench.results import BatchSize, Estimate, Latency, Point, Split, Stream, Window
+from gourmet.bench.results import BatchSize, Estimate, Latency, Point, Split, Stream, Usage, Window
 
 Array = npt.NDArray[np.float64]
 
@@ -145,6 +146,9 @@ def merge(turns: Sequence[Point]) -> Point:
         batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
         windows=tuple(Window(p.rows_per_s.value / p.load.batch, p.latency_ms.mean) for p in turns),
         requests=requests,
+        errors=dict(sum((Counter(point.errors) for point in turns), Counter[str]())),
+        usage=_mean([point.usage for point in turns]),
+        transferred=statistics.fmean(point.transferred for point in turns),
         checks=tuple(check for point in turns for check in point.checks),
         attempts=max(point.attempts for point in turns),
         turns=len(turns),
@@ -157,7 +161,7 @@ def _mean(turns: Sequence[Any]) -> Any:
     if None in turns:
         return None
     first = turns[0]
-    if isinstance(first, Latency | Split | Stream | Estimate):
+    if isinstance(first, Latency | Split | Stream | Estimate | Usage):
         return replace(first, **{name: _mean([vars(turn)[name] for turn in turns]) for name in vars(first)})
     return statistics.fmean(turns)
 
