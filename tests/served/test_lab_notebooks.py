@@ -124,9 +124,9 @@ def test_every_question_is_answered_and_handed_in(
 ) -> None:
     book = notebook(name, WIDE, *exercises)
     for cell in book.cells:
-        if (begins := 'begin(9, "food_first"') in cell.source and cell.cell_type == "code":
+        if cell.source.startswith("begin(9, "):
             app_url = start(triton.http_url).url.removeprefix("http://")
-            cell.source = cell.source.replace(begins, f'{begins}, app_url="{app_url}"')
+            cell.source = f'{cell.source.removesuffix(")")}, app_url="{app_url}")'
     run(book, triton.http_url, folder)
     keys = {key for key in KEYS if key.startswith("L") == (name == "loops.ipynb")}
     keys = {key for key in keys if not exercises or key[:-1] in exercises}

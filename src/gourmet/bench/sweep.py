@@ -7,6 +7,7 @@ import itertools
 import math
 import signal
 import statistics
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gourmet.bench.server_probe import ServerProbe
 from gourmet.bench.transports import Request, requests
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
-from gourmet.served.signals import handled
+from gourmet.served.signals import STOPS, handled
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import Config
@@ -250,8 +251,9 @@ def restored(target: Addresses, models: Iterable[str]) -> Iterator[ServedConfigs
     try:
         yield configs
     finally:
-        # A second Ctrl-C would leave the server with whatever was being tried.
-        with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+        # A second Ctrl-C would leave the server with whatever was being tried. Signals reach the main thread.
+        is_main = threading.current_thread() is threading.main_thread()
+        with handled(dict.fromkeys(STOPS if is_main else (), signal.SIG_IGN)):
             configs.restore()
 
 
