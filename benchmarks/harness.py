@@ -1,4 +1,4 @@
-"""Compare with other servers: contenders in turns, measured and checked by gourmet.bench; a part of docs/.
+"""Compare with other servers: contenders in turns, measured, checked and reported by gourmet.bench.
 
 A program brings contenders. `run` starts one after another and measures its loads, every second turn in the
 opposite order, so that a machine that slows down favours none.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import multiprocessing
 import os
-import shutil
-import subprocess
+import shlex
 import sys
 import sysconfig
 from collections import deque
@@ -21,25 +19,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import psutil
 
-from gourmet.bench import stats, sweep
+from gourmet.bench import report, stats, sweep
 from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.comparison import above
-from gourmet.bench.results import Estimate, Evidence, Latency, LoadSpec, Point, Rejection, Window
+from gourmet.bench.results import FILE, Estimate, Evidence, Latency, LoadSpec, Point, Rejection, Window
 from gourmet.bench.server_probe import CpuMeter, tree, usage
 from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.bench.validity import Disturbed, ServerOverrun
 from gourmet.bench.workload import Addresses, MeasureOptions
+from gourmet.commands.bench import table
 from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
-from gourmet.reports import machine
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
@@ -51,7 +47,6 @@ _TRIES: Final = 3
 _ROWS_A_CALL: Final = 8
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 12.0
-_INSTALL_TIMEOUT_S: Final = 900.0
 _LOG_LINES: Final = 30
 
 Measure = Callable[[str, LoadSpec], Point]  # of an arm by its name
@@ -182,30 +177,25 @@ class Row:
 
     @property
     def point(self) -> Point:
-        return stats.merge(list(self.turns.values()))
+        """The mean of the turns; a * marks an arm that others disturbed."""
+        merged = stats.merge(list(self.turns.values()))
+        return merged if self.is_quiet else replace(merged, arm=f"{merged.arm} *")
+
+    @property
+    def arm(self) -> str:
+        return next(iter(self.turns.values())).arm
+
+    @property
+    def load(self) -> LoadSpec:
+        return next(iter(self.turns.values())).load
 
     @property
     def at_a_time(self) -> float:
-        return self.point.load.level * self.point.load.batch
+        return self.load.level * self.load.batch
 
     @property
     def is_quiet(self) -> bool:
         return all(map(is_quiet, self.turns.values()))
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells below `headings`."""
-        point, rate = self.point, self.point.rows_per_s
-        took = point.latency_ms
-        return (
-            point.arm + ("" if self.is_quiet else " *"),
-            f"{self.at_a_time:g}",
-            f"{rate:.0f}" if rate.value >= 50 else f"{rate:.1f}",
-            *(f"{ms:.0f}" if ms >= 20 else f"{ms:.1f}" for ms in (took.p50, took.p95, took.p99)),
-        )
-
-
-def headings(what: str, *more: str) -> tuple[str, ...]:
-    return ("", "at a time", f"{what}/s", "p50 ms", "p95 ms", "p99 ms", *more)
 
 
 def run(
@@ -281,29 +271,12 @@ def own_triton(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Ite
         yield Addresses(options.http_url, options.grpc_url)
 
 
-def programs(requirements: Path) -> Path:
-    """Return the programs of an environment with these packages; make it at the first use, in a minute."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gourmet"
-    name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    home = cache / f"peers-{name}"
-    if not (home / ".ready").exists():
-        click.echo(f"installing other servers into {home}, once", err=True)
-        shutil.rmtree(home, ignore_errors=True)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python"]
-        pip += [str(home / "bin" / "python"), "install", "--quiet", "--requirement", str(requirements)]
-        run_quietly = partial(
-            subprocess.run, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S
-        )
-        try:
-            # Our pip installs the packages: another pip would take ten seconds more.
-            run_quietly([sys.executable, "-m", "venv", "--without-pip", str(home)])
-            run_quietly(pip)
-        except subprocess.SubprocessError as exc:
-            shutil.rmtree(home, ignore_errors=True)
-            reason = str(getattr(exc, "stderr", None) or exc)[-500:]
-            raise GourmetError(f"{requirements} cannot be installed: {reason}") from exc
-        (home / ".ready").touch()
-    return home / "bin"
+def programs(name: str) -> Path:
+    """Return the programs of other servers, which `make bench-peers` and `make bench-generation` install."""
+    folder = Path(__file__).parents[1] / f".venv-{name}" / "bin"
+    if not folder.is_dir():
+        raise GourmetError(f"{folder} is missing: `make bench-{name}` installs the other servers there")
+    return folder
 
 
 def main(command: click.Command) -> None:
@@ -315,7 +288,7 @@ def main(command: click.Command) -> None:
         sys.exit(exc.exit_code)
 
 
-# --- goals, and a part of docs/
+# --- goals
 
 
 @dataclass(frozen=True)
@@ -384,54 +357,20 @@ def ratio_goal(
     return compared(name, [ours, *rivals], limit, ratio, at_most=at_most)
 
 
-def markdown(above_it: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a Markdown table: words are aligned left, numbers right."""
-    last = (rows or [above_it])[-1]
-    ruled = ["---:" if cell[:1].isdigit() or cell == "–" else "---" for cell in last]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (above_it, ruled, *rows))
-
-
-def goals_table(goals: Sequence[Goal]) -> str:
-    return markdown(("goal", "measured", "wanted", ""), [goal.cells() for goal in goals]) if goals else ""
-
-
-@dataclass(frozen=True)
-class DocsPart:
-    """The part of a docs/ page that a command writes, with the pictures beside the page."""
-
-    command: str
-    page: str
-
-    def publish(
-        self,
-        words: str,
-        turns: int,
-        window_s: float,
-        left_out: Mapping[str, str],
-        folder: Path | None,
-        pictures: Mapping[str, str] | None = None,
-    ) -> None:
-        """Print the part, with date, machine and what figures mean; write it if there is a folder."""
-        where = "; ".join(f"{name} {value}" for name, value in machine.about().items())
-        words = (
-            f"`{self.command}`, {date.today().isoformat()}: {where}.\n\n"
-            f"Windows of {window_s:g} s, one arm after another; turns: {turns}. Figures are means over the "
-            "turns with their 95 % interval, percentiles are means too, and ratios are taken turn by turn. "
-            f"Every answer was checked. What ran while others took more than {QUIET_CORES:g} cores was "
-            "measured again, up to twice; a row with a * never had a quiet window in some turn.\n\n"
-            + "".join(f"Left out: {name}: {why}\n\n" for name, why in left_out.items())
-            + words
-        )
-        click.echo(words)
-        if not folder:
-            return
-        begin, end = (f"<!-- {at} `{self.command}` -->" for at in ("from here on written by", "to here:"))
-        page = folder / self.page
-        text = page.read_text() if page.exists() else f"# {self.page}\n\n{begin}\n{end}\n"
-        before, begun, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not begun or not ended:
-            raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both where the part belongs")
-        page.write_text(f"{before}{begin}\n{words}{end}{after}")
-        for name, drawing in (pictures or {}).items():
-            (folder / name).write_text(f"{drawing}\n", encoding="utf-8")
+def publish(
+    title: str, about: str, rows: Sequence[Row], goals: Sequence[Goal], left_out: Mapping[str, str]
+) -> None:
+    """Print the goals and the figures, and save them as `gourmet bench run` does."""
+    refused = [Rejection(name, reason) for name, reason in left_out.items()]
+    points = [row.point for row in rows]
+    if goals:
+        table(("goal", "measured", "wanted", ""), [goal.cells() for goal in goals])
+    if points:
+        table(*report.figures(points))
+        if any(point.stream for point in points):
+            table(*report.streamed(points))
+        folder = report.save(sweep.bench(title, shlex.join(sys.argv), about, points, refused))
+        click.echo(f"saved in {folder}: {FILE}, bench.csv, {report.CHART}")
+    for rejection in refused:
+        click.echo(str(rejection))
+    click.echo(f"*: other programs used more than {QUIET_CORES:g} cores in some turn")

@@ -25,44 +25,36 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
-from gourmet.bench import report
 from gourmet.bench.results import LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request, photo_request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import MeasureOptions, ask_each
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FOLDER, POSITIVE, counts
+from gourmet.commands.values import POSITIVE, counts
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import views
-from gourmet.reports.chart import stacked
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
 from harness import (
     Contender,
-    DocsPart,
     Goal,
     Measure,
     Row,
-    goals_table,
     gourmet_up,
-    headings,
     main,
-    markdown,
     measure,
     no_server,
     programs,
+    publish,
     ratio_goal,
     run,
     started,
     window_options,
 )
 
-PART: Final = DocsPart("make bench-peers", "measuring.md")
-PICTURE: Final = "peers.svg"
 SERVERS: Final = Path(__file__).resolve().parent / "servers"
-REQUIREMENTS: Final = SERVERS / "peers.txt"
 # The default model: the network in eight bits.
 MODEL: Final = "food_classifier_int8"
 # The concurrency for which goals were set.
@@ -205,7 +197,10 @@ ARMS: Final = {
     "litserve": PhotoArm("LitServe, two workers", "peers", _LITSERVE),
     "bentoml": PhotoArm("BentoML, two workers", "peers", _BENTOML),
 }
-ROLES: Final = {arm.words: arm.role for arm in ARMS.values()}
+
+
+def named(arm: PhotoArm, photos: str) -> str:
+    return f"{photos} photos, {arm.words}"
 
 
 @dataclass(frozen=True)
@@ -220,7 +215,7 @@ class PhotoBench:
 
     def contender(self, arm: PhotoArm) -> Contender:
         levels = [_LEVELS[arm.role]] if arm.role in _LEVELS else self.levels
-        loads = [(arm.words, LoadSpec(photos, level)) for photos in self.sets for level in levels]
+        loads = [(named(arm, photos), LoadSpec(photos, level)) for photos in self.sets for level in levels]
         return Contender(arm.words, loads, partial(self._start, arm))
 
     @contextmanager
@@ -296,8 +291,9 @@ def goals(photos: str, rows: Sequence[Row]) -> list[Goal]:
     """Return the goals for a set of photos whose contenders were all measured."""
 
     def at(level: int) -> tuple[Row | None, list[Row]]:
-        by_arm = {row.point.arm: row for row in rows if row.at_a_time == level}
-        return by_arm.get(OURS.words), [row for arm, row in by_arm.items() if ROLES[arm] == "peers"]
+        by_arm = {row.arm: row for row in rows if row.at_a_time == level}
+        rivals = [by_arm.get(named(arm, photos)) for arm in ARMS.values() if arm.role == "peers"]
+        return by_arm.get(named(OURS, photos)), [row for row in rivals if row]
 
     small, (ours, peers), (alone, peers_alone) = photos == "small", at(GOAL_LEVEL), at(1)
     p99 = f"{photos} photos: our p99 ÷ the lowest p99 of a peer"
@@ -314,56 +310,6 @@ def goals(photos: str, rows: Sequence[Row]) -> list[Goal]:
     ]
 
 
-def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[str, list[Row]]) -> str:
-    """Return the generated part of the page, of the rows by photos."""
-    pinned = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
-    named = ("fastapi", "uvicorn", "litserve", "bentoml")
-    versions = [line for line in pinned if line.partition("==")[0].split("[")[0] in named]
-    words = (
-        "CPU is of all processes of a server, per photo, in milliseconds of one core; memory counts once "
-        f"what processes share. Peers: {', '.join(versions)}.\n\n"
-        + "".join(f"- {photo_set}\n" for photo_set in sets.values())
-        + f"\n![Photos per second at {GOAL_LEVEL} at a time]({PICTURE})\n\n"
-        + goals_table([goal for photos in sets for goal in goals(photos, rows[photos])])
-    )
-    above = headings("photos", "answers", "errors", "CPU ms a photo", "MiB")
-    for photos in sets:
-        words += f"\n### {photos.capitalize()} photos\n\n" + markdown(above, [*map(_cells, rows[photos])])
-    words += "\nHow other decoding changes answers:\n\n"
-    for photos in sets:
-        ours, theirs = expected[photos, "ours"], expected[photos, "peers"]
-        same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-        apart = np.abs(ours - theirs).max(axis=1)
-        words += (
-            f"- {photos} photos decoded plainly: the same label for {same} of {len(ours)}; "
-            f"probabilities apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most\n"
-        )
-    return words
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    point, used = row.point, row.point.usage
-    cores = {"Triton": used.server_cores, "web app": used.app_cores}
-    cpu_ms = {name: 1000 * (of or 0.0) / point.rows_per_s.value for name, of in cores.items()}
-    memory = {"Triton": used.server_memory_mib or 0.0, "web app": used.app_memory_mib or 0.0}
-    return (
-        *row.cells(),
-        str(point.requests),
-        str(sum(point.errors.values())),
-        _sum(cpu_ms, 1),
-        _sum(memory, 0),
-    )
-
-
-def _sum(parts: Mapping[str, float], digits: int) -> str:
-    """Write the sum of the parts, and the parts if there are two; without a server, neither is known."""
-    known = {name: value for name, value in parts.items() if value}
-    listed = ": " + ", ".join(f"{name} {value:.{digits}f}" for name, value in known.items())
-    return (
-        f"{sum(known.values()):.{digits}f}{listed if known.keys() == parts.keys() else ''}" if known else "–"
-    )
-
-
 @click.command()
 @click.option("--turns", default=3, show_default=True, type=POSITIVE, help="How often all is measured.")
 @click.option("--window", "window_s", default=3.0, show_default=True, type=click.FloatRange(0.2, 60))
@@ -378,38 +324,31 @@ def _sum(parts: Mapping[str, float], digits: int) -> str:
     help="small: 400×300; phone: 12 megapixels.  [default: both]",
 )
 @click.option("--arm", "keys", multiple=True, type=click.Choice(list(ARMS)), help="Measure this one only.")
-@click.option("--write", type=FOUND_FOLDER, help="Rewrite the part of this command in FOLDER/measuring.md.")
 def peers(
     turns: int,
     window_s: float,
     levels: tuple[int, ...],
     photos: tuple[str, ...],
     keys: tuple[str, ...],
-    write: Path | None,
 ) -> None:
     """Ours, FastAPI, LitServe, BentoML and no server at all, on the same photos, one after another.
 
-    Starts and stops everything itself on free ports; the peers get a virtual environment of their own
-    under the user's cache, made once. All in its default takes about 13 minutes. Every answer is checked
+    Starts and stops everything itself on free ports; the peers have a virtual environment of their own,
+    which `make bench-peers` makes once. All in its default takes about 13 minutes. Every answer is checked
     against the same ONNX file run without a server; a wrong one ends the run.
     """
     chosen = [ARMS[key] for key in keys or ARMS]
     options = window_options(window_s, warm_up_s=0.7)
     sets = {name: SETS[name] for name in photos}
-    others = programs(REQUIREMENTS) if any(arm.role == "peers" for arm in chosen) else None
+    others = programs("peers") if any(arm.role == "peers" for arm in chosen) else None
     with bar("peers") as tick:
         tick(0.0, "drawing photos, and what each photo's answer must be")
         expected = expected_answers(sets)
         bench = PhotoBench(sets, expected, levels, options, others)
-        all_rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
-    rows = {name: [row for row in all_rows if row.point.load.model == name] for name in sets}
-    drawings = []
-    for name, photo_set in sets.items():
-        shown = [row for row in rows[name] if row.at_a_time == _LEVELS.get(ROLES[row.point.arm], GOAL_LEVEL)]
-        drawing = report.throughput(str(photo_set), [row.point for row in shown], ROLES)
-        drawings.append(("", drawing))
-    picture = {PICTURE: stacked(f"Photos per second, {GOAL_LEVEL} at a time", drawings)}
-    PART.publish(as_markdown(sets, expected, rows), turns, window_s, left_out, write, picture)
+        rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
+    about = "; ".join(map(str, sets.values()))
+    judged = [goal for name in sets for goal in goals(name, [row for row in rows if row.load.model == name])]
+    publish("Photos a second beside other servers", about, rows, judged, left_out)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from support.points import a_point
 
 import foundation
 from gourmet.bench import sweep
-from gourmet.bench.results import Estimate, Latency, LoadSpec, Point, Split, Usage
+from gourmet.bench.results import Estimate, Latency, LoadSpec, Point, Split, Usage, read
 from gourmet.bench.transports import Http, RawReply, Request
 from gourmet.bench.validity import Disturbed, WrongAnswers
 from gourmet.bench.workload import MeasureOptions
@@ -28,13 +28,13 @@ from gourmet.errors import GourmetError
 from harness import (
     Contender,
     DidNotStart,
-    DocsPart,
     Goal,
     Measure,
     Row,
     measure,
     no_server,
     programs,
+    publish,
     ratio_goal,
     run,
     started,
@@ -158,7 +158,7 @@ def test_contenders_take_turns_in_alternating_order() -> None:
 def test_the_quietest_of_three_points_counts() -> None:
     rows, _ = run([contender("a", [], [0.5, 0.3, 0.4, 0.05])], 1, lambda *_: None)
     assert [row.point.usage.others_cores for row in rows] == [0.3, 0.05]
-    assert [row.cells()[0] for row in rows] == ["a *", "a"]
+    assert [row.point.arm for row in rows] == ["a *", "a"]
 
 
 def test_a_point_that_is_disturbed_every_time_is_left_out_with_the_reason() -> None:
@@ -219,27 +219,27 @@ def test_a_goal_is_met_where_the_whole_interval_reaches_it(
 def test_a_disturbed_row_is_marked_and_not_judged() -> None:
     ours, busy = a_row("ours"), a_row("busy", others=0.5)
     (goal,) = ratio_goal("ours ÷ busy", ours, [busy], 1.0)
-    assert (goal.verdict, ours.cells()[0], busy.cells()[0]) == ("not judged: disturbed", "ours", "busy *")
+    assert (goal.verdict, ours.point.arm, busy.point.arm) == ("not judged: disturbed", "ours", "busy *")
 
 
-def test_a_page_without_a_marker_for_its_part_stays_unchanged(tmp_path: Path) -> None:
-    part = DocsPart("make bench-x", "x.md")
-    (tmp_path / "x.md").write_text("# Ours\n")
-    with pytest.raises(GourmetError, match="add both"):
-        part.publish("words", 1, 1.0, {}, tmp_path)
-    assert (tmp_path / "x.md").read_text() == "# Ours\n"
-
-
-def test_unavailable_packages_are_an_error_that_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_goals_are_printed_and_the_figures_saved_as_those_of_gourmet_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("no-such-package==1\n")
-    with pytest.raises(GourmetError, match="no-such-package"):
-        programs(requirements)
-    assert not any((tmp_path / "gourmet").iterdir())
+    monkeypatch.chdir(tmp_path)
+    ours, busy = a_row("ours", (90, 91)), a_row("busy", others=0.5)
+    goal = Goal("ours ÷ busy", Estimate(1.0), 1.0)
+    publish("A title", "two photos", [ours, busy], [goal], {"peer": "did not answer"})
+    printed = capsys.readouterr().out
+    for words in ("ours ÷ busy", "at least 1×", "busy * c=8", "peer: Rejected: did not answer"):
+        assert words in printed
+    (saved,) = (tmp_path / "runs" / "bench").iterdir()
+    assert [point.turns for point in read(saved).points] == [2, 1]
+    assert "busy * c=8" in (saved / "chart.svg").read_text()
+
+
+def test_missing_servers_are_an_error_that_names_the_command() -> None:
+    with pytest.raises(GourmetError, match="`make bench-nobody` installs"):
+        programs("nobody")
 
 
 def test_what_triton_adds_is_taken_turn_by_turn() -> None:
@@ -262,5 +262,5 @@ def test_what_triton_adds_is_taken_turn_by_turn() -> None:
         "added inside Triton, one request at a time, mean": 1.0,
         "added for HTTP, p50": 2.5,
         "best through Triton ÷ best without a server": pytest.approx(0.9),
-        "our model.py ÷ a lab's, c=8": pytest.approx(4.0),
+        "our model.py ÷ one as labs write it, c=8": pytest.approx(4.0),
     }, "no goal about gRPC, which was not measured"

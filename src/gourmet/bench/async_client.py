@@ -50,7 +50,6 @@ class LoadGenerator:
     max_late_s: float = 2.0
     # The times at which each answered request was due, sent and answered.
     times: list[tuple[float, float, float]] = field(default_factory=list)
-    answered: list[Request] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     # The times at which each failed request was due and failed.
     failures: list[tuple[float, float]] = field(default_factory=list)
@@ -151,7 +150,6 @@ class LoadGenerator:
         done = time.perf_counter()
         self.check(request, reply)
         self.times.append((due, sent, done))
-        self.answered.append(request)
         self.pieces.append(reply.pieces)
         self.requests_sent += reply.requests
         self.transferred += reply.transferred

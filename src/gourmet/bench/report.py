@@ -44,7 +44,8 @@ def folder_name(when: str, title: str) -> str:
 def figures(points: Sequence[Point]) -> Table:
     split = "queue + input + infer + output + network ms"
     headings = ("point", "rows/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms", split, "rows per batch")
-    return (*headings, "server CPU and memory"), [
+    failed = ("errors",) if any(point.errors for point in points) else ()
+    return (*headings, "server CPU and memory", *failed), [
         (
             point.name,
             f"{point.rows_per_s:.1f}",
@@ -52,6 +53,7 @@ def figures(points: Sequence[Point]) -> Table:
             " + ".join(f"{ms:.2f}" for ms in vars(point.split_ms).values()),
             f"{point.executed_rows:.2f}",
             _server(point.usage),
+            *(str(sum(point.errors.values())) for _ in failed),
         )
         for point in points
         for took in [point.latency_ms]
@@ -61,7 +63,8 @@ def figures(points: Sequence[Point]) -> Table:
 def _server(usage: Usage) -> str:
     if usage.server_cores is None or usage.server_memory_mib is None:
         return "not on this machine"
-    return f"{usage.server_cores:.2f} cores {usage.server_memory_mib:.0f} MiB"
+    app = f", app {usage.app_cores:.2f} cores {usage.app_memory_mib:.0f} MiB" if usage.app_memory_mib else ""
+    return f"{usage.server_cores:.2f} cores {usage.server_memory_mib:.0f} MiB{app}"
 
 
 def streamed(points: Sequence[Point]) -> Table:

@@ -20,7 +20,7 @@ from gourmet.bench import server_probe, stats, validity
 from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection, Split, Usage
 from gourmet.bench.server_probe import ServerProbe
-from gourmet.bench.transports import Request, requests
+from gourmet.bench.transports import requests
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
 from gourmet.served.signals import STOPS, handled
@@ -84,23 +84,15 @@ def in_turns(arms: Mapping[str, Callable[[], Measured]], turns: int, on_step: On
 
 
 def measure(
-    workload: Workload,
-    load: LoadSpec,
-    target: Addresses,
-    options: MeasureOptions,
-    arm: str = "",
-    is_timed: Callable[[Request], bool] = lambda _: True,
+    workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
-    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement.
-
-    Only requests that are timed count for latencies and answers; all count for rates.
-    """
+    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement."""
     check_possible(load, workload.rows)
     with connect(target.url) as triton:
         config = triton.config(load.model)
     for attempt in range(1, options.attempts + 1):
         try:
-            point = _measure_once(workload, load, target, options, is_timed)
+            point = _measure_once(workload, load, target, options)
             return replace(point, arm=arm or load.model, attempts=attempt, config=config)
         except validity.Disturbed:
             if attempt == options.attempts:
@@ -108,16 +100,10 @@ def measure(
     raise AssertionError("an attempt returns or raises")
 
 
-def _measure_once(
-    workload: Workload,
-    load: LoadSpec,
-    target: Addresses,
-    options: MeasureOptions,
-    is_timed: Callable[[Request], bool],
-) -> Point:
+def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     probe = ServerProbe(target, load)
     traffic, checks = checked_traffic(workload, load, target, options, probe.look)
-    point = point_of(traffic, options, probe.usage(traffic.client_cores), checks, is_timed)
+    point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
     requests = traffic.requests_sent / len(traffic.times)
     return replace(
         point,
@@ -127,11 +113,7 @@ def _measure_once(
 
 
 def point_of(
-    traffic: LoadGenerator,
-    options: MeasureOptions,
-    usage: Usage,
-    checks: tuple[Evidence, ...],
-    is_timed: Callable[[Request], bool] = lambda _: True,
+    traffic: LoadGenerator, options: MeasureOptions, usage: Usage, checks: tuple[Evidence, ...]
 ) -> Point:
     """Return what the load generator measured, with all time as the network's; raise Untrusted."""
     load, stretch = traffic.load, (traffic.began, traffic.ended)
@@ -141,8 +123,7 @@ def point_of(
     checks += (validity.generator_had_time(traffic.client_cores),)
     if not ours.any():
         raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
-    timed = ours & np.array([is_timed(request) for request in traffic.answered])
-    took = stats.latency(1000 * (done - due)[timed if timed.any() else ours])
+    took = stats.latency(1000 * (done - due)[ours])
     windows = stats.windows(due, done, *stretch, options.windows)
     rates = [window.requests_per_s for window in windows]
     under_way = stats.in_flight(due, done, *stretch)
