@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from gourmet.bench.comparison import above
 from gourmet.bench.results import FILE, Estimate, Evidence, Latency, LoadSpec, Point, Rejection, Window
 from gourmet.bench.server_probe import CpuMeter, tree, usage
 from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
-from gourmet.bench.validity import Disturbed, ServerOverrun
+from gourmet.bench.validity import Disturbed
 from gourmet.bench.workload import Addresses, MeasureOptions
 from gourmet.commands.bench import table
 from gourmet.errors import GourmetError
@@ -140,25 +141,32 @@ class Contender:
     start: Callable[[], AbstractContextManager[Measure]]
 
     def measured(self) -> sweep.Measured:
-        """Measure every load, again if others disturbed it; of several points the quietest counts."""
         points: list[Point] = []
         refused: list[Rejection] = []
         try:
             with self.start() as measure_load:
                 for arm, load in self.loads:
-                    tries, why = list[Point](), ""
-                    while len(tries) < _TRIES and not (tries and is_quiet(tries[-1])):
-                        try:
-                            tries.append(replace(measure_load(arm, load), arm=arm))
-                        except (Disturbed, ServerOverrun) as exc:
-                            if why:
-                                break
-                            why = str(exc)
-                    points += sorted(tries, key=others)[:1]
-                    refused += [] if tries else [Rejection(f"{arm} {load}", why)]
+                    try:
+                        points.append(replace(_quietest(partial(measure_load, arm, load)), arm=arm))
+                    except Disturbed as exc:
+                        refused.append(Rejection(f"{arm} {load}", str(exc)))
         except DidNotStart as exc:
             refused.append(Rejection(self.name, str(exc)))
         return points, refused
+
+
+def _quietest(measure_once: Callable[[], Point]) -> Point:
+    """Measure again if others disturbed the measurement; return the quietest point."""
+    tries: list[Point] = []
+    for left in reversed(range(_TRIES)):
+        try:
+            tries.append(measure_once())
+        except Disturbed:
+            if not left and not tries:
+                raise
+        if tries and is_quiet(tries[-1]):
+            break
+    return min(tries, key=others)
 
 
 def others(point: Point) -> float:
@@ -209,8 +217,7 @@ def run(
         for point in points:
             rows.setdefault((point.arm, point.load), {})[turn] = point
     refused = {rejection.name: rejection.reason for _, rejected in results for rejection in rejected}
-    order = [arm for contender in contenders for arm, _ in contender.loads]
-    return [Row(rows[key]) for key in sorted(rows, key=lambda key: order.index(key[0]))], refused
+    return [*map(Row, rows.values())], refused
 
 
 # --- servers

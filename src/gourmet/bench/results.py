@@ -188,12 +188,6 @@ class Point:
         executions = sum(size.executions for size in self.batches)
         return sum(size.rows * size.executions for size in self.batches) / executions if executions else 0.0
 
-    @property
-    def shares(self) -> list[tuple[BatchSize, float]]:
-        """Return the share of rows that the network computed in batches of each size."""
-        rows = sum(size.rows * size.executions for size in self.batches)
-        return [(size, size.rows * size.executions / rows) for size in self.batches]
-
 
 @dataclass(frozen=True)
 class Rejection:

@@ -25,6 +25,7 @@ from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.reports import chart
+from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
@@ -91,7 +92,7 @@ class Run:
 
     def row(self) -> tuple[str, ...]:
         if not self.points:
-            return (self.name, f"not measured: {self.disturbed}")
+            return (self.name, f"not measured: {self.disturbed}", *[""] * 7)
         point = self.point
         server = f"{point.usage.server_cores:.1f}" if point.usage.server_cores is not None else "?"
         others = f"{self.others:.1f}" if self.others is not None else "?"
@@ -115,11 +116,7 @@ class Runs(dict[str, Run]):
 
     def __repr__(self) -> str:
         rows = [self._HEADINGS, *(run.row() for run in self.values())]
-        widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(9)]
-        return (
-            "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
-            + "\n(the last three: cores used)"
-        )
+        return f"{columns(rows)}\n(the last three: cores used)"
 
     def drawing(self) -> chart.Drawing | None:
         points = [run.point for run in self.values() if run.points]
