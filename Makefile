@@ -6,25 +6,25 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# The one on the path, or one that pip brings into the new environment: it takes a sixth of pip's time.
 UV := $(shell command -v uv)
 PINNED := -c requirements/constraints.txt
-# uv is twice as fast. pip compiles what it installs, thousands of modules, on one core.
-INSTALL := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(PIP) install -q --no-compile) $(PINNED)
-COMPILE := $(BIN)/python -P -m compileall -q -q -j 0 $(VENV)/lib || true
+# uv reads no configuration of pip's: where it finds no package, pip, which may have another index, is asked.
+install = $(or $(UV),$(BIN)/uv) pip install -q --python $(BIN)/python $(PINNED) $(1) || $(PIP) install -q --no-compile $(PINNED) $(1)
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
-SERVED := tests/served tests/web
+TIERS := tests/unit tests/served tests/web
 # Without food_first, which is written to be read by students, with no types.
 MODEL_FOLDERS := $(filter-out %/food_first/1/,$(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py)))
-# Workers with servers of their own, which take 2.5 GB each; the tests of a file share what they start, and
-# tests/conftest.py has the longest files first. Half of the time they wait for servers: four keep two cores busy.
-WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses \
+# Workers with servers of their own, which take 2.5 GB each; tests/conftest.py has the longest files first, and those that
+# share a Triton on two workers. Half of the time they wait for servers: four keep two cores busy.
+WORKERS := --dist loadgroup --no-loadscope-reorder --numprocesses \
 	$(shell awk '/MemTotal/ { n = int($$2 / 2500000); print (n < 2 ? 2 : n > 4 ? 4 : n) }' /proc/meminfo)
-# Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
+# pytest's status 5 says that no test ran, which is a failure unless ARGS chose them by words (-k).
 # A thread each: sums with two threads wait for those of other workers on two cores. Measured for a slow test beside
 # other work: 8.6 s of CPU in place of 25.9.
-run_tests = OMP_NUM_THREADS=1 $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
+run_tests = OMP_NUM_THREADS=1 $(PYTEST) $(1) $(ARGS) || { status=$$?; [ $$status -eq 5 ] && [ -n "$(filter -k%,$(ARGS))" ]; }
 
 # What is compiled is kept, whatever the environment says: tests start our programs hundreds of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,20 +42,20 @@ lab: setup-lab ## Open the notebook beside Triton, which is started unless one r
 	@exec $(BIN)/gourmet lab $(ARGS)
 
 smoke: setup-dev ## Run the few tests that show in a minute whether the product works at all
-	@$(PYTEST) tests/unit $(SERVED) --smoke $(ARGS)
+	@$(PYTEST) $(TIERS) --smoke $(ARGS)
 
 ifeq ($(ARGS),--smoke)
 test: smoke
 else
-test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
-	@$(call run_tests,$(SERVED) $(WORKERS) -m "not slow and not nightly")
+test: setup-dev ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
+	@$(call run_tests,$(TIERS) $(WORKERS) -m "not slow and not nightly")
 endif
 
-test-slow: setup-dev ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m slow)
+test-slow: setup-dev setup-lab ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
+	@$(call run_tests,$(TIERS) $(WORKERS) -m slow)
 
 test-nightly: setup-dev ## Run the slowest ones: whole trainings, whole notebooks, thousands of photos
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) -m nightly)
+	@$(call run_tests,$(TIERS) $(WORKERS) -m nightly)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@$(call run_tests,tests/unit --dist loadfile --numprocesses 2 -m "not slow and not nightly")
@@ -75,13 +75,14 @@ check: setup-dev ## Lint, check the format, the types and which package imports 
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	@# Every model and backend is a program of its own, and all call themselves "model".
+	@$(PYTEST) -q tests/unit/test_kubernetes.py -k schemas --durations 0
 	@for folder in $(MODEL_FOLDERS); do echo "mypy $$folder"; MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
 
 audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py
 
 docs: setup ## Write the documentation as a site with search to site/html
-	@$(INSTALL) -r requirements/docs.txt
+	@$(call install,-r requirements/docs.txt)
 	@rm -rf site && mkdir -p site/source
 	@git ls-files -z '*.md' '*.csv' '*.ipynb' 'docs/*.svg' 'docs/*.png' NOTICE proxy/nginx.conf deploy/haproxy 'triton/models/*/model.py' | \
 		xargs -0 cp --parents -t site/source
@@ -120,8 +121,10 @@ ifneq ($(UV),)
 	@echo "Setting up $(VENV) with uv: a quarter of a minute, once."
 	@$(UV) venv -q --seed --python $(or $(PYTHON),3.12) $(VENV)
 else ifneq ($(PYTHON),)
-	@echo "Setting up $(VENV) with $(PYTHON): half a minute, once."
-	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON): a quarter of a minute, once."
+	@$(PYTHON) -c '' || { echo "PYTHON=$(PYTHON) does not start: name another."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install $(notdir $(PYTHON))-venv)."; exit 1; }
+	@$(PIP) install -q --no-compile $(PINNED) uv || echo "pip brings no uv here, and installs the rest itself: a minute."
 else
 	@echo "No Python 3.11 or 3.12 here: \`pip install uv && uv python install 3.12\` brings one."
 	@exit 1
@@ -129,29 +132,30 @@ endif
 
 # The project's dependencies and extras are the files of requirements/: see pyproject.toml.
 $(VENV)/.ready: requirements/web.txt requirements/models.txt requirements/serve.txt requirements/constraints.txt pyproject.toml | $(BIN)/python
-	$(INSTALL) --editable .
-	@$(COMPILE)
+	@$(call install,--editable .)
+	@# Compile what serving imports, once and not in each process of the first start.
+	@ORT_DISABLE_TELEMETRY=1 $(BIN)/python -P -c 'import onnxruntime, PIL.Image, tritonclient.grpc, gunicorn.app.wsgiapp, app, gourmet.commands.up; app.create_app()'
 	@# Every Python of the environment then finds torch whole when it is started here: see gourmet/import_guard.py
 	@$(BIN)/python -P -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "gourmetgram.pth").write_text("import gourmet\n")'
 	@touch $@
 
-# Without an NVIDIA driver torch comes from PyTorch's index of CPU builds: PyPI's brings 2.7 GB of CUDA.
+# Without an NVIDIA driver torch comes from PyTorch's index of CPU builds: PyPI's brings 2.7 GB of CUDA. pip installs it,
+# before the rest: uv would not see the index that pip is configured for.
+TORCH = $(PIP) install -q --no-compile $(1) $$(grep -E '^torch(vision)?==' requirements/train.txt)
 $(VENV)/.ready-train: $(VENV)/.ready requirements/train.txt
-	@command -v nvidia-smi >/dev/null || $(PIP) install -q --no-compile --no-deps --timeout 5 --retries 0 \
-		--index-url https://download.pytorch.org/whl/cpu $$(grep -E '^torch(vision)?==' requirements/train.txt) || \
-		echo "PyTorch's index of CPU builds does not answer: torch comes from PyPI, with 2.7 GB of CUDA."
-	$(INSTALL) -r requirements/train.txt
-	@$(COMPILE)
+	@{ ! command -v nvidia-smi >/dev/null && \
+		$(call TORCH,--no-deps --timeout 5 --retries 0 --index-url https://download.pytorch.org/whl/cpu); } || \
+		{ echo "torch comes from pip's own index: on PyPI with 2.7 GB of CUDA."; $(call TORCH,$(PINNED)); }
+	@$(call install,-r requirements/train.txt)
 	@touch $@
 
 DEV := $(patsubst %,requirements/%.txt,dev parquet ray redis tracing)
 $(VENV)/.ready-dev: $(VENV)/.ready-train $(DEV)
-	$(INSTALL) $(DEV:%=-r %)
-	@$(COMPILE)
+	@$(call install,$(DEV:%=-r %))
 	@touch $@
 
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/lab.txt
-	$(INSTALL) -r requirements/lab.txt
+	@$(call install,-r requirements/lab.txt)
 	$(BIN)/python -m bash_kernel.install --sys-prefix
 	@touch $@
 

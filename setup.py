@@ -16,7 +16,10 @@ class BuildWithData(build_py):
             for folder in ("triton", "notebooks"):
                 target = Path(self.build_lib, "gourmet", "_bundle", folder)
                 copytree(
-                    folder, target, ignore=ignore_patterns("__pycache__", "README.md"), dirs_exist_ok=True
+                    folder,
+                    target,
+                    ignore=ignore_patterns("__pycache__", "README.md", ".withdrawn-*"),
+                    dirs_exist_ok=True,
                 )
 
 

@@ -35,15 +35,15 @@ from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
 from gourmet.bench.validity import Disturbed
 from gourmet.bench.workload import Addresses, MeasureOptions
 from gourmet.commands.bench import table
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, echo
 from gourmet.progress import ReportProgress
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
 
-# A point during which other programs used more cores than this is measured again, up to _TRIES times.
+# A point during which other programs used more cores than this is measured once more.
 QUIET_CORES: Final = 0.1
-_TRIES: Final = 3
+_TRIES: Final = 2
 # Rows of a call without a server: passing one row to another process would cost as much as a tenth of it.
 _ROWS_A_CALL: Final = 8
 _START_TIMEOUT_S: Final = 120.0
@@ -291,7 +291,7 @@ def main(command: click.Command) -> None:
     try:
         command()
     except GourmetError as exc:
-        click.echo(f"Error: {exc}", err=True)
+        echo(f"Error: {exc}", err=True)
         sys.exit(exc.exit_code)
 
 
@@ -377,7 +377,7 @@ def publish(
         if any(point.stream for point in points):
             table(*report.streamed(points))
         folder = report.save(sweep.bench(title, shlex.join(sys.argv), about, points, refused))
-        click.echo(f"saved in {folder}: {FILE}, bench.csv, {report.CHART}")
+        echo(f"saved in {folder}: {FILE}, bench.csv, {report.CHART}")
     for rejection in refused:
-        click.echo(str(rejection))
-    click.echo(f"*: other programs used more than {QUIET_CORES:g} cores in some turn")
+        echo(str(rejection))
+    echo(f"*: other programs used more than {QUIET_CORES:g} cores in some turn")

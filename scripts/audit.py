@@ -1,7 +1,7 @@
 """Look up every pinned package among the known vulnerabilities (`make audit`).
 
-The exit status is 1 if a vulnerability is known. If the database cannot be reached, the script prints so and
-exits with 0, so that a machine without internet can still run all other checks.
+The exit status is 1 if a vulnerability is known, 2 if pip-audit failed, and 3 if the database could not be
+reached.
 """
 
 from __future__ import annotations
@@ -27,8 +27,14 @@ def main() -> int:
     try:
         answer = subprocess.run(command, input=pins(), capture_output=True, text=True, timeout=600)
         return tell(json.loads(answer.stdout)["dependencies"])
-    except (subprocess.TimeoutExpired, json.JSONDecodeError, KeyError):
+    except subprocess.TimeoutExpired:
         return tell([])
+    except (json.JSONDecodeError, KeyError):
+        reason = (answer.stderr.splitlines() or [f"status {answer.returncode}"])[-1]
+    if reason.startswith("requests.exceptions.") or "Could not connect" in reason:
+        return tell([])
+    click.echo(f"audit: pip-audit failed: {reason}")
+    return 2
 
 
 def pins() -> str:
@@ -39,11 +45,11 @@ def pins() -> str:
 
 
 def tell(packages: list[dict[str, Any]]) -> int:
-    """Print the known vulnerabilities of the packages; return 1 if there is any."""
+    """Print the known vulnerabilities of the packages and return the exit status."""
     unknown = [package["name"] for package in packages if "skip_reason" in package]
     if len(unknown) == len(packages):
         click.echo("audit: THE DATABASE COULD NOT BE ASKED: no package was looked up")
-        return 0
+        return 3
     bad = [package for package in packages if package.get("vulns")]
     for package in bad:
         for vulnerability in package["vulns"]:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.needs import no_photos
 from support.triton import MODELS, RunningTriton, run_triton
 from support.web_app import StartWeb, WebApp, start_web
 
-from gourmet.stack.preflight import free_ports
+from gourmet.stack.preflight import check_repositories, free_ports, held_back
 
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -31,33 +35,47 @@ LONGEST = (
     "web/test_installed_package.py",
     "served/test_deployer.py",
     "web/test_life_of_a_system.py",
-    "served/test_lab_notebooks.py",
+    "web/test_demo_pages.py",
     "served/test_check.py",
+    "web/test_pages.py",
+    "web/test_food_page.py",
+    "served/test_classification_models.py",
     "served/test_lab_command.py",
+    "served/test_generation_models.py",
+    "web/test_api.py",
+    "web/test_generating.py",
+    "served/test_classify.py",
+    "web/test_many_photos.py",
+    "served/test_lab_notebooks.py",
+    "web/test_api_docs.py",
     "web/test_up.py",
     "web/test_observability.py",
-    "web/test_food_page.py",
-    "web/test_demo_pages.py",
     "served/test_elsewhere.py",
-    "web/test_text_system.py",
+    "served/test_onnxruntime_backend.py",
     "served/test_deploy_live.py",
+    "web/test_gunicorn.py",
+    "served/test_locks.py",
+    "served/test_load.py",
     "served/test_bench.py",
     "served/test_tune.py",
+    "web/test_text_system.py",
     "served/test_whole_way.py",
-    "web/test_generating.py",
-    "web/test_pages.py",
-    "web/test_many_photos.py",
+    "web/test_proxy.py",
     "web/test_teach.py",
-    "served/test_classification_models.py",
-    "served/test_generation_models.py",
-    "served/test_onnxruntime_backend.py",
+    "unit/test_deploying.py",
+    "unit/test_bring_a_translator.py",
+    "web/test_triton_trouble.py",
     "served/test_pytorch_backend.py",
     "web/test_faults_short.py",
     "web/test_haproxy.py",
     "web/test_shared_rates.py",
-    "served/test_config_command.py",
-    "served/test_classify.py",
+    "unit/test_deployer.py",
+    "unit/test_doctor.py",
+    "unit/test_decoders.py",
+    "unit/test_captioner_network.py",
 )
+# Files with a function that takes the fixture `triton`, or the app in front of it.
+SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web)\b(?:: |,|\))")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,6 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_RUNTIME_DIR"] = folder
     os.environ["GOURMET_HOME"] = f"{folder}/home"  # nor are somebody's own systems and models looked at
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # A shell's background job ignores Ctrl-C, and so would the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Imports make millions of objects that stay: looking for garbage among them takes a tenth of the run.
     gc.disable()
 
@@ -85,6 +105,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run whose tests were all skipped ends as one without tests: not in green."""
+    reports = getattr(session.config.pluginmanager.get_plugin("terminalreporter"), "stats", {})
+    if reports.get("skipped") and not {"passed", "failed", "error", "xfailed"} & reports.keys():
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _late_warnings() -> Iterator[None]:
+    """Have what the tests of a file forgot to close complain at its end, not during other tests."""
+    yield
+    gc.collect()
+    gc.freeze()  # what stays is not looked at again
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -100,20 +136,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         tier = item.path.relative_to(HERE).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
-        if "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.flaky(reruns=1))  # Chromium, which is not ours, may stumble
     if config.getoption("smoke"):
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=others)
-    order = {HERE / name: position for position, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    order, sharing = {HERE / name: position for position, name in enumerate(LONGEST)}, _sharing()
+    items.sort(key=lambda item: (item.path not in sharing, order.get(item.path, len(order))))
+
+
+@cache
+def _sharing() -> dict[Path, str]:
+    """The files that share a Triton, an app and a Chromium, with the one of two groups that each is in."""
+    first = [HERE / name for name in LONGEST]
+    paths = dict.fromkeys(
+        [*first, *sorted(HERE.glob("served/test_*.py")), *sorted(HERE.glob("web/test_*.py"))]
+    )
+    sharing = [path for path in paths if SHARES_TRITON.search(path.read_text())]
+    # 1, 2, 2, 1, 1, 2, 2, ...: by turns the longer and the shorter file of two
+    return {path: f"triton {1 + (number + 1) // 2 % 2}" for number, path in enumerate(sharing)}
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have each file on one worker, and those that share a Triton on two workers.
+
+    pytest-xdist's own `--dist loadgroup` finds no groups with pytest 9.2, whose items have no `_nodeid`.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServers(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return _sharing().get(HERE.parent / file, file)
+
+    return ByServers(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[RunningTriton]:
-    """The product's models as they are in the checkout. Tests that change a config put it back."""
-    yield from run_triton(MODELS, response_cache_bytes=64 << 20)
+    """The models of `gourmet up`. Tests that change a config put it back; `load` brings those for study."""
+    served = check_repositories([MODELS])
+    loaded = served.keys() - held_back(served, ())
+    yield from run_triton(MODELS, models=sorted(loaded), response_cache_bytes=64 << 20)
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +207,7 @@ def food_photos() -> Path:
     """The folder of real food photos, for tests that say more with them than with drawn ones."""
     folder = Path(os.environ.get("GOURMET_FOOD11", HERE.parents[1] / "shared" / "food11"))
     if not (folder / "test.zip").is_file():
-        pytest.skip(f"no real photos at {folder}: set GOURMET_FOOD11 to a folder with Food-11 style zips")
+        no_photos(folder)
     return folder
 
 

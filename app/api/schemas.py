@@ -186,6 +186,8 @@ class Base64Photos(Chosen):
     @classmethod
     def one(cls, body: Any) -> Any:
         """Accept a single `image` too."""
+        if isinstance(body, dict) and "url" in body and not {"image", "images"} & body.keys():
+            raise ValueError("addresses are not fetched: send the photo itself")
         if isinstance(body, dict) and "image" in body and "images" not in body:
             return {
                 **{name: value for name, value in body.items() if name != "image"},

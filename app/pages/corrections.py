@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import io
 import os
@@ -73,7 +74,7 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
     Image.fromarray(pixels).save(picture, "JPEG", quality=92)
     with _alone_in(folder):
         before = list(folder.glob(f"*/{name}"))
-        if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MAX_CORRECTIONS:
+        if not before and sum(counts(folder).values()) >= MAX_CORRECTIONS:
             raise ServingError(
                 "corrections_full",
                 f"{MAX_CORRECTIONS:,} corrections are kept already, which is all that this site takes",
@@ -86,6 +87,17 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
         for path in before:
             if path.parent != target:
                 path.unlink(missing_ok=True)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """Return the number of pictures in each folder of a label."""
+    folders = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return {path.name: _pictures_in(path, path.stat().st_mtime_ns) for path in folders}
+
+
+@functools.lru_cache
+def _pictures_in(folder: Path, _changed_ns: int) -> int:
+    return sum(path.suffix == ".jpg" for path in folder.iterdir())
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, redirect, request, url_for
 
+from app.pages.corrections import counts
 from app.services import NavigationEntry, Services
 from app.web.auth import has_key
 from app.web.errors import BadRequest, ServingError
@@ -36,11 +37,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     folder = settings.keep_corrections and settings.keep_corrections / system.name
 
     def panel() -> dict[str, Any]:
-        counts = _counts(folder, system) if folder else {}
+        by_label = _counts_by_label(folder, system) if folder else {}
         return {
             "system": system.name,
             "folder": str(folder or ""),
-            "corrections": counts,
+            "corrections": by_label,
             "state": _ask(settings, "look"),
         }
 
@@ -105,11 +106,11 @@ def _may_teach(settings: Settings) -> bool:
         return False
 
 
-def _counts(folder: Path, system: PictureClassifier) -> dict[str, int]:
+def _counts_by_label(folder: Path, system: PictureClassifier) -> dict[str, int]:
     """Count the corrected photos by label."""
     none = f"no {system.subject}"
-    counts = dict.fromkeys((*system.labels, none), 0)
-    for path in folder.glob("*/*.jpg"):
-        class_id = class_of(path.parent.name, system.labels)
-        counts[none if class_id is None else system.labels[class_id]] += 1
-    return {label: count for label, count in counts.items() if count}
+    by_label = dict.fromkeys((*system.labels, none), 0)
+    for name, count in counts(folder).items():
+        class_id = class_of(name, system.labels)
+        by_label[none if class_id is None else system.labels[class_id]] += count
+    return {label: count for label, count in by_label.items() if count}

@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from gourmet.errors import GourmetError, printable
+from gourmet.errors import GourmetError, echo
 from gourmet.served.files import new_token
 from gourmet.served.optional import missing
 from gourmet.served.signals import sigterm_unwinds
@@ -86,12 +86,12 @@ class Verbs(click.Group):
             except ModuleNotFoundError as exc:
                 raise missing(exc) or exc from None
         except GourmetError as exc:
-            line = f"Error: {printable(str(exc))}"
+            line = f"Error: {exc}"
             if ctx.invoked_subcommand == "up":
                 from gourmet.stack.readable_logs import json_line, wants_json
 
                 line = json_line("gourmet", line, "error") if wants_json(os.environ) else line
-            click.echo(line, err=True)
+            echo(line, err=True)
             ctx.exit(exc.exit_code)
 
 

@@ -25,6 +25,7 @@ import psutil
 from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
+from gourmet.repository.lock import UNDO_FILE
 from gourmet.served import manifest
 from gourmet.served.files import shipped
 from gourmet.served.instances import instance_count
@@ -230,6 +231,12 @@ def manifests(subject: Examined) -> Iterator[Finding]:
     """Check that the files of each version are the deployed ones."""
     verified: list[str] = []
     without: list[str] = []
+    for path in (folder / UNDO_FILE for folder in subject.repositories):
+        if path.exists():
+            yield warn(
+                f"a verb changes {path.parent}, or was killed while it did and left files of two versions",
+                "if none runs, run it again: the next verb that changes the folder first puts all back",
+            )
     for model in _models(subject):
         try:
             config = as_json(repository.read_config(model))
@@ -286,9 +293,9 @@ def served(subject: Examined) -> Iterator[Finding]:
     for name, ready_version in ready.items():
         folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
         newest = max((number for folder in folders for number in repository.versions(folder)), default=0)
-        if newest > ready_version:
+        if folders and newest != ready_version:
             yield warn(
-                f"{name} serves version {ready_version}, but version {newest} is on disk",
+                f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
                 _load(subject, name),
             )
     yield from strayed(subject, sorted(ready))

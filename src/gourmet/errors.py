@@ -17,6 +17,13 @@ def printable(text: str) -> str:
     )
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print with control characters escaped: labels and names may come from somebody else's model."""
+    import click  # not in the environment of served models
+
+    click.echo(printable(str(text)), err=err, nl=nl)  # noqa: TID251
+
+
 class GourmetError(Exception):
     """An error that a user can fix. Its message names the value, the allowed values and the next step."""
 

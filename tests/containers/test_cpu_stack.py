@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from support.eventually import eventually
+from support.needs import absent
 from support.tls import Certificates
 from support.web_app import Site, WebReply
 
@@ -104,7 +105,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def engine() -> str:
     found = run(str(SCRIPT), "engine")
     if found.returncode == NO_ENGINE:
-        pytest.skip(found.stderr.strip())
+        absent(found.stderr.strip())
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()
 

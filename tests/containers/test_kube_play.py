@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.kubernetes import IMAGES, Manifest, of_kind, overlay, pod, rendered
+from support.kubernetes import IMAGES, Manifest, of_kind, overlay, pod
+from support.needs import need
 from support.web_app import Site
 
 from gourmet.stack.preflight import free_ports
@@ -116,9 +117,8 @@ class Played:
 
 @pytest.fixture(scope="module")
 def images() -> None:
-    if not shutil.which("podman"):
-        pytest.skip("no podman here, which plays manifests: `apt-get install podman iptables`")
-    rendered("overlays/development")  # skips without kubectl
+    need("podman", "podman iptables")
+    need("kubectl")
     build = shlex.split(os.environ.get("GOURMET_BUILD") or "podman build")
     for name, (dockerfile, service) in IMAGES.items():
         if dockerfile and dockerfile.name != "Dockerfile.triton":

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import torch
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
+from support.up import GOURMET, restore_signals
 
 from gourmet.cli import main
 from gourmet.evaluation import checking
@@ -37,7 +37,6 @@ from gourmet.systems.food11.network import Food11Network, load
 from gourmet.training.files import save_tensors
 from gourmet.triton_client.triton import Triton
 
-GOURMET = Path(sys.executable).with_name("gourmet")
 FAULTY = Path(__file__).parent / "faulty_model.py"
 FAULTS = ("none", "drops", "swaps", "refuses", "slow", "ten", "nobodys")
 
@@ -263,8 +262,9 @@ def test_a_check_that_cannot_run_ends_with_one_sentence(
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [str(GOURMET), "check", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [GOURMET, "check", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=restore_signals)
 
 
 def rows_counted(url: str, model: str) -> Callable[[], int]:

@@ -86,6 +86,7 @@ class Served:
 
 @pytest.fixture(params=MODELS)
 def served(request: pytest.FixtureRequest, triton: RunningTriton) -> Iterator[Served]:
+    triton.load(request.param)
     with connect(triton.http_url) as ours:
         info = ours.describe(request.param)
     with triton_http.InferenceServerClient(triton.http_url, concurrency=16, network_timeout=120) as client:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.eventually import eventually
 from support.triton import RunningTriton, some_models, triton_server
-from support.up import GOURMET
+from support.up import GOURMET, restore_signals
 
 from gourmet.cli import main
 from gourmet.stack.connect import connect
@@ -114,8 +114,8 @@ def test_an_interrupted_run_resumes_and_has_the_rows_of_a_whole_run(
     many.write_text("\n".join(some * 40))
     out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     argv = [GOURMET, "classify", many, "--out", out, "--url", triton.http_url]
-    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, **restore) as process:  # type: ignore[call-overload]
+    started = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=restore_signals)
+    with started as process:
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
         process.send_signal(signal.SIGINT)
         errors = process.communicate()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.needs import need_module
 from support.triton import RunningTriton
 from support.up import GOURMET
 
 from gourmet.systems.food11.contract import SYSTEM
 
 pytestmark = pytest.mark.slow
-ABSENT = "optional: pip install -c requirements/constraints.txt -r requirements/ray.txt"
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    pytest.importorskip("ray.data", reason=ABSENT)
-    utils = pytest.importorskip("ray.cluster_utils", reason=ABSENT)
+    need_module("ray", "make setup-dev")
+    utils = importlib.import_module("ray.cluster_utils")
     node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
     cluster = utils.Cluster(initialize_head=True, head_node_args=node)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)

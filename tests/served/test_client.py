@@ -77,7 +77,7 @@ def server(lab_triton: RunningTriton) -> Iterator[RunningTriton]:
 
 
 @pytest.fixture(params=["http", "grpc"])
-def triton(server: RunningTriton, request: pytest.FixtureRequest) -> Iterator[Triton]:
+def client(server: RunningTriton, request: pytest.FixtureRequest) -> Iterator[Triton]:
     url = server.http_url if request.param == "http" else f"grpc://{server.grpc_url}"
     with Triton(url, 60.0) as client:
         yield client
@@ -87,42 +87,42 @@ def inputs(client: Triton) -> Any:
     return contract.SYSTEM.request_inputs(contract.SYSTEM.sample(), client.describe(MODEL))
 
 
-def test_the_client_describes_the_server_and_a_model(triton: Triton) -> None:
-    assert triton.is_live()
-    assert triton.version() == "triton 2.51.0"
-    info = triton.describe(MODEL)
+def test_the_client_describes_the_server_and_a_model(client: Triton) -> None:
+    assert client.is_live()
+    assert client.version() == "triton 2.51.0"
+    info = client.describe(MODEL)
     assert (info.name, info.system, info.decoupled) == (MODEL, "digits", False)
-    assert (info.version, info.max_batch_size) == ("1", triton.config(MODEL)["max_batch_size"])
-    assert triton.describe("speller").decoupled
-    assert {MODEL, "speller"} <= set(triton.ready_models())
+    assert (info.version, info.max_batch_size) == ("1", client.config(MODEL)["max_batch_size"])
+    assert client.describe("speller").decoupled
+    assert {MODEL, "speller"} <= set(client.ready_models())
 
 
-def test_the_answers_of_a_model_are_counted(triton: Triton, server: RunningTriton) -> None:
-    before = triton.total(MODEL)
-    answer = triton.infer(MODEL, inputs(triton), request_id="mine")
+def test_the_answers_of_a_model_are_counted(client: Triton, server: RunningTriton) -> None:
+    before = client.total(MODEL)
+    answer = client.infer(MODEL, inputs(client), request_id="mine")
     with Triton(server.http_url) as other:
         assert {
             name: values.tolist() for name, values in other.infer(MODEL, inputs(other)).outputs.items()
         } == {name: values.tolist() for name, values in answer.outputs.items()}
     assert answer.model_version == "1"
-    assert "the sample is 3" in contract.SYSTEM.describe_answer(answer.outputs, triton.describe(MODEL))
+    assert "the sample is 3" in contract.SYSTEM.describe_answer(answer.outputs, client.describe(MODEL))
     # Triton counts a request a little after it answered.
-    assert triton.counted(MODEL, before, lambda counted: counted.rows >= 2).rows == 2
+    assert client.counted(MODEL, before, lambda counted: counted.rows >= 2).rows == 2
 
 
-def test_models_come_and_go_with_a_config_of_their_own(triton: Triton) -> None:
-    config = triton.config(MODEL) | {"max_batch_size": 64}
-    assert triton.load(MODEL, config)
-    assert triton.describe(MODEL).max_batch_size == 64
-    triton.unload(MODEL)
-    assert not triton.is_ready(MODEL)
-    assert triton.index()[MODEL]["state"] != "READY"
+def test_models_come_and_go_with_a_config_of_their_own(client: Triton) -> None:
+    config = client.config(MODEL) | {"max_batch_size": 64}
+    assert client.load(MODEL, config)
+    assert client.describe(MODEL).max_batch_size == 64
+    client.unload(MODEL)
+    assert not client.is_ready(MODEL)
+    assert client.index()[MODEL]["state"] != "READY"
     with pytest.raises(ModelUnavailable, match=r"'digits' is not ready.*ready are .*speller"):
-        triton.describe(MODEL)
+        client.describe(MODEL)
     with pytest.raises(ModelUnavailable, match="'digits' is not ready"):
-        triton.infer(MODEL, {"x": np.zeros(1, np.float32)})
-    triton.load(MODEL, triton_config())
-    assert triton.is_ready(MODEL)
+        client.infer(MODEL, {"x": np.zeros(1, np.float32)})
+    client.load(MODEL, triton_config())
+    assert client.is_ready(MODEL)
 
 
 def triton_config() -> dict[str, Any]:
@@ -132,32 +132,32 @@ def triton_config() -> dict[str, Any]:
     return model_config.as_json(model_config.parse(text))
 
 
-def test_inputs_that_the_model_does_not_take_are_refused(triton: Triton) -> None:
+def test_inputs_that_the_model_does_not_take_are_refused(client: Triton) -> None:
     with pytest.raises(InvalidRequest, match="nonsense"):
-        triton.infer(MODEL, {"nonsense": np.zeros((1, 3), np.float32)})
+        client.infer(MODEL, {"nonsense": np.zeros((1, 3), np.float32)})
     with pytest.raises(ModelUnavailable, match="'soup' is not ready"):
-        triton.infer("soup", inputs(triton))
+        client.infer("soup", inputs(client))
 
 
-def spelled(triton: Triton, text: str, seconds: float = 30.0) -> list[Any]:
+def spelled(client: Triton, text: str, seconds: float = 30.0) -> list[Any]:
     tensors = {"text": np.array([text.encode()], np.object_)}
-    return list(triton.stream(triton.describe("speller"), tensors, Deadline(seconds)))
+    return list(client.stream(client.describe("speller"), tensors, Deadline(seconds)))
 
 
-def test_an_answer_comes_in_pieces(triton: Triton) -> None:
-    pieces = spelled(triton, "чай")
+def test_an_answer_comes_in_pieces(client: Triton) -> None:
+    pieces = spelled(client, "чай")
     assert [piece["number"].tolist() for piece in pieces] == [[0], [1], [2]]
     assert pieces[0]["number"].dtype == np.int32
     assert joined(pieces)["letter"].tolist() == ["чай".encode()]
-    whole = triton.generate(triton.describe("speller"), {"text": np.array(["чай".encode()], np.object_)})
+    whole = client.generate(client.describe("speller"), {"text": np.array(["чай".encode()], np.object_)})
     assert whole["letter"].tolist() == ["чай".encode()]
 
 
-def test_a_broken_stream_has_a_reason_and_a_slow_one_times_out(triton: Triton) -> None:
+def test_a_broken_stream_has_a_reason_and_a_slow_one_times_out(client: Triton) -> None:
     with pytest.raises(ModelFailed, match="no more letters"):
-        spelled(triton, "a!")
+        spelled(client, "a!")
     with pytest.raises(NoAnswerInTime):
-        spelled(triton, "a.", 0.5)
+        spelled(client, "a.", 0.5)
 
 
 def test_an_unreachable_server_and_one_that_is_not_triton_are_distinguished(server: RunningTriton) -> None:

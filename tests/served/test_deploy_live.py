@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -123,8 +125,8 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     assert versions(model) == (1,)
 
 
-def gourmet_rollback(triton: Any, name: str) -> Result:
-    words = ["rollback", name, "--url", triton.http_url, "--to", str(triton.repository)]
+def gourmet_rollback(server: Any, name: str, *more: str) -> Result:
+    words = ["rollback", name, *more, "--url", server.http_url, "--to", str(server.repository)]
     return CliRunner().invoke(main, words)
 
 
@@ -134,7 +136,40 @@ def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, mo
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is " in done.output
     assert f"{MODEL}: version 2 is withdrawn, version 1 serves" in done.output
-    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt", "configs", "labels.txt"]
+    assert versions(model) == (1,)
+    done = gourmet_rollback(lab_triton, MODEL, "--undo")
+    assert done.exit_code == 0, done.output
+    assert f"{MODEL}: version 2 is back, it serves" in done.output
+    with connect(lab_triton.http_url) as client:
+        assert client.describe(MODEL).version == "2"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gourmet.repository.deploy import load, rollback
+
+def served(versions):
+    for model in versions:
+        load(sys.argv[2], model.name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rollback([Path(sys.argv[1])], served)
+"""
+
+
+def test_after_a_killed_rollback_the_next_verb_has_triton_serve_what_was_there_before(
+    lab_triton: Any, model: Path
+) -> None:
+    next_version(model, (model / "1" / "model.onnx").read_bytes(), lab_triton.http_url)
+    subprocess.run([sys.executable, "-P", "-c", KILLED, model, lab_triton.http_url], check=False)
+    with connect(lab_triton.http_url) as client:
+        assert client.describe(MODEL).version == "1"
+        done = gourmet_rollback(lab_triton, MODEL, "--undo")
+        assert f"a verb was killed while it changed {MODEL}" in done.output
+        assert "has no withdrawn version" in done.output
+        assert client.describe(MODEL).version == "2"
+    assert versions(model) == (1, 2)
 
 
 def replaced(model: Path, number: int, content: bytes) -> None:

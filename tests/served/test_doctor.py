@@ -49,9 +49,9 @@ def test_a_missing_server_at_the_given_address_is_a_failure(triton: Any) -> None
 
 @pytest.fixture(scope="module")
 def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
-    """The lab with models that cannot be loaded, were never loaded, or have a newer version on disk."""
+    """The lab with models that cannot be loaded, were never loaded, or have another version on disk."""
     source = repository.DEFAULT / "food_classifier_int8"
-    for name in ("doctor_broken", "doctor_newer"):
+    for name in ("doctor_broken", "doctor_newer", "doctor_older"):
         model = Path(shutil.copytree(source, onnx_lab.repository / name))
         config = (model / "config.pbtxt").read_text()
         (model / "config.pbtxt").write_text(config.replace("food_classifier_int8", name))
@@ -61,12 +61,17 @@ def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
         onnx_lab.client.load_model("doctor_broken")
     onnx_lab.client.load_model("doctor_newer")
     shutil.copytree(onnx_lab.repository / "doctor_newer" / "1", onnx_lab.repository / "doctor_newer" / "2")
+    older = onnx_lab.repository / "doctor_older"
+    shutil.copytree(older / "1", older / "2")
+    onnx_lab.client.load_model("doctor_older")
+    shutil.rmtree(older / "2")
     held_back = 'parameters { key: "load" value: { string_value: "asked" } }'
     for name, config in (("doctor_asleep", ""), ("doctor_held_back", held_back)):
         onnx_lab.put(name, "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", config)
     yield lab_triton
-    onnx_lab.client.unload_model("doctor_newer")
-    for name in ("doctor_broken", "doctor_newer", "doctor_asleep", "doctor_held_back"):
+    for name in ("doctor_newer", "doctor_older"):
+        onnx_lab.client.unload_model(name)
+    for name in ("doctor_broken", "doctor_newer", "doctor_older", "doctor_asleep", "doctor_held_back"):
         shutil.rmtree(onnx_lab.repository / name)
 
 
@@ -77,9 +82,9 @@ def test_models_that_are_not_served_are_named_with_the_reason(broken_lab: Any) -
     assert "its manifest says" in broken
     assert "warn doctor_asleep is not loaded (never requested)" in " ".join(about_doctor_models)
     assert "ok loaded when a verb asks: doctor_held_back" in about_doctor_models
-    assert "warn doctor_newer serves version 1, but version 2 is on disk: load it" in " ".join(
-        about_doctor_models
-    )
+    for name, ready, newest in (("doctor_newer", 1, 2), ("doctor_older", 2, 1)):
+        words = f"warn {name} serves version {ready}, but version {newest} is the latest on disk: load it"
+        assert words in " ".join(about_doctor_models)
 
 
 def test_a_configured_model_that_does_not_answer_is_a_failure(broken_lab: Any) -> None:

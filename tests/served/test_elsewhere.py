@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.needs import need
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.stopping import everything
 from support.tls import Certificates, TlsDoor
@@ -47,8 +48,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTrito
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make certificates with")
+    need("openssl")
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

@@ -176,7 +176,7 @@ def same(texts: Sequence[GeneratedText], expected: Sequence[GeneratedText]) -> b
 
 
 def test_batched_rows_have_the_words_of_the_loop_alone(
-    client: Client, case: Case, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, alone: list[GeneratedText]
 ) -> None:
     random = np.random.default_rng(4)
     cuts = [random.integers(0, len(case.rows), random.integers(1, 9)) for _ in range(16)]
@@ -184,6 +184,7 @@ def test_batched_rows_have_the_words_of_the_loop_alone(
     for model, count in ((case.system, 16), (f"{case.system}_bls", 2)):
         if not (MODELS / model).exists():
             continue
+        triton.load(model)
         waiting = [
             (rows, client.async_infer(model, inputs_of(case, [case.rows[row] for row in rows])))
             for rows in cuts[:count]
@@ -378,8 +379,10 @@ def padded(words: Sequence[int]) -> np.ndarray:
 
 @in_translating
 def test_a_client_side_loop_over_whole_steps_gives_the_same_words(
-    client: Client, case: Case, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, case: Case, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("onnx-model")
+
     def steps(source: np.ndarray, target: np.ndarray) -> np.ndarray:
         # tritonclient returns read-only arrays.
         return infer(client, "onnx-model", source=source, target=target).as_numpy("output").copy()
@@ -413,8 +416,9 @@ def test_a_prompt_begins_the_caption(client: Client, triton: RunningTriton, case
 
 @in_describing
 def test_the_separate_graphs_give_the_same_first_word(
-    client: Client, network: ServedNetwork, alone: list[GeneratedText]
+    client: Client, triton: RunningTriton, network: ServedNetwork, alone: list[GeneratedText]
 ) -> None:
+    triton.load("captioner_vision", "captioner_decoder")
     ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
     assert isinstance(row, Row)
     memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")

@@ -1,4 +1,8 @@
-"""`gourmet lab` as a user runs it: a real JupyterLab and stack, Ctrl-C, and what is restored afterwards."""
+"""`gourmet lab` as a user runs it: a real JupyterLab and stack, Ctrl-C, and what is restored afterwards.
+
+JupyterLab is no part of the environment of `make test`: those who work on the rest do without its 60 MB. The
+tests that start it are slow; `make test-slow` installs it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.needs import need_module
 from support.triton import RunningTriton, run_triton, some_models
-from support.up import Up
+from support.up import Up, restore_signals
 
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
@@ -43,9 +47,11 @@ done = CliRunner().invoke(main, ["config", "food_classifier_onnx", "--variant", 
 print(f"ended with {done.exit_code}", flush=True)
 time.sleep(300)
 """
-needs_jupyterlab = pytest.mark.skipif(
-    find_spec("jupyterlab") is None, reason="JupyterLab is not installed: `make setup-lab` installs it"
-)
+
+
+@pytest.fixture
+def jupyterlab() -> None:
+    need_module("jupyterlab", "make setup-lab")
 
 
 class RunningLab(Up):
@@ -81,7 +87,8 @@ def lab(
         running.stop()
 
 
-@needs_jupyterlab
+@pytest.mark.slow
+@pytest.mark.usefixtures("jupyterlab")
 @pytest.mark.parametrize("lab", [False, True], indirect=True, ids=["starts a stack", "finds one"])
 def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
     lab: RunningLab, request: pytest.FixtureRequest
@@ -105,7 +112,8 @@ def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
         assert http_ok(f"http://{request.getfixturevalue('triton').http_url}/v2/health/ready")
 
 
-@needs_jupyterlab
+@pytest.mark.slow
+@pytest.mark.usefixtures("jupyterlab")
 def test_a_named_triton_that_is_away_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9")
     result = CliRunner().invoke(main, ["lab"])
@@ -113,7 +121,8 @@ def test_a_named_triton_that_is_away_is_not_replaced(monkeypatch: pytest.MonkeyP
     assert "no Triton answers at 127.0.0.1:9" in result.output
 
 
-@needs_jupyterlab
+@pytest.mark.slow
+@pytest.mark.usefixtures("jupyterlab")
 def test_fresh_sets_the_previous_work_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "triton.ipynb").write_text("my work")
@@ -152,7 +161,8 @@ def test_the_configs_are_restored_however_the_kernel_ends(
     triton: Any, how: signal.Signals, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=restore_signals)
+    with started as kernel:
         assert kernel.stdout
         assert "ended with 0\n" in iter(kernel.stdout.readline, "")
         assert instances(triton.http_url) == 1
@@ -165,7 +175,7 @@ def test_the_configs_are_restored_however_the_kernel_ends(
 @pytest.fixture
 def own_triton(tmp_path: Path) -> Iterator[RunningTriton]:
     """A Triton for a test that unloads all models for study."""
-    yield from run_triton(some_models(tmp_path / "models", MODEL, "food_first"))
+    yield from run_triton(some_models(tmp_path / "models", MODEL, "food_first", instances=2))
 
 
 def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restores_it(

@@ -98,6 +98,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def left_as_found(triton: Any) -> Iterator[None]:
+    triton.load(*MODELS_OF_THE_LAB)
     before = served(triton.http_url)
     yield
     assert served(triton.http_url) == before

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.up import restore_signals
 
 from gourmet.bench import sweep, tuning, validity
 from gourmet.cli import main
@@ -161,8 +162,7 @@ def test_an_interrupted_search_leaves_the_config_of_before(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A shell that starts the tests in the background may have them ignore Ctrl-C, which is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=restore_signals,
     )
     try:
         deadline = time.monotonic() + 120

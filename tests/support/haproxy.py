@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -13,24 +12,24 @@ from typing import Final
 
 import psutil
 from support.eventually import eventually
+from support.needs import need
 from support.web_app import Site
 
 from gourmet.stack.preflight import free_ports
 
-HAPROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("haproxy")
 CONFIG: Final = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 _SERVERS: Final = (
     "WEB_1",
     "WEB_2",
     *(f"TRITON_{number}{way}" for number in (1, 2, 3) for way in ("", "_GRPC")),
 )
-ABSENT: Final = "no HAProxy here: `apt-get install haproxy`"
 
 
 class Haproxy(Site):
     """A master and its worker; the port is that of the web apps."""
 
     def __init__(self, log: Path) -> None:
+        self._program = need("haproxy")
         ports = dict(zip(("WEB", "TRITON", "GRPC", "METRICS"), free_ports(4), strict=True))
         super().__init__(ports["WEB"])
         self.triton, self.grpc, self.metrics = (
@@ -48,7 +47,7 @@ class Haproxy(Site):
         env = {**os.environ, **self._listens, **servers}
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [str(HAPROXY), "-W", "-f", str(CONFIG)], env=env, stdout=out, stderr=out
+                [self._program, "-W", "-f", str(CONFIG)], env=env, stdout=out, stderr=out
             )
         eventually(lambda: bool(self.are_up()))
 

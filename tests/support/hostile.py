@@ -289,7 +289,7 @@ def bombs() -> dict[str, bytes]:
         "avif with transparency": encoded(Image.new("RGBA", four), "AVIF", speed=10),
         "avif, fine colours": encoded(Image.new("RGB", four), "AVIF", speed=10, subsampling="4:4:4"),
         "avif that lies about its size": lying_avif(12_000),
-        "jpeg of 50 megapixels": encoded(Image.new("RGB", (7071, 7071)), "JPEG"),
+        "jpeg of 64 megapixels": encoded(Image.new("RGB", (8000, 8000)), "JPEG"),
         "progressive jpeg of 50 megapixels": encoded(
             Image.new("RGB", (7071, 7071)), "JPEG", progressive=True
         ),

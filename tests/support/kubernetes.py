@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from support.needs import need
 
 Manifest = dict[str, Any]
 
@@ -36,9 +35,7 @@ def _rendered(folder: str) -> list[Manifest]:
 
 
 def manifests_of(folder: Path) -> list[Manifest]:
-    if not shutil.which("kubectl"):
-        pytest.skip("no kubectl here, which renders the manifests: Kubernetes' documents say where to get it")
-    ran = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([need("kubectl"), "kustomize", folder], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return list(yaml.safe_load_all(ran.stdout))
 

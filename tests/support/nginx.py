@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -12,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from support.needs import need
 
 from gourmet.stack.preflight import free_ports
 
 ROOT = Path(__file__).parents[2]
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("nginx")
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ def nginx(app_port: int, folder: Path, tls_port: str = "", timeout: str = "10s")
 
     `timeout` stands in place of the ten seconds that heads, bodies and readers have.
     """
-    if not NGINX:
-        pytest.skip("no nginx here: `apt-get install nginx-light`")
+    program = need("nginx", "nginx-light")
     port, of_observers = free_ports(2)
     # As start.sh writes it.
     (folder / "app.conf").write_text(f'set $app 127.0.0.1:{app_port};\nset $tls_port "{tls_port}";\n')
@@ -62,8 +59,8 @@ def nginx(app_port: int, folder: Path, tls_port: str = "", timeout: str = "10s")
     if os.geteuid() == 0:  # or nginx becomes another user, which the folder of the tests is closed to
         config = f"user root;\n{config}"
     (folder / "nginx.conf").write_text(config)
-    command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+    command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
+    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             end = time.monotonic() + 20
             while time.monotonic() < end:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
+import psutil
 from PIL import Image
 
 # Loading a GIF does what its comment says. The first holds the interpreter's lock, so that nothing else of
 # the process runs, as a library in C does that never returns.
 _PLANTED = """
-import os, re, time
+import ctypes, os, re, time
 from PIL import GifImagePlugin
 
 load = GifImagePlugin.GifImageFile.load
 
 def planted(self):
     what = self.info.get("comment", b"")
+    ctypes.CDLL(None).prctl(15, what, 0, 0, 0)  # the process's name: see busy_with
     if what == b"never returns":
         re.match("(a+)+$", "a" * 60 + "b")
     if what == b"sleeps":
@@ -25,6 +28,9 @@ def planted(self):
         os.abort()
     if what == b"takes a gigabyte":
         bytearray(1_000_000_000)
+    if what == b"writes a file":
+        with open(os.path.join(os.path.dirname(__file__), "written"), "wb") as file:
+            file.write(b"x")
     return load(self)
 
 GifImagePlugin.GifImageFile.load = planted
@@ -35,6 +41,17 @@ def plant(folder: Path) -> dict[str, str]:
     """Return the environment of a Python whose processes have the fault."""
     (folder / "sitecustomize.py").write_text(_PLANTED)
     return {"PYTHONPATH": str(folder)}
+
+
+def busy_with(comment: str, *parents: psutil.Process) -> list[int]:
+    """Return the processes below these, this one by default, that decode or decoded such a GIF last."""
+    busy = []
+    for parent in parents or [psutil.Process()]:
+        for child in parent.children(recursive=True):
+            with contextlib.suppress(OSError):  # it ended since it was listed
+                if Path(f"/proc/{child.pid}/comm").read_text().strip() == comment:
+                    busy.append(child.pid)
+    return busy
 
 
 def gif(comment: str) -> bytes:

@@ -47,10 +47,14 @@ def saved_translator(
         "eos_token_id": tokenizer.end,
         "forced_eos_token_id": tokenizer.end,
     }
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     start = {"decoder_start_token_id": tokenizer.pad, "max_position_embeddings": 512}
     network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends, **config})
     with torch.no_grad():
+        # As drawn, its answer to each text is the same.
+        for name, weights in network.named_parameters():
+            if weights.dim() == 2 and "embed_positions" not in name:
+                weights *= 15 if ".encoder_attn.v" in name or ".encoder_attn.out" in name else 3
         network.final_logits_bias[0, tokenizer.end] = -1e4
     network.save_pretrained(folder)
     for name, content in files.items():

@@ -19,6 +19,12 @@ from gourmet.stack.processes import wait_until
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
 
 
+def restore_signals() -> None:
+    """Let a child (`preexec_fn`) end by Ctrl-C and SIGHUP, ignored where nohup or `&` started the tests."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Up:
     """A running `gourmet up` and what it has printed."""
 
@@ -49,8 +55,7 @@ class Up:
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp), **(env or {})},
             start_new_session=True,
-            # A closing terminal ends it, also where these tests run under nohup, which a child inherits.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            preexec_fn=restore_signals,
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

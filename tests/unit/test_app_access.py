@@ -65,6 +65,8 @@ def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:
     page = browser.get("/")
     cookie = page.headers["Set-Cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/api/v1/"))
+    assert "Secure" not in cookie
+    assert "Secure" in browser.get("/", base_url="https://localhost").headers["Set-Cookie"]
     assert browser.get(MODELS).status_code == 200
     assert classify(browser).status_code == 200
     other = client(api_keys=("x" * 20,))
@@ -105,6 +107,7 @@ def test_a_call_s_photos_count_each() -> None:
     browser = client(rate_limit=Rate(4, 60))
     assert classify(browser, 3).status_code == 200
     assert classify(browser, 3).status_code == 429
+    assert classify(client(rate_limit=Rate(4, 60)), 4).status_code == 200
     reply = classify(client(rate_limit=Rate(4, 60)), 5)
     assert code(reply) == (429, "too_many_requests")
     assert "never" in reply.get_json()["error"]["message"]
@@ -220,6 +223,7 @@ def named() -> FlaskClient:
         ("[::1]:5000", 200),
         ("evil.example", 400),
         ("food.example.evil", 400),
+        ("evilb.example", 400),
         ("food.example@evil", 400),
         ("", 400),
     ],

@@ -150,6 +150,12 @@ def test_as_many_photos_as_allowed_are_taken_as_data_urls() -> None:
     assert code(client().post(CLASSIFY, json={"images": [*texts, ""]})) == (413, "too_many_photos")
 
 
+def test_a_call_with_an_address_is_told_that_addresses_are_not_fetched() -> None:
+    reply = client().post(CLASSIFY, json={"url": "https://food.example/soup.jpg"})
+    assert code(reply) == (400, "bad_request")
+    assert "addresses are not fetched" in reply.get_json()["error"]["message"]
+
+
 def test_an_error_does_not_repeat_a_long_input() -> None:
     reply = client().post(CLASSIFY, json={"images": [""], "x" * 100_000: 1})
     assert code(reply) == (400, "bad_request")

@@ -169,6 +169,8 @@ def test_every_answer_carries_the_security_headers(path: str) -> None:
     assert "unsafe" not in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["X-Frame-Options"] == "DENY"
+    assert "payment=()" in headers["Permissions-Policy"]
+    assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 def test_ready_asks_each_model_its_sample_at_most_once_a_second() -> None:

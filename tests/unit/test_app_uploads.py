@@ -21,10 +21,10 @@ def part(data: bytes, disposition: str = 'name="file"; filename="x.jpg"') -> byt
     return head.encode() + data + b"\r\n"
 
 
-def send(browser: FlaskClient, body: bytes, **options: Any) -> Any:
+def send(browser: FlaskClient, body: bytes, path: str = "/predict", **options: Any) -> Any:
     content_type = f"multipart/form-data; boundary={BOUNDARY}"
     return browser.post(
-        "/predict",
+        path,
         input_stream=Counting(body),
         content_type=content_type,
         headers=JSON,
@@ -135,9 +135,10 @@ def test_a_boundary_inside_a_photo_stays_in_the_photo() -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    [part(b"text", 'name="model"') * 17, part(b"x" * 500_001, 'name="model"')],
+    [part(b"text", 'name="model"') * 33, part(b"x" * 500_001, 'name="model"')],
     ids=["too many parts", "too long a text"],
 )
-def test_a_form_of_more_than_a_photo_and_a_few_words_is_refused(parts: bytes) -> None:
+@pytest.mark.parametrize("path", ["/predict", "/api/v1/classify"])
+def test_a_form_of_more_than_its_photos_and_a_few_words_is_refused(path: str, parts: bytes) -> None:
     body = parts + part(contract.SYSTEM.sample()) + f"--{BOUNDARY}--\r\n".encode()
-    assert code(send(client(), body)) == (413, "upload_too_large")
+    assert code(send(client(), body, path)) == (413, "upload_too_large")

@@ -98,9 +98,11 @@ def looped(port: int) -> Point:
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
-    point = looped(port)
-    errors = sum(point.errors.values())
-    assert point.requests > 10
+    errors, point = 0, looped(port)
+    while (
+        point.requests + (errors := sum(point.errors.values())) < 20
+    ):  # a busy machine's window may have fewer
+        point = looped(port)
     assert 0.05 < errors / (point.requests + errors) < 0.6, "errors are counted and never averaged in"
     assert list(point.errors) == ["HTTP 503: right"]
     assert point.rows_per_s.value == pytest.approx(fmean(point.rates))
@@ -155,8 +157,8 @@ def test_contenders_take_turns_in_alternating_order() -> None:
     assert {row.point.turns for row in rows} == {2}
 
 
-def test_the_quietest_of_three_points_counts() -> None:
-    rows, _ = run([contender("a", [], [0.5, 0.3, 0.4, 0.05])], 1, lambda *_: None)
+def test_the_quieter_of_two_points_counts() -> None:
+    rows, _ = run([contender("a", [], [0.5, 0.3, 0.05])], 1, lambda *_: None)
     assert [row.point.usage.others_cores for row in rows] == [0.3, 0.05]
     assert [row.point.arm for row in rows] == ["a *", "a"]
 

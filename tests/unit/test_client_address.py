@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
+from support.needs import need
 from support.tls import Certificates, TlsDoor
 
 from app.web.settings import Settings, SettingsError
@@ -40,8 +40,7 @@ def _nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make certificates with")
+    need("openssl")
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

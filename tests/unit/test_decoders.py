@@ -17,7 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 from support.eventually import eventually
-from support.planted import gif, plant
+from support.planted import busy_with, gif, plant
 
 from gourmet.pictures import decode, decoders
 from gourmet.pictures.decoders import decoding_for
@@ -79,15 +79,12 @@ def test_a_sleeping_decoder_is_ended_at_its_client_s_deadline() -> None:
     with decoding_for(0.3, lambda: False):
         assert code_of("sleeps") == "too_slow"
     assert time.monotonic() - began < decoders.WALL_S
-    assert processes() == []
+    assert busy_with("sleeps") == []
 
 
 def test_nothing_is_computed_for_a_client_that_left() -> None:
-    left = threading.Event()
-    threading.Timer(0.5, left.set).start()
-    with decoding_for(60, left.is_set):
+    with decoding_for(60, lambda: busy_with("never returns") != []):
         assert code_of("never returns") == "too_slow"
-    assert left.is_set()
     assert processes() == []
 
 
@@ -97,6 +94,14 @@ def test_nothing_is_computed_for_a_client_that_left() -> None:
 def test_a_crash_or_too_much_memory_fails_only_its_picture(comment: str, code: str) -> None:
     assert code_of(comment) == code
     assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
+
+
+def test_a_decoder_writes_no_file_and_knows_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEYS", "secret")
+    assert code_of("writes a file") == "broken_picture"
+    (pid,) = processes()
+    assert (tmp_path / "written").read_bytes() == b""
+    assert not {"API_KEYS", "HOME"} & psutil.Process(pid).environ().keys()
 
 
 def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
@@ -179,7 +184,7 @@ def test_a_killed_process_leaves_no_decoder_behind() -> None:
         assert program.stdout
         assert program.stdout.readline() == b"ready\n"
         (pid,) = decoding(psutil.Process(program.pid))
-        time.sleep(0.2)
+        eventually(lambda: busy_with("sleeps", psutil.Process(program.pid)) != [])
         program.kill()
     eventually(lambda: has_ended(pid), decoders.WALL_S - 2)
 

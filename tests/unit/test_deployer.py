@@ -127,7 +127,7 @@ def test_contradictory_flags_are_refused(
     done = deployer(*flags, network=("--config", NORMED, "--checkpoint", tmp_path / "saved.safetensors"))
     assert done.exit_code == 2
     assert says in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 def of_checkpoint(config: str, checkpoint: Path) -> torch.nn.Module:
@@ -249,7 +249,7 @@ def test_an_unreachable_server_is_an_error_before_the_export(deployer: Deployer,
     done = deployer("--onnx", "--triton-server-url", f"127.0.0.1:{port}")
     assert done.exit_code == 1
     assert f"no Triton answers at 127.0.0.1:{port}" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 @pytest.mark.slow

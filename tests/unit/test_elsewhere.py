@@ -152,7 +152,7 @@ def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_mach
     )
     done = asked("doctor", "--url", remote.url)
     assert {line.split()[1] for line in done.output.splitlines()} == {"server", "served", "answers"}
-    assert "is on disk" not in done.output
+    assert "latest on disk" not in done.output
     done = asked("doctor", "--url", remote.url, "--repository", str(repository.DEFAULT))
     assert {"models", "manifests"} <= {line.split()[1] for line in done.output.splitlines()}
     assert f"gourmet config digits --reset --url {remote.url}" in done.output

@@ -103,6 +103,57 @@ def test_a_picture_that_is_read_byte_by_byte_is_decoded_in_another_process(kind:
     assert cost_s(data) < 0.3
 
 
+PHOTOSHOP = b"\xff\xed\xff\xffPhotoshop 3.0\0".ljust(65_537, b"\0") * 150
+
+
+def tiny(kind: str) -> bytes:
+    return encoded(Image.new("RGB", (64, 64)), kind)
+
+
+def before_the_scan(data: bytes, more: bytes) -> bytes:
+    scan = data.index(b"\xff\xda")
+    return data[:scan] + more + data[scan:]
+
+
+def large_jpeg(**options: object) -> bytes:
+    """4.4 megapixels with only the first scan, or with a scan of one colour."""
+    data = encoded(Image.new("RGB", (2100, 2100)), "JPEG", subsampling=0, **options)
+    scan = data.index(b"\xff\xda")
+    if options:
+        return data[: data.index(b"\xff\xc4", scan)] + b"\xff\xd9"
+    return data[:scan] + b"\xff\xda\0\x08\1" + data[scan + 5 : scan + 7] + bytes(3) + data[scan + 14 :]
+
+
+# Found: 26 s for ten megabytes of profiles behind such a chunk, 25 megapixels behind a second header, 385 MB
+# for a JPEG in one scan of which libjpeg keeps all coefficients.
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(tiny("PNG")[:-12], id="png without end"),
+        pytest.param(tiny("PNG")[:33] + tiny("PNG")[8:], id="png of two headers"),
+        pytest.param(hostile.seeds()["webp moving"], id="moving webp"),
+        pytest.param(
+            before_the_scan(tiny("JPEG"), b"\xff\xd9\0\3\3" + PHOTOSHOP), id="jpeg with an early end"
+        ),
+        pytest.param(
+            before_the_scan(tiny("JPEG"), b"\xff\xf0\0\6\xff\xe1\xff\xff"), id="jpeg with another marker"
+        ),
+        pytest.param(large_jpeg(progressive=True), id="jpeg of one progressive scan"),
+        pytest.param(large_jpeg(), id="jpeg of one scan of one colour"),
+    ],
+)
+def test_a_file_that_its_header_does_not_prove_cheap_is_decoded_in_another_process(data: bytes) -> None:
+    assert not is_harmless(data)
+    assert cost_s(data) < 0.3
+
+
+def test_a_png_chunk_with_an_odd_name_hides_nothing_behind_it() -> None:
+    odd, profile = png_chunk(b"ab1d", b""), png_chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1_040_000)))
+    data = tiny("PNG")
+    assert header.read(data[:33] + odd + profile * 100 + data[33:]).data == data
+    assert not is_harmless(data[:33] + odd + encoded(Image.new("I;16", (3000, 3000)), "PNG")[8:])
+
+
 def cost_s(data: bytes) -> float:
     """Of this process; what others are asked to decode ends at their limits."""
     began = time.process_time()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
 IMPORTS_A_CLIENT = re.compile(rf"^\s*(from|import) ({'|'.join(TRITON_CLIENTS)})\b", re.MULTILINE)
@@ -40,6 +42,7 @@ def named_modules() -> dict[str, Path]:
 MODULES = named_modules()
 
 
+@pytest.mark.slow
 def test_modules_import_only_what_they_need(tmp_path: Path) -> None:
     """The app and the served translator stay light, as NVIDIA's image needs it; few modules import torch."""
     light = [name for name in MODULES if WITHOUT_TORCH.match(name) and not name.endswith("gunicorn_conf")]
@@ -62,3 +65,10 @@ def test_only_the_client_package_talks_to_triton() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             if ROOT / "src" / "gourmet" / "triton_client" not in path.parents:
                 assert not IMPORTS_A_CLIENT.search(path.read_text()), path
+
+
+def test_make_says_which_python_does_not_start(tmp_path: Path) -> None:
+    command = ["make", "-f", ROOT / "Makefile", "UV=", "PYTHON=/no/python3.12", ".venv/bin/python"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "PYTHON=/no/python3.12 does not start" in done.stdout
+    assert "venv module" not in done.stdout

@@ -42,6 +42,7 @@ NEWEST = all_versions()[-1]
 NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
+@pytest.mark.slow  # `make check` runs it
 def test_the_manifests_are_valid_by_kubernetes_own_schemas() -> None:
     # The overlays have many in common, and each costs the reading of a large schema.
     different = {json.dumps(manifest): manifest for folder in FOLDERS for manifest in rendered(folder)}

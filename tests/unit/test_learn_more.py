@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.needs import no_photos
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
-from gourmet.evaluation.labelled_pictures import decode
+from gourmet.evaluation.labelled_pictures import ALL, decode
 from gourmet.export.picture_export import open_torchscript
-from gourmet.learning.learn_more import FILE, read
+from gourmet.learning.learn_more import FILE, decode_those_left, read
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
 from gourmet.served import manifest
@@ -178,7 +179,7 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     tmp_path: Path,
 ) -> None:
     if not (PHOTOS / "sharp_train.zip").exists():
-        pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
+        no_photos(PHOTOS)
     taught = (0, 1, 2)
     small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
     shown = [photo for photo in small if photo.class_id in taught]
@@ -197,6 +198,24 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     activations = OnnxLayer.read(SERVED).activations(SYSTEM.normalise(pixels.images))
     before, after = (recalls(layer(activations), classes) for layer in (result.begun, result.layer))
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
+
+
+def test_a_model_without_a_version_ends_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "Rice").mkdir()
+    done = learn(tmp_path, tmp_path / "out", "food11", "--to", str(tmp_path / "models"))
+    assert (done.exit_code, "food_classifier has no version" in done.output) == (1, True), done.output
+
+
+def test_a_photo_that_vanished_while_it_was_learned_is_left_out(tmp_path: Path) -> None:
+    draw(tmp_path / "Rice", "bread", 3)
+    photos = DATA.listing(tmp_path, ALL)
+
+    def tick(share: float) -> None:
+        if 0 < share < 0.5:  # the first is read
+            (tmp_path / photos[1].name).rename(tmp_path / "elsewhere.jpg")
+
+    decoded = decode_those_left(photos, 8, tick)
+    assert decoded.photos == (photos[0], photos[2])
 
 
 @pytest.mark.slow

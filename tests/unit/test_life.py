@@ -108,7 +108,7 @@ def test_half_a_system_can_be_removed(gone: str, own: Path) -> None:
 def test_a_model_or_a_version_can_be_removed_alone(own: Path) -> None:
     model = own / "models" / "flowers_onnx"
     shutil.copytree(model / "1", model / "2")
-    shutil.copytree(model / "1", model / ".withdrawn-1")  # of a verb that was killed
+    shutil.copytree(model / "1", model / ".old-1")  # of a verb that was killed
     assert "is the latest version" in run("remove", "flowers_onnx/2", "--yes", status=2).output
     assert "has no version '7', but 1, 2" in run("remove", "flowers/7", "--yes", status=2).output
     assert "leaves" not in run("remove", "flowers_onnx/1", "--yes").output

@@ -64,6 +64,14 @@ def test_a_manifest_of_another_file_is_refused(tmp_path: Path) -> None:
         manifest.check(version(tmp_path, file="model.pt"), {})
 
 
+def test_another_listed_file_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    file = version(tmp_path, also={"model_int8.onnx": {"sha256": "0"}})
+    with pytest.raises(manifest.ManifestError, match=r"lacks model_int8\.onnx, which its manifest lists"):
+        manifest.check(file, {})
+    (tmp_path / "model_int8.onnx").touch()
+    assert manifest.check(file, {})
+
+
 def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> None:
     inner = tmp_path / "model.onnx"
     inner.mkdir()

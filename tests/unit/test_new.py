@@ -143,7 +143,7 @@ def test_without_weights_the_output_says_how_to_train(new: New, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert "gourmet train flowers --data" in done.output
     assert registry.classification("flowers").labels == ("rose", "tulip")
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path:
     done = new(path)
     assert done.exit_code == 1
     assert "its weights lie in other files, which are refused: put all of them into its folder" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(new: New, tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_a_file_that_cannot_be_served_is_refused_with_the_reason(
     done = new(saved(tmp_path / "given.onnx", model), *asked)
     assert done.exit_code in (1, 2)
     assert reason in " ".join(done.output.split())
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
 
 
 def test_probabilities_are_recognised_and_not_softmaxed(new: New, tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ def test_outputs_that_may_be_logits_or_probabilities_need_an_option(new: New, tm
     done = new(path)
     assert done.exit_code == 2
     assert "that do not sum to 1: say --multi-label" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
     assert new(path, "--outputs", "logits").exit_code == 0
 
 
@@ -599,7 +599,7 @@ def test_answers_of_an_untrained_network_are_refused_without_yes(
     assert done.exit_code == 2, done.output
     assert reason in done.output
     assert "give --yes" in done.output
-    assert not (tmp_path / "models").exists()
+    assert not files(tmp_path / "models")
     assert not list((tmp_path / "systems").iterdir())
     done = new(path, "--outputs", "logits", "--yes")
     assert done.exit_code == 0, done.output

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from support.needs import need
 
 FOLDER = Path(__file__).parents[2] / "observability"
 RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())
@@ -17,9 +17,9 @@ DASHBOARD = json.loads((FOLDER / "grafana" / "dashboards" / "gourmetgram.json").
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    if not shutil.which("promtool"):
-        pytest.skip("no promtool here: Debian's package prometheus brings it")
-    return subprocess.run(["promtool", *arguments], cwd=FOLDER, capture_output=True, text=True)
+    return subprocess.run(
+        [need("promtool", "prometheus"), *arguments], cwd=FOLDER, capture_output=True, text=True
+    )
 
 
 def questions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 from support.hostile import encoded, png_chunk
 
 from gourmet.pictures import decode, header
+from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 SIZE = 224
 
@@ -80,6 +82,12 @@ def test_greys_stay_grey(mode: str) -> None:
     assert pixels.std() > 20
 
 
+def test_a_grey_network_gets_pillow_s_grey() -> None:
+    photo = scene(SIZE, SIZE)
+    grey = replace(FOOD, mean=(0.5,), std=(0.5,)).tensor(np.asarray(photo)[np.newaxis], "UINT8")
+    assert np.array_equal(grey[0, ..., 0], photo.convert("L"))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
 def test_cmyk_prints_keep_their_colours(kind: str) -> None:
     data = encoded(scene().convert("CMYK"), kind)
@@ -92,6 +100,7 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(kind: str) -> None:
     deep = Image.fromarray(eight.astype(np.uint16) * 257)
     assert deep.mode == "I;16"
     assert difference(squared(encoded(deep, kind)), squared(encoded(scene().convert("L"), "PNG"))) < 1
+    assert squared(encoded(Image.new("I;16", (64, 64), 65535), kind)).min() == 255
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
@@ -269,6 +278,7 @@ def png_with_comment(text: bytes) -> bytes:
         encoded(scene(), "JPEG") + b"Rar!\x1a\x07\x01\0",
         encoded(scene(), "PNG") + b" " * 9000 + b"<?PHP system($_GET[0]);",
         encoded(scene(), "JPEG", comment=b" " * 50_000 + b"<?php system($_GET[0]);"),
+        encoded(scene(), "BMP") + b"PK\x05\x06" + b"\0" * 18,
         b"GIF89a/*" + encoded(Image.new("P", (9, 9)), "GIF")[8:] + b"%PDF-1.4",
     ],
 )
@@ -302,8 +312,8 @@ def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
     def sized(side: int) -> bytes:
         return small[: frame + 5] + struct.pack(">HH", side, side) + small[frame + 9 :]
 
-    assert decode.identify(sized(7071)).width == 7071
-    assert code_of(sized(7072)) == "too_many_pixels"
+    assert decode.identify(sized(8000)).width == 8000  # a phone's 50 megapixels are 8192×6144
+    assert code_of(sized(8001)) == "too_many_pixels"
 
 
 def test_the_scans_of_a_jpeg_are_counted_where_more_than_one_is_decoded() -> None:

@@ -48,6 +48,20 @@ def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int)
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
 
 
+def test_a_free_port_stays_this_process_s_while_its_server_starts_and_restarts() -> None:
+    (port,) = preflight.free_ports(1)
+    for _ in range(2):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        preflight.check_ports("127.0.0.1", {"--port": port})
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,
+            socket.create_connection(server.getsockname()),
+            pytest.raises(preflight.NotReadyToStart, match="in use"),
+        ):
+            preflight.check_ports("127.0.0.1", {"--port": port})
+
+
 def test_a_second_start_names_the_running_stack_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

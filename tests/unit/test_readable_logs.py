@@ -9,7 +9,17 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
+from gourmet.errors import echo
 from gourmet.stack.readable_logs import LogPrinter
+
+
+def test_labels_of_a_model_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = "food answers: the sample is \x1b]0;title\aEgg\u202e"
+    LogPrinter().say("gourmet", answer)
+    echo(answer)
+    assert [
+        line.count("is \\x1b]0;title\\x07Egg\\u202e") for line in capsys.readouterr().out.splitlines()
+    ] == [1, 1]
 
 
 def printed(line: str, *, verbose: bool = False, origin: str = "triton") -> str:

@@ -16,9 +16,10 @@ GOURMET = Path(sys.executable).with_name("gourmet")
 # Takes the lock, says so, and holds it until a line comes.
 HOLDER = """
 import sys
+from functools import partial
 from pathlib import Path
 from gourmet.repository.lock import changing
-with changing(Path(sys.argv[1]), print):
+with changing(Path(sys.argv[1]), partial(print, flush=True)):
     print("has it", flush=True)
     sys.stdin.readline()
     Path(sys.argv[1], "of the first").touch()
@@ -54,6 +55,21 @@ def test_a_lock_times_out_and_a_killed_holder_frees_it(tmp_path: Path) -> None:
     first.communicate()
     with changing(tmp_path, pytest.fail, 0):
         pass
+
+
+def test_the_one_that_waits_gets_a_new_repository_whose_first_verb_wrote_nothing(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    with changing(repository, pytest.fail):
+        second = subprocess.Popen(
+            [sys.executable, "-P", "-c", HOLDER, str(repository)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert second.stdout
+        assert "waiting until it has ended" in second.stdout.readline()
+    assert second.communicate("\n")[0] == "has it\n"
+    assert (repository / "of the first").exists()
 
 
 def test_a_repository_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:

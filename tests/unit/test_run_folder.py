@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +19,16 @@ from gourmet.served.files import RunFolder
 made = RunFolder("own-", Path(sys.argv[1]))
 Path(f"{made.path}-region").touch()
 if sys.argv[2:]:
-    subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[made.lock], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(["sleep", "1000"], pass_fds=[made.lock], stdout=subprocess.DEVNULL)
+    Path(sys.argv[2]).write_text(str(child.pid))
 print(made.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(within: Path, *child_lives_s: str) -> Path:
-    """The folder of a program that was killed, one of whose children may live on for a while."""
-    command = [sys.executable, "-P", "-c", KILLED, str(within), *child_lives_s]
+def killed(within: Path, *pid_of_child: Path) -> Path:
+    """The folder of a program that was killed. With a file for its id, a child of it lives on."""
+    command = [sys.executable, "-P", "-c", KILLED, within, *pid_of_child]
     return Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
 
 
@@ -58,13 +61,16 @@ def test_the_folder_of_a_running_program_stays(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_stays_while_a_child_of_the_killed_program_runs(tmp_path: Path) -> None:
-    left = killed(tmp_path, "1")
-    RunFolder("own-", tmp_path).close()
+    folder = tmp_path / "folders"
+    folder.mkdir()
+    left = killed(folder, tmp_path / "child")
+    RunFolder("own-", folder).close()
     assert left.is_dir()
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
     def is_empty() -> bool:
-        RunFolder("own-", tmp_path).close()
-        return not list(tmp_path.iterdir())
+        RunFolder("own-", folder).close()
+        return not list(folder.iterdir())
 
     eventually(is_empty)
 

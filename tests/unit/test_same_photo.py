@@ -14,6 +14,7 @@ import onnxruntime
 import pillow_heif
 import pytest
 from PIL import Image
+from support.needs import no_photos
 
 from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.pictures.classifier import Ranked
@@ -69,7 +70,7 @@ class Answer(Ranked):
 @pytest.mark.nightly
 def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
     if not PHOTOS.exists():
-        pytest.skip("the food photos are not on this machine: shared/food11 beside the checkout has them")
+        no_photos(PHOTOS)
     session = onnxruntime.InferenceSession(SERVED / "model.onnx")
     chosen = json.loads((SERVED / MANIFEST).read_text())["calibration"]
 

@@ -179,7 +179,7 @@ def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
     (own / "bart" / "config.json").write_text('{"model_type": "bart"}')
     left = everything(own / "bart")
     code, output = new(own, own / "bart", "--languages", "de,en")
-    assert (code, "holds bart: only translators of Marian's" in output) == (1, True)
+    assert (code, "holds bart: only translators of Marian's" in output) == (1, True), output
     made = deploying._made
 
     def second_fails(target: deploying.Target, folder: Path) -> object:

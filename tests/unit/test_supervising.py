@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 from gourmet.stack.processes import Child, wait_until
-from gourmet.stack.stack import backoff_s
+from gourmet.stack.stack import backoff_s, load_older_versions
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -17,6 +17,17 @@ def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
         waits.append(backoff_s(1.0, waits[-1]))
     assert waits[1:] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff_s(61.0, 2.0) == 0.0  # a long healthy life is a fresh start
+
+
+def test_a_model_without_a_version_has_no_older_one_to_load(tmp_path: Path) -> None:
+    class Triton:
+        def index(self) -> dict[str, dict[str, str]]:
+            return {"soup": {"state": "UNAVAILABLE", "reason": "no version"}}
+
+    (tmp_path / "soup").mkdir()
+    said: list[str] = []
+    load_older_versions(Triton(), [tmp_path], said.append)  # type: ignore[arg-type]
+    assert said == ["the model 'soup' did not load, the others serve: no version"]
 
 
 def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:

@@ -23,6 +23,13 @@ def test_translate_refuses_a_file_that_does_not_exist(tmp_path: Path) -> None:
         assert f"{name} does not exist" in refused.stderr
 
 
+def test_config_starts_hundreds_of_instances_only_with_force() -> None:
+    words = ("config", "food_classifier", "--instances", "500", "--url", "127.0.0.1:9")
+    refused = gourmet(*words)
+    assert (refused.exit_code, "Add --force" in refused.stderr) == (2, True), refused.output
+    assert "127.0.0.1:9" in gourmet(*words, "--force").stderr  # it goes on, to a Triton that is not there
+
+
 def test_list_hides_models_for_study_unless_all() -> None:
     short, whole = gourmet("list").output, gourmet("list", "--all").output
     assert "translator_encoder" not in short

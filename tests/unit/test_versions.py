@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,11 +24,13 @@ from support.onnx_network import network
 from support.stopping import everything
 
 from gourmet.cli import main
+from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import model_config, tensor
-from gourmet.repository.deploy import deploy, rollback, staged
+from gourmet.repository.deploy import deploy, recalibrate, rollback, withdrawn
 from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.lock import changing, tidied
 from gourmet.served.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
@@ -79,13 +88,71 @@ def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) ->
         deploy(Deployment({"pt": target}), "pt", tmp_path)
         results.append(everything(tmp_path))
     assert b"TYPE_FP16" in (results[1]["m/config.pbtxt"] or b"")
+    assert rollback([tmp_path / "m"]) == {tmp_path / "m": (2, 1)}
+    assert served(tmp_path) == results[0]
+    assert rollback([tmp_path / "m"], undo=True) == {tmp_path / "m": (1, 2)}
+    assert everything(tmp_path) == results[1]
     rollback([tmp_path / "m"])
-    assert everything(tmp_path) == results[0]
+    deploy(Deployment({"pt": target}), "pt", tmp_path)
+    assert not withdrawn(tmp_path / "m"), "a deployment ends the time for --undo"
+
+
+def served(repository: Path) -> dict[str, bytes | None]:
+    """Everything but the versions that were withdrawn."""
+    return {name: content for name, content in everything(repository).items() if ".withdrawn-" not in name}
 
 
 def _written(text: str, path: Path) -> dict[str, Any]:
     path.write_text(text)
     return {}
+
+
+def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
+    gourmet: Gourmet, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    for name, last in (("broth", 2), ("stew", 3)):
+        for number in range(1, last + 1):
+            put(models / name, number, f"2026-01-0{number}", config={"max_batch_size": number})
+
+    def latest() -> list[tuple[int, int]]:
+        folders = (models / "broth", models / "stew")
+        return [(versions(folder)[-1], read_config(folder).max_batch_size) for folder in folders]
+
+    for _ in range(2):
+        done = gourmet("rollback", "soups", "--to", models)
+        assert done.exit_code == 0, done.output
+    assert latest() == [(1, 1), (1, 1)]
+    for stew in (2, 3):
+        done = gourmet("rollback", "soups", "--undo", "--to", models)
+        assert done.exit_code == 0, done.output
+        assert latest() == [(2, 2), (stew, stew)]
+    assert "stew: version 3 is back, it is the latest; no Triton was asked" in done.output
+    done = gourmet("rollback", "soups", "--undo", "--to", models)
+    assert (done.exit_code, "has no withdrawn version of 'soups'" in done.output) == (1, True)
+
+
+def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    for number in (1, 2, 3):
+        put(tmp_path / "broth", number, str(number), config={"max_batch_size": number})
+    target = Target("broth", "model.onnx", partial(_written, "new"), lambda _: [])
+    before = everything(tmp_path)
+
+    def refuse(version: Path) -> None:
+        assert (version / "model.onnx").read_text() == "new"
+        raise GourmetError("does not answer")
+
+    for number in (3, 2, None):
+        with pytest.raises(GourmetError, match="does not answer"):
+            deploy(Deployment({"onnx": target}), "onnx", tmp_path, number, refuse)
+        assert everything(tmp_path) == before
+    assert rollback([tmp_path / "broth"]) == {tmp_path / "broth": (3, 2)}
+    assert read_config(tmp_path / "broth").max_batch_size == 2, "not the first one's"
+    shutil.rmtree(tmp_path / "broth" / "1")
+    folder, _ = deploy(Deployment({"onnx": target}), "onnx", tmp_path)
+    assert folder.name == "3"
 
 
 @pytest.fixture
@@ -120,20 +187,101 @@ def test_a_rollback_to_a_changed_version_is_refused(two_of_two: list[Path]) -> N
     assert everything(two_of_two[0].parent) == before
 
 
-def test_the_next_deploy_cleans_up_after_killed_verbs(
+def test_a_verb_that_is_killed_before_any_of_its_writes_changed_all_or_nothing(
     two_of_two: list[Path],
 ) -> None:
-    model = two_of_two[0]
-    (model / "2").rename(model / ".old-2")
-    for name in (".withdrawn-4", ".next.77", ".old.77"):
-        (model / name).mkdir()
-        (model / name / "model.onnx").write_text("90 MB")
-    (model / ".config.pbtxt.77.part").write_text("half")
-    with staged(model, ["model.onnx"]) as (aside, final):
-        (aside / "model.onnx").write_text("weights 3")
-        assert final.name == "3"
-    assert sorted(path.name for path in model.iterdir()) == ["1", "2", "3", "config.pbtxt"]
-    assert (model / "2" / "model.onnx").read_text() == "weights 2"
+    repository = two_of_two[0].parent
+    tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], has_labels=True))
+    config = model_config("salad", "onnxruntime", 8, *tensors, instances=1, parameters={})
+    soup = Target("broth", "model.onnx", partial(_written, "new"), lambda _: [])
+    salad = dataclasses.replace(soup, model="salad", config=config, labels="ab", replaces=True)
+
+    def deployed(at: str, target: Target = soup, number: int | None = None) -> None:
+        deploy(Deployment({"onnx": target}, {}, {"threshold": 0.3}, at), "onnx", repository, number)
+
+    verbs: dict[str, Callable[[], object]] = {
+        "deploy a new model": lambda: deployed("one", salad),
+        "calibrate": lambda: recalibrate(two_of_two[:1], {"threshold": 0.87}, {}),
+        "roll back": lambda: rollback(two_of_two),
+        "undo that": lambda: rollback(two_of_two[1:], undo=True),
+        "replace": lambda: deployed("two", number=1),
+    }
+    for name, verb in verbs.items():
+        before, ends = everything(repository), list[dict[str, bytes | None]]()
+        while killed_before_write(len(ends), verb):
+            with changing(repository, pytest.fail):
+                for model in repository.iterdir():
+                    tidied(model)
+            ends.append(everything(repository))
+            if ends[-1] != before:
+                put_back(repository, before)
+        done = everything(repository)
+        assert len(ends) > 5, name
+        assert done != before, name
+        assert all(end in (before, done) for end in ends), name
+        assert ends[0] == before, name
+
+
+def killed_before_write(number: int, verb: Callable[[], object]) -> bool:
+    """Run the verb in a child that kills itself before that write; return False if it ended before."""
+    if not (child := os.fork()):
+        writes = itertools.count()
+
+        def watch(event: str, arguments: tuple[Any, ...]) -> None:
+            is_write = event in {"os.mkdir", "os.rename", "os.remove", "os.rmdir"} or (
+                event == "open" and bool(arguments[2] & os.O_CREAT)
+            )
+            if is_write and next(writes) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(watch)
+        try:
+            verb()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def put_back(folder: Path, content: Mapping[str, bytes | None]) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name, data in sorted(content.items()):
+        if data is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_bytes(data)
+
+
+def test_a_verb_first_puts_back_what_a_killed_one_changed(
+    gourmet: Gourmet, two_of_two: list[Path], subject: Examined
+) -> None:
+    repository = two_of_two[0].parent
+    before = everything(repository)
+
+    def killed_rollback() -> None:
+        if not (child := os.fork()):
+            rollback(two_of_two, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert everything(repository) != before
+
+    killed_rollback()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = gourmet("up", "--model-repository", repository, "--http-port", taken.getsockname()[1])
+    assert done.exit_code != 0, "the port is taken"
+    assert everything(repository) == before
+    killed_rollback()
+    (warning, *_) = manifests(dataclasses.replace(subject, repositories=(repository,)))
+    assert warning.level == "warn"
+    assert f"a verb changes {repository}, or was killed while it did" in warning.cause
+    done = gourmet("rollback", "soups", "--to", repository)
+    assert done.exit_code == 0, done.output
+    assert "a verb was killed while it changed broth, stew" in done.output
+    assert "broth: version 2 is withdrawn, version 1 is the latest" in done.output, "one step, not two"
 
 
 def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y") -> Path:
@@ -165,7 +313,7 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
 
     done = gourmet("rollback", "colours", "--to", models)
     assert done.exit_code == 0, done.output
-    assert everything(models) == before
+    assert served(models) == before
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from support.needs import need
 from support.triton import some_models, triton_server
 from support.web_app import StartWeb, WebApp
 
 from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11 import contract
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
@@ -64,10 +64,9 @@ def sample() -> bytes:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
-    if not CHROMIUM:
-        pytest.skip("no Chromium here: `apt-get install chromium`")
+    program = shutil.which("google-chrome") or need("chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        opened = playwright.chromium.launch(executable_path=program, args=list(QUIET))
         loop = asyncio.get_running_loop()
         asyncio._set_running_loop(None)
         yield opened, loop

@@ -6,7 +6,7 @@ import http.client
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,9 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 from support.eventually import eventually
-from support.planted import gif, plant
+from support.planted import busy_with, gif, plant
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp, form
-from tritonclient.utils import InferenceServerException
 
 from gourmet.pictures import decoders
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
@@ -50,15 +49,6 @@ def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str
     return start(planted_triton.http_url, WEB_CONCURRENCY="1", **faults)
 
 
-def decoding(*parents: int) -> list[psutil.Process]:
-    decoders_at_work = []
-    for child in (child for pid in parents for child in psutil.Process(pid).children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it may have ended since it was listed
-            if "gourmet.pictures.decoding_process" in child.cmdline():
-                decoders_at_work.append(child)
-    return decoders_at_work
-
-
 @pytest.mark.parametrize(
     ("path", "fault", "at_once"), [("/digits", "never returns", 1), ("/predict", "sleeps", 10)]
 )
@@ -87,30 +77,27 @@ def test_a_decoder_that_never_returns_fails_only_its_own_request(
 
 
 def test_a_client_that_disconnects_ends_its_decoding(planted_web: WebApp) -> None:
-    began = time.monotonic()
+    web = psutil.Process(planted_web.process.pid)
     body, content = form(gif("sleeps"))
     connection = http.client.HTTPConnection("127.0.0.1", planted_web.port, timeout=60)
     connection.request("POST", "/digits", body, content)
-    time.sleep(1)  # until the decoder has it
-    before = set(decoding(planted_web.process.pid))  # with those that are idle
+    eventually(lambda: busy_with("sleeps", web) != [])
+    began = time.monotonic()
     connection.close()
-    eventually(lambda: len(before - set(decoding(planted_web.process.pid))) == 1)
-    assert time.monotonic() - began < decoders.WALL_S, "it ended by its own limit"
+    eventually(lambda: busy_with("sleeps", web) == [])
+    assert time.monotonic() - began < decoders.WALL_S - 1, "it ended by its own limit"
 
 
 def test_a_request_cancelled_in_triton_ends_its_decoding(planted_triton: RunningTriton) -> None:
     tensor = triton_grpc.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
-
-    def there() -> set[psutil.Process]:
-        return set(decoding(*planted_triton.stubs()))
-
-    began = time.monotonic()
-    with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client, ThreadPoolExecutor() as pool:
-        pending = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=2)
-        time.sleep(1)  # until the decoder has it
-        before = there()
-        with pytest.raises(InferenceServerException, match="Deadline"):
-            pending.result()
-    eventually(lambda: len(before - there()) == 1)
-    assert time.monotonic() - began < decoders.WALL_S, "it ended by its own limit"
+    triton = psutil.Process(planted_triton.pid)
+    errors: SimpleQueue[object] = SimpleQueue()
+    with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client:
+        call = client.async_infer("food_classifier", [tensor], lambda result, error: errors.put(error))
+        eventually(lambda: busy_with("sleeps", triton) != [])
+        began = time.monotonic()
+        call.cancel()
+        assert "cancelled" in str(errors.get(timeout=60)).lower()
+    eventually(lambda: busy_with("sleeps", triton) == [])
+    assert time.monotonic() - began < decoders.WALL_S - 1, "it ended by its own limit"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.needs import need
 from support.tls import Certificates, TlsDoor
 from support.web_app import StartWeb
 
@@ -17,8 +16,7 @@ TOKEN = "token-of-the-test"
 def test_photos_and_texts_are_answered_over_tls_and_no_log_has_the_token(
     start: StartWeb, triton: Any, tmp_path: Path, sample: bytes
 ) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make certificates with")
+    need("openssl")
     certificates = Certificates(tmp_path)
     context = certificates.context()
     with TlsDoor(triton.http_url, context) as https, TlsDoor(triton.grpc_url, context) as grpcs:

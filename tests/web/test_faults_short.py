@@ -106,7 +106,7 @@ def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
     with Proxy(triton.http_url) as proxy:
-        web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, REQUEST_DEADLINE_S="8")
+        web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, REQUEST_DEADLINE_S="30")
         for _ in range(4):
             assert web.predict(sample).status == 200
             proxy.cut()

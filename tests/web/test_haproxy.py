@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 from support.accounting import ANSWERED, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
-from support.haproxy import ABSENT, HAPROXY, Haproxy
+from support.haproxy import Haproxy
 from support.triton import some_models, triton_server
 from support.web_app import StartWeb
 
@@ -22,7 +22,7 @@ from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.triton import Triton
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAPROXY, reason=ABSENT)]
+pytestmark = pytest.mark.slow
 MODEL = "food_classifier"  # which is sent the photo as it is
 TEXTS = ("translator", "translator_stream")
 CLIENTS = 8

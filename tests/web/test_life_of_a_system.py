@@ -32,7 +32,7 @@ OURS = ("food_classifier_onnx", "translator", "translator_stream")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder with two broken systems: the model of one cannot be loaded, one has no sample."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = tmp_path_factory.mktemp("a home with spaces")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GOURMET_KEYS", str(tmp_path_factory.mktemp("keys")))
         patch.setenv("GOURMET_HOME", str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import shutil
 import socket
@@ -110,13 +111,12 @@ def status(port: int, source: str, request: bytes) -> int:
 def is_ended(connection: socket.socket) -> bool:
     """Return True if nginx closed the connection or refused its request."""
     poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    if poll.poll(0):
-        return True
+    poll.register(connection, select.POLLRDHUP | select.POLLIN)
+    events = poll.poll(0)
+    if not events or events[0][1] & select.POLLRDHUP:
+        return bool(events)
     try:
         received = connection.recv(100, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
     except ConnectionResetError:
         return True
     return received == b"" or received.startswith(b"HTTP/1.1 4")
@@ -193,29 +193,50 @@ def is_reset(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def test_one_address_may_have_64_requests_at_once_and_others_are_answered(proxy: Any) -> None:
+def test_one_address_may_have_500_requests_at_once_and_others_are_answered(proxy: Any) -> None:
     def refused() -> bool:
         with contextlib.ExitStack() as held:
-            for _ in range(64):
-                held.enter_context(connect(proxy.port, ATTACKER)).sendall(post(1000) + b"x")
-            return status(proxy.port, ATTACKER, PAGE) == 429 and status(proxy.port, VISITOR, PAGE) == 200
+            attack = [held.enter_context(connect(proxy.port, ATTACKER)) for _ in range(500)]
+            for connection in attack:
+                connection.sendall(post(1000) + b"x")
+            with connect(proxy.port, ATTACKER) as connection:
+                connection.sendall(PAGE)
+                reply = connection.recv(1000)
+            if not reply.startswith(b"HTTP/1.1 429 ") or any(map(is_ended, attack)):
+                return False
+            assert b"\r\nRetry-After: 2\r\n" in reply
+            assert b'{"error":{"code":"too_many_requests",' in reply
+            return status(proxy.port, VISITOR, PAGE) == 200
 
     # Held again each time: nginx may see the last request before all that are held, and refuse one of them.
     eventually(refused)
 
 
-@pytest.mark.parametrize("length", [None, 2_000_000], ids=["without a length", "large"])
-def test_one_address_may_have_8_large_uploads_at_once_and_others_are_answered(
-    proxy: Any, length: int | None
-) -> None:
-    begun = post(length) + (b"1\r\nx\r\n" if length is None else b"x")
-    whole = post(None) + b"1\r\nx\r\n0\r\n\r\n"
+CHUNKED = post(None) + b"1\r\nx\r\n0\r\n\r\n"
+PHONE_PHOTO = post(2_000_000) + bytes(2_000_000)
 
+
+@pytest.mark.parametrize(
+    ("begun", "allowed", "next_one"),
+    [
+        (CHUNKED[:-5], 8, CHUNKED),
+        (post(33_000_000) + b"x", 8, CHUNKED),
+        (post(33_000_000).replace(b"POST", b"GET") + b"x", 8, CHUNKED),
+        (PHONE_PHOTO[:-1], 64, PHONE_PHOTO),
+    ],
+    ids=["without a length", "large", "large GET", "photos of a phone"],
+)
+def test_one_address_may_have_a_few_large_uploads_at_once_and_others_are_answered(
+    proxy: Any, begun: bytes, allowed: int, next_one: bytes
+) -> None:
     def refused() -> bool:
         with contextlib.ExitStack() as held:
-            for _ in range(8):
-                held.enter_context(connect(proxy.port, ATTACKER)).sendall(begun)
-            return status(proxy.port, ATTACKER, whole) == 429 and status(proxy.port, VISITOR, whole) == 400
+            attack = [held.enter_context(connect(proxy.port, ATTACKER)) for _ in range(allowed)]
+            for connection in attack:
+                connection.sendall(begun)
+            if status(proxy.port, ATTACKER, next_one) != 429 or any(map(is_ended, attack)):
+                return False
+            return status(proxy.port, VISITOR, next_one) == 400
 
     eventually(refused)
 
@@ -236,11 +257,25 @@ def test_metrics_are_refused_to_visitors(web: Any, proxy: Any) -> None:
     assert web.request("GET", "/metrics").status == 200
 
 
-def test_visitors_get_retry_after_while_the_app_is_away(web: Any, tmp_path: Path) -> None:
+def test_what_nginx_answers_itself_is_json_and_its_log_has_no_query(web: Any, tmp_path: Path) -> None:
+    def code(port: int, body: bytes) -> tuple[int, str, str | None]:
+        reply = replace(web, port=port).request("POST", "/api/v1/classify?api_key=SECRET", body)
+        return reply.status, json.loads(reply.body)["error"]["code"], reply.headers.get("retry-after")
+
+    photo = bytes(2_000_000)
+    with nginx(web.port, tmp_path) as proxy:
+        assert code(proxy.port, photo)[0] == 400  # from the app
+        assert "POST" not in (tmp_path / "log").read_text()
+        assert code(proxy.port, bytes(35_000_000)) == (413, "upload_too_large", None)
+        shutil.rmtree(tmp_path / "body")  # as if there were no space for bodies
+        assert code(proxy.port, photo) == (503, "nobody_there", "2")
     (nobody,) = free_ports(1)
     with nginx(nobody, tmp_path) as alone:
-        reply = replace(web, port=alone.port).request("GET", "/")
-        assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+        assert code(alone.port, photo) == (503, "nobody_there", "2")
+        assert replace(web, port=alone.port).request("GET", "/").status == 503
+    log = (tmp_path / "log").read_text()
+    assert log.count(" 503 ") == 3
+    assert "SECRET" not in log
 
 
 def test_with_a_certificate_requests_without_tls_are_redirected(web: Any, tmp_path: Path) -> None:

@@ -63,12 +63,10 @@ PERF = next(command for command, _ in examples() if command.startswith("gourmet 
 
 
 def test_curl_prints_the_output_in_the_readme(python_web, triton) -> None:
-    printed, documented = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
-    assert printed.keys() == documented.keys()
-    assert printed["timings_ms"].keys() == documented["timings_ms"].keys()
-    assert printed["label"] == documented["label"]
-    assert printed["probability"] == pytest.approx(documented["probability"], abs=0.02)
-    assert [entry["label"] for entry in printed["top"]] == [entry["label"] for entry in documented["top"]]
+    printed, documented = (
+        json.loads(text + "}") for text in (run(CURL, python_web.port, triton), shown(CURL))
+    )
+    assert printed == {**documented, "probability": pytest.approx(documented["probability"], abs=0.02)}
 
 
 @pytest.mark.slow

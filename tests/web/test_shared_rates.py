@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,13 +12,12 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from support.eventually import eventually
+from support.needs import need
 from support.repeating import Repeating
 from support.web_app import StartWeb, WebApp, WebReply
 
 from gourmet.stack.preflight import free_ports
 
-SERVER = shutil.which("redis-server")
-pytestmark = pytest.mark.skipif(not SERVER, reason="no Redis here: `apt-get install redis-server`")
 AWAY = "127.0.0.1:9"  # what is counted needs no Triton
 PASSWORD = "a-password-that-nobody-may-read"
 COUNTED = "/api/v1/models"
@@ -36,7 +34,8 @@ class RedisServer:
 
     def start(self) -> None:
         where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder)]
-        command = [str(SERVER), *where, "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        options = ["--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        command = [need("redis-server"), *where, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         eventually(self._answers)
 

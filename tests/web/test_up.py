@@ -72,8 +72,11 @@ def predict(port: int, path: str = "/predict") -> tuple[int, dict[str, str], dic
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
-    """A repository that the product does with, and that starts in a fraction of the time of all."""
-    return some_models(tmp_path / "models", ONNX, "digits")
+    """A repository that the product does with, and that starts in a fraction of the time of all.
+
+    The space in its name would split a stub's arguments.
+    """
+    return some_models(tmp_path / "my models", ONNX, "digits")
 
 
 def held_back_until_a_verb_asks(running: Up) -> None:

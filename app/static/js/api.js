@@ -19,7 +19,7 @@ const failure = (problem, status) => new Failure(problem.code, problem.message,
 
 const RECONNECT_MS = 400;
 const PASSING = new Set([
-  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded",
+  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "nobody_there",
 ]);
 // Errors of the request itself.
 const FINAL = new Set([400, 413, 415]);

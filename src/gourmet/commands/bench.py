@@ -23,7 +23,7 @@ from gourmet.commands import values
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, POSITIVE, model_of
-from gourmet.errors import UsageError, printable
+from gourmet.errors import UsageError, echo, printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -168,12 +168,12 @@ def run(
         raise validity.Untrusted(reasons)
     folder = report.save(result, save)
     if as_json:
-        click.echo(results.as_json(result), nl=False)
+        echo(results.as_json(result), nl=False)
     else:
         table(*report.figures(points))
         if any(point.stream for point in points):
             table(*report.streamed(points))
-        click.echo(f"saved in {folder}: {results.FILE}, bench.csv, {report.CHART}")
+        echo(f"saved in {folder}: {results.FILE}, bench.csv, {report.CHART}")
     if refused:
         raise validity.Untrusted(reasons)
 
@@ -186,6 +186,6 @@ def compare(before: Path, now: Path) -> None:
     first, second = results.read(before), results.read(now)
     pairs = comparison.compare(first, second)
     for words in comparison.differences(first, second):
-        click.echo(f"differs in {words}")
+        echo(f"differs in {words}")
     table(*report.pairs(pairs))
     comparison.refuse_slower(pairs)

@@ -26,7 +26,7 @@ from gourmet.bulk.resumable_table import (
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH
-from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.errors import GourmetError, UsageError, echo
 
 Engine = Literal["local", "ray"]
 _RESUMES: Final = "the same command resumes"
@@ -72,7 +72,7 @@ def print_answers(inputs: Inputs, model: ModelRows) -> None:
         total += 1
         failed += bool(row["error"])
         words = row["error"] or model.in_words(row)
-        click.echo(printable(f"{row['path']}: {words}"), err=bool(row["error"]))
+        echo(f"{row['path']}: {words}", err=bool(row["error"]))
     if not total:
         raise UsageError(inputs.nothing)
     if failed:
@@ -85,7 +85,7 @@ def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
     plan = {**model.plan, "inputs": inputs.sources}
     with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
         if journal.rows:
-            click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
+            echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
             with bar("asking") as tick:
                 run(inputs, journal, model, tick)
@@ -114,7 +114,7 @@ def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
 def table_by_ray(inputs: Inputs, opened: Callable[[], AskedModel], out: Path) -> None:
     names = map(os.path.abspath, inputs) if inputs.column == "path" else inputs  # for other nodes
     write_with_ray(opened, names, out)
-    click.echo(f"table in the folder {out}", err=True)
+    echo(f"table in the folder {out}", err=True)
 
 
 def generated_table(inputs: Inputs, opened: Callable[[], GeneratedRows], out: Path, engine: Engine) -> None:
@@ -124,4 +124,4 @@ def generated_table(inputs: Inputs, opened: Callable[[], GeneratedRows], out: Pa
         return
     with closing(opened()) as model, table_of(inputs, model, out) as rows:
         errors = [bool(row["error"]) for row in rows]
-    click.echo(f"{errors.count(False):,} of {len(errors):,} have an answer\ntable in {out}", err=True)
+    echo(f"{errors.count(False):,} of {len(errors):,} have an answer\ntable in {out}", err=True)

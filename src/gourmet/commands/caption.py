@@ -19,7 +19,7 @@ from gourmet.commands.bulk import (
     print_answers,
 )
 from gourmet.contracts import Options
-from gourmet.errors import UsageError, printable
+from gourmet.errors import UsageError, echo
 
 
 @click.command()
@@ -80,10 +80,10 @@ def _in_pieces(name: str | None, url: str, photos: Photos, options: Options) -> 
                 inputs = system.request_inputs(read_photo(path), model, options)
             except ValueError as exc:
                 raise UsageError(f"{path}: {exc}") from exc
-            click.echo(printable(f"{path}: "), nl=False)
+            echo(f"{path}: ", nl=False)
             piece = None
             for outputs in triton.stream(model, inputs, Deadline(60.0)):
                 if outputs is not None:
                     piece = system.generated(outputs, model)
-                    click.echo(printable(piece.text), nl=False)
-            click.echo(NOT_SURE if piece and model.is_sure(piece) is False else "")
+                    echo(piece.text, nl=False)
+            echo(NOT_SURE if piece and model.is_sure(piece) is False else "")

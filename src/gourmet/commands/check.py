@@ -11,8 +11,8 @@ import click
 from gourmet.commands.options import alone_in, given_url, serving_url, url_option
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
-from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.repository import DEFAULT
+from gourmet.errors import GourmetError, UsageError, echo
+from gourmet.repository import DEFAULT, newest
 from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 
@@ -107,7 +107,7 @@ def _page_path(out: Path | None, model: str) -> Path | None:
 def _write_json(numbers: dict[str, Any], json_to: str) -> None:
     """Write into the file of --json, or to the terminal for `-`."""
     text = json.dumps(numbers, indent=2)
-    click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+    echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
 
 
 def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
@@ -115,10 +115,10 @@ def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
     if json_to:
         _write_json(report.as_dict(), json_to)
     if json_to != "-":
-        click.echo(printable(report.summary()))  # it has other people's names and texts
+        echo(report.summary())  # it has other people's names and texts
     if page:
         write_whole(page, report.page())
-        click.echo(f"page in {page}", err=True)
+        echo(f"page in {page}", err=True)
     if report.stopped:
         raise Stopped(f"stopped after {report.progress()}")
     if faults := report.faults():
@@ -129,7 +129,7 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
     from gourmet.evaluation.system_parts import SystemParts
-    from gourmet.repository.deploy import newest, of_same_weights, recalibrate
+    from gourmet.repository.deploy import of_same_weights, recalibrate
     from gourmet.repository.gate import Calibrating
 
     parts = SystemParts(system, registry.piece)
@@ -153,5 +153,5 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
         _write_json(dict(calibrated.facts), json_to)
     if json_to == "-":
         return
-    click.echo("\n".join(calibrated.lines))
-    click.echo(f"written to {', '.join(model.name for model in chosen)} in {models}")
+    echo("\n".join(calibrated.lines))
+    echo(f"written to {', '.join(model.name for model in chosen)} in {models}")

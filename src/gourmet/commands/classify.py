@@ -15,7 +15,7 @@ from gourmet.bulk.inputs import Photos
 from gourmet.bulk.model_rows import PhotoRows
 from gourmet.bulk.summary import Summary
 from gourmet.commands.bulk import Engine, bulk_options, check_out, print_answers, table_by_ray, table_of
-from gourmet.errors import UsageError, printable
+from gourmet.errors import UsageError, echo
 
 
 @click.command()
@@ -67,5 +67,5 @@ def _to_table(inputs: Photos, photo_rows: PhotoRows, out: Path) -> None:
         summary, page = Summary.of(rows, photo_rows.contract.subject), out.with_suffix(".html")
         command, when = shlex.join(["gourmet", *sys.argv[1:]]), datetime.now(UTC)
         write_whole(page, summary.page(photo_rows.contract, command, when.isoformat(timespec="seconds")))
-    click.echo(printable(summary.text()))
-    click.echo(f"table in {out}, page in {page}", err=True)
+    echo(summary.text())
+    echo(f"table in {out}, page in {page}", err=True)

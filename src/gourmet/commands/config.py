@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from gourmet import repository
 from gourmet.commands.options import json_option, repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
-from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.served.files import write_whole
-from gourmet.served.instances import ENGINES, PRECISIONS
+from gourmet.served.instances import ENGINES, PRECISIONS, available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client import model_config
 from gourmet.triton_client.errors import TritonRefused
 from gourmet.triton_client.model_config import summary
+
+_INSTANCES_A_CORE: Final = 4
 
 
 @click.command()
@@ -53,6 +55,7 @@ from gourmet.triton_client.model_config import summary
     type=versions,
     help="Versions that serve side by side, like 1,2, or all; clients choose one by NAME/VERSION.",
 )
+@click.option("--force", is_flag=True, help="Allow more than four instances for each core of this machine.")
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @repositories_option(found=True)
 @click.option("--raw", is_flag=True, help="Print the config as protobuf text.")
@@ -62,6 +65,7 @@ from gourmet.triton_client.model_config import summary
 def config(
     model: str,
     variant: str | None,
+    force: bool,
     reset: bool,
     repositories: tuple[Path, ...],
     raw: bool,
@@ -82,6 +86,12 @@ def config(
     gourmet config food_classifier --reset
     """
     change = Change(**changes)
+    allowed = _INSTANCES_A_CORE * available_cpus()
+    if not force and (change.instances or 0) > allowed:
+        raise UsageError(
+            f"--instances {change.instances} may take all memory of this machine: each can be a process, and "
+            f"more than {allowed} ({_INSTANCES_A_CORE} for each core) are not faster. Add --force to try it"
+        )
     if write and write.exists() and "#" in repository.repository_text(write):
         raise UsageError(
             f"--write {write} would replace a file with comments: name another, or delete it first"
@@ -127,12 +137,12 @@ def config(
             write_whole(write, model_config.as_pbtxt(now))
     if as_json:
         before = {"was": running} if reset or change else {}
-        click.echo(json.dumps({"model": model, **before, "config": now, "serve": serve}, indent=2))
+        echo(json.dumps({"model": model, **before, "config": now, "serve": serve}, indent=2))
     elif reset or change:
-        click.echo(printable(f"was: {summary(running)}"))
-        click.echo(printable(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)"))
+        echo(f"was: {summary(running)}")
+        echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
         # A config as Triton answers it keeps the policy with which its instances were made.
         if change.versions is not None:
-            click.echo(f"serve: {', '.join(serve)}")
+            echo(f"serve: {', '.join(serve)}")
     elif not write:
-        click.echo(printable(model_config.as_pbtxt(now) if raw else f"{summary(now)}\n"), nl=False)
+        echo(model_config.as_pbtxt(now) if raw else f"{summary(now)}\n", nl=False)

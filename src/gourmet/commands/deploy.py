@@ -19,7 +19,7 @@ from gourmet.commands.options import (
 )
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.repository.gate import Comparison, Deployment
 from gourmet.served.manifest import facts
 from gourmet.systems import registry
@@ -94,12 +94,10 @@ def deploy(
 
     def show(comparison: Comparison) -> None:
         if comparison.text() not in shown:
-            click.echo(f"{comparison.model}: {comparison.text()}", err=as_json)
+            echo(f"{comparison.model}: {comparison.text()}", err=as_json)
         shown.append(comparison.text())
         if comparison.lost and force:
-            click.echo(
-                f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json
-            )
+            echo(f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json)
 
     with alone_in(models):
         for chosen in chosen_forms:
@@ -112,9 +110,9 @@ def deploy(
                 compared = about.get("compared")
                 rows.append({**row, "serves": bool(triton), "gate": about["gate"], "compared": compared})
             else:
-                click.echo(f"{folder}\n{report}")
+                echo(f"{folder}\n{report}")
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
 
 
 def of_weights(

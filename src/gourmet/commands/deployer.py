@@ -10,7 +10,7 @@ import click
 from gourmet.commands.options import alone_in, chosen_repository, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, POSITIVE, folder, labels_of
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx")
 _OF_TENSORRT: Final = ("--trt", "--trt-fp16", "--max_workspace_size", "--capture-cuda-graph")
@@ -107,10 +107,8 @@ def deployer(
             deployment = deployment_of(options, models, tick)
             version, report = install(deployment, options.form, models, triton, number=options.version)
     except GourmetError:
-        click.echo("nothing was written", err=True)
+        echo("nothing was written", err=True)
         raise
-    click.echo(f"weights of {options.config}: {deployment.facts['training']['weights']}", err=True)
-    click.echo(report)
-    click.echo(
-        f"deployed {options.model} version {options.version}, {options.form} of {options.config}: {version}"
-    )
+    echo(f"weights of {options.config}: {deployment.facts['training']['weights']}", err=True)
+    echo(report)
+    echo(f"deployed {options.model} version {options.version}, {options.form} of {options.config}: {version}")

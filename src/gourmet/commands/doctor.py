@@ -12,7 +12,7 @@ import click
 
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import CHECKS, OF_THIS_MACHINE, Examined, Finding, examine
-from gourmet.errors import printable
+from gourmet.errors import echo, printable
 from gourmet.stack.run_file import stack_at
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -58,8 +58,9 @@ def _print(checked: Iterable[tuple[str, Finding]], as_json: bool) -> None:
         findings.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
-            click.echo(f"{level}  {name:<{width}}  {printable(' '.join(str(finding).split()))}")
+            words = printable(" ".join(str(finding).split()))
+            click.echo(f"{level}  {name:<{width}}  {words}")  # noqa: TID251
     if as_json:
-        click.echo(json.dumps(findings, indent=2))
+        echo(json.dumps(findings, indent=2))
     if any(finding["level"] == "fail" for finding in findings):
         raise SystemExit(1)

@@ -11,12 +11,12 @@ import click
 from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.repository import DEFAULT
 from gourmet.served.files import own_models
 from gourmet.systems import registry
 
-# `gourmet deploy` writes this file into a version, for GPUs.
+# `gourmet deploy` writes this file into a version, for --engine torch.
 _SERVED: Final = "model.pt"
 
 
@@ -49,9 +49,9 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
     report = measured.write(weights, f"{system}: {weights.name}")
     if as_json:
-        click.echo(json.dumps(measured.as_dict(), indent=2))
+        echo(json.dumps(measured.as_dict(), indent=2))
     else:
-        click.echo("\n".join([*measured.lines(), f"report in {report}"]))
+        echo("\n".join([*measured.lines(), f"report in {report}"]))
 
 
 def _served(system: str) -> Path:

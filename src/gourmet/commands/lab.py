@@ -18,7 +18,7 @@ import click
 
 from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.doctor import Examined, Finding, strayed
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import write_page
 from gourmet.lab.restoring import restore_models
@@ -44,7 +44,7 @@ _STACK_TIMEOUT_S: Final = 10.0
 def _hand_in(ctx: click.Context, _param: click.Parameter, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Write the page before other options look for a running stack: it needs none."""
     if arguments == ("hand-in",):
-        click.echo(f"written: {write_page()}")
+        echo(f"written: {write_page()}")
         ctx.exit()
     return arguments
 
@@ -90,7 +90,7 @@ def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...],
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
             options = [f"{option}={port}" for option, port in as_options(ports).items()]
             up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
-            stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
+            stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
             ready = f"http://127.0.0.1:{ports['port']}/readyz"
             while not ending.wait(_POLL_S) and not stack.answers("gourmet up", ready):

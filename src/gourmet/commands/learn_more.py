@@ -13,7 +13,7 @@ import click
 from gourmet.commands.options import to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.progress import ReportProgress
 from gourmet.systems import registry
 
@@ -36,7 +36,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     from gourmet.evaluation.system_parts import SystemParts
     from gourmet.learning import learn_more as more
     from gourmet.reports.table import columns
-    from gourmet.repository import versions
+    from gourmet.repository import newest
 
     classifier, data = registry.classification(system), SystemParts(system, registry.piece).data
     if not isinstance(data, LabelledPictures):
@@ -46,10 +46,10 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
     model = models / classifier.default_model
     with _json_lines() if as_json else bar("learning") as tick:
-        learned = more.learn(classifier, data, model / str(versions(model)[-1]), folder, tick)
+        learned = more.learn(classifier, data, newest(model), folder, tick)
     learned.write(file)
     if as_json:
-        click.echo(json.dumps(learned.as_dict()))
+        echo(json.dumps(learned.as_dict()))
     else:
         heading = ("your photos", "measured", "right before", "right now", "")
         own = [
@@ -59,18 +59,18 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
             )
             for row in learned.own
         ]
-        click.echo(columns([heading, *own]))
-        click.echo("each was asked of a layer that had not learned it\n")
-        click.echo(replace(learned.kept, model=model.name, version="served").text())
+        echo(columns([heading, *own]))
+        echo("each was asked of a layer that had not learned it\n")
+        echo(replace(learned.kept, model=model.name, version="served").text())
     if learned.kept.lost:
         raise GourmetError(
             f"the network got worse ({learned.kept.losses()}), and would not be deployed: add more pictures"
         )
     if not as_json:
-        click.echo(f"next: gourmet deploy {system} --weights {file}")
+        echo(f"next: gourmet deploy {system} --weights {file}")
 
 
 @contextlib.contextmanager
 def _json_lines() -> Iterator[ReportProgress]:
     """Print progress as lines of JSON for another program."""
-    yield lambda share, words="": click.echo(json.dumps({"share": round(share, 3), "doing": words}))
+    yield lambda share, words="": echo(json.dumps({"share": round(share, 3), "doing": words}))

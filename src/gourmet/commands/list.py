@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import asked_stack, json_option, repositories_option, url_option
-from gourmet.errors import printable
+from gourmet.errors import echo
 from gourmet.reports.table import columns
 from gourmet.stack.overview import ListedVersion, listed
 
@@ -28,17 +28,17 @@ def list(repositories: tuple[Path, ...], url: str | None, study: bool, as_json: 
     stack = asked_stack()
     rows = listed(repositories, url or (stack.http_url if stack else None))
     if as_json:
-        click.echo(json.dumps([vars(row) for row in rows], indent=2))
+        echo(json.dumps([vars(row) for row in rows], indent=2))
         return
     hidden = {row.model for row in rows if row.study and not row.reason and not study}
     rows = [row for row in rows if row.model not in hidden]
-    click.echo(printable(columns([_HEADINGS, *map(_cells, rows)])))
+    echo(columns([_HEADINGS, *map(_cells, rows)]))
     if hidden:
-        click.echo(f"{len(hidden)} models for study are not listed; --all lists them")
+        echo(f"{len(hidden)} models for study are not listed; --all lists them")
     for row in rows:
         if row.reason:
             name = f"{row.model}/{row.version}" if row.version else row.model or row.system
-            click.echo(printable(f"{name} is {row.state}: {' '.join(row.reason.split())}"))
+            echo(f"{name} is {row.state}: {' '.join(row.reason.split())}")
 
 
 def _cells(row: ListedVersion) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import click
 from gourmet.commands.options import url_option
 from gourmet.commands.running import ask, load_and_ask
 from gourmet.commands.values import FOLDER
-from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.run_file import stack_at
 from gourmet.systems.own_folder import beside_the_served, remove_own_copy
@@ -55,7 +55,7 @@ def load(name: str, source: Path | None, url: str) -> None:
                     f"no served repository has a model {name!r}: give your folder with --from"
                 ) from exc
             raise GourmetError(f"Triton cannot load or ask {name}: {exc.reason}") from exc
-    click.echo(printable(answer))
+    echo(answer)
 
 
 @click.command()
@@ -68,4 +68,4 @@ def unload(name: str, url: str) -> None:
             raise UsageError(f"{name} is not loaded; ready are {', '.join(ready) or 'none'}")
         triton.unload(name)
     remove_own_copy(name)
-    click.echo(f"{name} is unloaded")
+    echo(f"{name} is unloaded")

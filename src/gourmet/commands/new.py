@@ -13,7 +13,7 @@ from gourmet.commands.options import alone_in, asked_stack, send_option, serving
 from gourmet.commands.progress import bar
 from gourmet.commands.running import install, served_as_before, tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository.gate import Deployment
@@ -129,7 +129,7 @@ def _classifier(
     known = [_pictures_of(like)] if like else []
     if weights:
         check_weights(weights)
-    system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, click.echo)
+    system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):
@@ -146,12 +146,12 @@ def _classifier(
                 deployment = parts.export(system).open(weights, data, tick, network=network)
             _deploy(deployment, where, trusted)
             if not deployment.calibration["threshold"]:
-                click.echo(
+                echo(
                     f"not calibrated: no answer is called sure. `gourmet check {model} "
                     "--data FOLDER --calibrate` measures it, with a folder of pictures for each label"
                 )
-    click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
-    click.echo("\n".join(f"  {line}" for line in _next(where, system, weights)))
+    echo(f"{folder}: its description, a sample and its model card\n\nNext:")
+    echo("\n".join(f"  {line}" for line in _next(where, system, weights)))
 
 
 def _translator(
@@ -187,11 +187,11 @@ def _translator(
     about["provenance"] = {"checkpoint": origin}
     with _made(name, where, about, files, [name, f"{name}_stream"]) as folder:
         _deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32), where)
-    click.echo(f"{folder}: its description and its model card\n\nNext:")
+    echo(f"{folder}: its description and its model card\n\nNext:")
     if not where.triton:
-        click.echo("  gourmet up")
+        echo("  gourmet up")
     page = f"{_web() or 'http://localhost:5000'}/translate/{name}"
-    click.echo(f"  {page}     its page\n  gourmet translate --system {name} TEXT")
+    echo(f"  {page}     its page\n  gourmet translate --system {name} TEXT")
 
 
 @contextlib.contextmanager
@@ -222,7 +222,7 @@ def _deploy(
             version, report = install(
                 deployment, form, where.models, where.triton, send=where.send, check=check
             )
-        click.echo(f"{version}\n{report}")
+        echo(f"{version}\n{report}")
 
 
 def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from gourmet import repository
 from gourmet.commands.values import PATH, folder
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 from gourmet.repository.lock import changing
 from gourmet.served.files import own_models
 from gourmet.stack.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
@@ -146,9 +146,23 @@ def url_option(
     )
 
 
-def alone_in(repository: Path) -> AbstractContextManager[None]:
-    """Lock a repository; a verb takes the lock once, before it reads the folder."""
-    return changing(repository, functools.partial(click.echo, err=True))
+@contextmanager
+def alone_in(repository: Path) -> Iterator[None]:
+    """Lock a repository; a verb takes the lock once, before it reads the folder.
+
+    What a killed verb left half done is put back, and loaded again.
+    """
+    say = functools.partial(echo, err=True)
+    with changing(repository, say) as undone:
+        if undone:
+            from gourmet.commands.running import load_or_unload
+
+            names = ", ".join(model.name for model in undone)
+            say(f"a verb was killed while it changed {names}: what was there before is there again")
+            send = bool(click.get_current_context().params.get("send"))
+            existing = {model: model.is_dir() for model in undone}
+            load_or_unload(given_url() or serving_url(repository), existing, send=send)
+        yield
 
 
 def serving_url(repository: Path) -> str | None:

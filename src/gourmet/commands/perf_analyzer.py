@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from gourmet.bench.inputs import for_perf_analyzer, rows_of
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, echo
 from gourmet.served.files import written_aside
 from gourmet.stack import api_keys
 from gourmet.stack.connect import connect
@@ -119,7 +119,7 @@ def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
     if info.system not in registry.names() or all(tensor.datatype != "BYTES" for tensor in info.inputs):
         return []
     system = registry.load(info.system)
-    click.echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
+    echo(f"sends the sample of {info.system}: --input-data sends what you choose", err=True)
     rows = rows_of(info, system, [system.sample()], "the sample")
     return ["--input-data", str(for_perf_analyzer(rows, folder / "sample.json"))]
 

@@ -9,8 +9,9 @@ import click
 
 from gourmet.commands.options import alone_in, repositories_option, serving_url, url_option
 from gourmet.commands.running import tell_web
-from gourmet.errors import UsageError
-from gourmet.repository.deploy import load, tidied
+from gourmet.errors import UsageError, echo
+from gourmet.repository.deploy import load
+from gourmet.repository.lock import tidied
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.systems.data_systems import removal_of, take_away
 
@@ -34,7 +35,7 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
         )
     removal = removal_of(name, repositories)
     for path in (*removal.of_system, *removal.of_models):
-        click.echo(f"to be removed: {path}")
+        echo(f"to be removed: {path}")
     if not yes:
         click.confirm("Remove it?", abort=True)
     for folder in repositories:
@@ -62,4 +63,4 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
 def _take_away(paths: Sequence[Path]) -> None:
     for folder in take_away(paths):
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
-        click.echo(f"kept {folder}: it has files that gourmet did not write: {names}")
+        echo(f"kept {folder}: it has files that gourmet did not write: {names}")

@@ -11,7 +11,7 @@ from gourmet import repository
 from gourmet.bench.roofline import GPUS, Roofline, count, measured_machine
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, echo
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
@@ -43,13 +43,13 @@ def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
         )
     totals = counted.totals
-    click.echo(
+    echo(
         f"{Path(model).name}: {totals['operations'] / 1e6:.4g} million operations a row, "
         f"{totals['weight_bytes'] / 1e6:.3g} MB of weights, "
         f"{totals['moved_bytes'] / 1e6:.3g} MB read and written a row"
     )
     if counted.unknown:
-        click.echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
+        echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
     busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
     for machine in [GPUS[name] for name in gpus] or [measured_machine()]:
         _print(Roofline(machine, batch, busy), top, counted.batches)
@@ -78,7 +78,7 @@ def onnx_file(model: str) -> Path:
 
 def _print(limits: Roofline, top: int, batches: bool) -> None:
     machine, batch = limits.machine, limits.batch
-    click.echo(
+    echo(
         f"\n{machine.name}: {machine.fp32 / 1e9:,.1f} G operations/s in fp32, "
         f"{machine.int8 / 1e9:,.1f} in int8, {machine.bandwidth / 1e9:,.1f} GB/s ({machine.source})\n"
         f"memory-bound below {machine.ridge():.3g} operations a byte in fp32, "
@@ -102,8 +102,8 @@ def _print(limits: Roofline, top: int, batches: bool) -> None:
     table(_HEADINGS, rows)
     if rest := slowest[top:]:
         share = limits.seconds_of(*rest) / limits.seconds
-        click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
-    click.echo(
+        echo(f"… and {len(rest)} more, {share:.1%} of the time")
+    echo(
         f"{limits.seconds * 1e3:.3g} ms for a batch of {batch} with all through main memory, "
         f"{batch / limits.seconds:,.0f} rows/s; layers that are memory-bound take {limits.memory_share:.0%}\n"
         f"at best, without any wait, {limits.computing_s * 1e3:.3g} ms"

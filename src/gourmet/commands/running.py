@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import numpy as np
 import psutil
 
 from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository import versions
 from gourmet.repository.deploy import deploy, load
 from gourmet.repository.gate import Deployment, table
@@ -89,17 +88,22 @@ def ask(triton: Triton, name: str) -> str:
 @contextlib.contextmanager
 def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
     """If the block fails, have Triton serve again what lay on disk before."""
-    existed = [model.is_dir() for model in models]
+    existed = {model: model.is_dir() for model in models}
     try:
         yield
     except BaseException:
-        for model, was_there in zip(models, existed, strict=True) if url else ():
-            with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
-                if was_there:
-                    load(str(url), model.name, model if send else None)
-                else:
-                    triton.unload(model.name)
+        load_or_unload(url, existed, send=send)
         raise
+
+
+def load_or_unload(url: str | None, models: Mapping[Path, bool], *, send: bool = False) -> None:
+    """Have the Triton at `url`, if any, load each of `models` or, where the value is False, unload it."""
+    for model, is_there in models.items() if url else ():
+        with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
+            if is_there:
+                load(str(url), model.name, model if send else None)
+            else:
+                triton.unload(model.name)
 
 
 def tell_web(system: str, *, is_there: bool = True) -> None:
@@ -117,4 +121,4 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
                     psutil.wait_procs(old, _RELOADED_WITHIN_S)
             wait_until(lambda: http_ok(page) == is_there, _RELOADED_WITHIN_S, f"{page} did not change")
     except TimeoutError as exc:  # the models themselves are changed
-        click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
+        echo(f"{exc}: stop `gourmet up` and start it again", err=True)

@@ -9,6 +9,7 @@ import click
 
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, system_of
+from gourmet.errors import echo
 from gourmet.systems import registry
 
 
@@ -53,6 +54,6 @@ def train(system: str, out: Path | None, **options: Any) -> None:
     parts, rehearsed = SystemParts(system, registry.piece), options.pop("rehearse")
     chosen = TrainOptions(out or Path("runs") / system, **options)
     if rehearsed:
-        click.echo(rehearse(parts, rehearsed, chosen.data, bar))
+        echo(rehearse(parts, rehearsed, chosen.data, bar))
     else:
-        click.echo(train(system, parts, chosen, bar, click.echo))
+        echo(train(system, parts, chosen, bar, echo))

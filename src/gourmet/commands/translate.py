@@ -24,7 +24,7 @@ from gourmet.commands.bulk import (
 )
 from gourmet.commands.progress import bar
 from gourmet.contracts import Options
-from gourmet.errors import UsageError, printable
+from gourmet.errors import UsageError, echo
 
 _MAX_NAMED = 20
 
@@ -101,9 +101,9 @@ def _print(lines: Sequence[str], kind: str, model: GeneratedRows) -> None:
                 warnings.append(f"{where}: {row['warning']}")
             tick(len(translations) / len(numbers), f"{len(translations)}/{len(numbers)}")
     for number in range(1, len(lines) + 1):
-        click.echo(printable(translations.get(number, "")))  # a foreign server may send anything
+        echo(translations.get(number, ""))  # a foreign server may send anything
     if rough:
         named = ", ".join(map(str, rough[:_MAX_NAMED])) + (", …" if len(rough) > _MAX_NAMED else "")
         warnings.append(f"{len(rough)} of {len(translations)} are rough guesses: {kind} {named}")
     for warning in warnings:
-        click.echo(printable(f"Warning: {warning}"), err=True)
+        echo(f"Warning: {warning}", err=True)

@@ -14,7 +14,7 @@ from gourmet.bench.report import CHART, figures
 from gourmet.commands.bench import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, counts, durations, goal, levels, model_of
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, echo
 
 _COLUMNS: Final = 100
 
@@ -70,18 +70,18 @@ def tune(
         result = tuning.tune(request, target, options, rows, command=command_line(), on_step=tick)
     folder = result.save(save)
     if as_json:
-        click.echo(result.as_json(), nl=False)
+        echo(result.as_json(), nl=False)
     else:
-        click.echo(result.sentence)
+        echo(result.sentence)
         table(*figures(result.ranked))
         refused = [trial.refused for trial in result.trials if trial.refused]
         for words in (*result.searched, *refused):
-            click.echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
+            echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
         if result.final:
-            click.echo("In turns against the present config:")
+            echo("In turns against the present config:")
             table(*figures([result.final.ours, result.final.theirs]))
-        click.echo(f"The server has {'the best' if result.applied else 'its earlier'} config.")
+        echo(f"The server has {'the best' if result.applied else 'its earlier'} config.")
         config = ", config.pbtxt" if result.recommended else ""
-        click.echo(f"saved in {folder}: tune.json, {CHART}{config}")
+        echo(f"saved in {folder}: tune.json, {CHART}{config}")
     if result.verdict in ("out of reach", "undecided"):
         raise GourmetError(result.sentence)

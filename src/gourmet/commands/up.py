@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from gourmet.commands.options import port_options, repositories_option, url_option
+from gourmet.commands.options import alone_in, port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
+from gourmet.repository.lock import UNDO_FILE
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.readable_logs import LogPrinter, wants_json
 from gourmet.stack.stack import WebOptions, run_stack, traces_to
@@ -114,5 +115,9 @@ def up(
         **ports,  # type: ignore[arg-type]
     )
     web = WebOptions(host, port, workers, threads, (url or run_file.found_url()) if web_only else "")
+    for repository in options.repositories if not web_only else ():
+        if (repository / UNDO_FILE).exists():
+            with alone_in(repository):
+                pass
     log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
     run_stack(log, None if web_only else options, None if triton_only else web, systems, load_all=load_all)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -89,16 +89,18 @@ class Candidate:
             tick(0.0, "reading pictures that are held out")
             held_out = self._held_out
 
-            def measured() -> Iterator[Measure]:
+            def measured(served: Answers) -> Iterator[Measure]:
                 calibration = _calibration(version)
                 yield from self._on_activations(version, file, calibration)
                 if held_out:
                     tick(0.5, f"comparing on {len(held_out.images)} pictures")
-                    served = self._shares(opened(version / file), held_out, calibration, are_probabilities)
+                    before = self._shares(served, held_out, calibration, are_probabilities)
                     of = "photos" if self.system.subject else ""
-                    yield from measures(of, served, self._on_held_out, self.system)
+                    yield from measures(of, before, self._on_held_out, self.system)
 
-            return comparison_of(version, self.weights_sha256, measured, self._lack)
+            return comparison_of(
+                version, self.weights_sha256, partial(opened, version / file), measured, self._lack
+            )
 
         return compare
 

@@ -131,25 +131,36 @@ class TextCandidate:
 
     def compare(self, version: Path, tick: ReportProgress) -> Comparison:
         """Compare with the network that a version of any of the system's models is made of."""
-        return comparison_of(version, self.weights_sha256, lambda: self._measured(version, tick), self.lack)
+        weights = weights_of(version) or str(version)
 
-    def _measured(self, version: Path, tick: ReportProgress) -> Iterator[Measure]:
+        def opened() -> ServedNetwork | None:
+            if not self.held_out or weights in self._points:
+                return None
+            return self.serving.open(self._package(version), available_cpus())
+
+        def measured(network: ServedNetwork | None) -> Iterator[Measure]:
+            return self._measured(weights, network, tick)
+
+        return comparison_of(version, self.weights_sha256, opened, measured, self.lack)
+
+    def _measured(
+        self, weights: str, network: ServedNetwork | None, tick: ReportProgress
+    ) -> Iterator[Measure]:
         if not (held_out := self.held_out):
             return
-        served = self._scores(
-            weights_of(version) or str(version), lambda: self._package(version), "what is served", tick
-        )
-        mine = self._scores(self.weights_sha256, self.files, "the candidate", tick)
+        served = self._scores(weights, network, "what is served", tick)
+        mine = self._scores(self.weights_sha256, None, "the candidate", tick)
         error = float(np.std(mine - served)) / math.sqrt(len(mine))
         margin = max(MARGIN, _ERRORS * error)
         yield Measure(held_out.measure, len(mine), float(served.mean()), float(mine.mean()), margin)
 
     def _scores(
-        self, weights: str, files: Callable[[], Mapping[str, bytes]], whose: str, tick: ReportProgress
+        self, weights: str, network: ServedNetwork | None, whose: str, tick: ReportProgress
     ) -> Scores:
+        """Score the answers of `network`, or of the candidate; once for each weights."""
         if weights not in self._points:
             assert self.held_out
-            network = self.serving.open(files(), available_cpus())
+            network = network or self.serving.open(self.files(), available_cpus())
             parts = self.held_out.ask(network)
             answers = whole_answers(
                 network, parts, _ROWS, lambda share, words="": tick(share, f"{whose}: {words}")

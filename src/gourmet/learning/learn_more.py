@@ -9,7 +9,7 @@ network (`OnnxLayer`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,13 @@ from PIL import Image
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.calibration import Calibration, calibration_of
-from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, decode
+from gourmet.evaluation.labelled_pictures import (
+    ALL,
+    LabelledPhoto,
+    LabelledPictures,
+    Pixels,
+    decode,
+)
 from gourmet.evaluation.picture_comparison import MARGIN, measures
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
@@ -121,18 +127,18 @@ def learn(
     photos = [*data.listing(folder, ALL), *(data.others(folder) if system.subject else ())]
     if len(photos) < MIN_PHOTOS:
         raise BadData(f"{folder} has {len(photos)} pictures to learn from: at least {MIN_PHOTOS} are needed")
-    (pixels,) = decode((photos,), system.input_size, lambda share: tick(share / 5, "reading"))
+    pixels = decode_those_left(photos, system.input_size, lambda share: tick(share / 5, "reading"))
     views = []
     for view in _views(pixels.images):
         views.append(served.activations(system.normalise(view)))
         tick(0.2 + 0.4 * len(views) / 4, "looking")
     calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
-    lesson = _Lesson(system, served.layer, known, views, pixels.classes, calibration)
+    lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
     return lesson.learn(tick)
 
 
 @dataclass(frozen=True)
-class _Lesson:
+class Lesson:
     system: PictureClassifier
     begun: Layer
     known: Rehearsal
@@ -205,6 +211,17 @@ class _Lesson:
         none = len(self.system.labels)
         declined = relevance(logits) < self.calibration.subject_threshold
         return np.where(self.classes == none, declined, logits.argmax(axis=1) == self.classes)
+
+
+def decode_those_left(photos: Sequence[LabelledPhoto], side: int, tick: Callable[[float], None]) -> Pixels:
+    """Decode photos without those that vanished since they were listed, as a corrected correction does."""
+    there = [photo for photo in photos if photo.source.is_file() or (photo.source / photo.name).is_file()]
+    try:
+        return decode((there,), side, tick)[0]
+    except BadData:
+        if all(photo.source.is_file() or (photo.source / photo.name).is_file() for photo in there):
+            raise
+        return decode_those_left(there, side, tick)
 
 
 def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:

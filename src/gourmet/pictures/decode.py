@@ -27,10 +27,10 @@ from gourmet.pictures.errors import too_complex
 from gourmet.pictures.header import FORMATS, Header
 from gourmet.pictures.sandbox import Facts
 
-# Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as photos of 48-megapixel
-# phones. Other formats need memory for all pixels: up to 8 bytes a pixel, and 16 if a library decodes into
-# its own memory. No picture may take more than 300 MB.
-MAX_PIXELS_JPEG: Final = 50_000_000
+# Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as photos of 50-megapixel
+# phones (8192×6144). Other formats need memory for all pixels: up to 8 bytes a pixel, and 16 if a library
+# decodes into its own memory. No picture may take more than 300 MB.
+MAX_PIXELS_JPEG: Final = 64_000_000
 MAX_PIXELS: Final = 25_000_000
 MAX_PIXELS_COPIED: Final = 16_000_000
 _LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MAX_PIXELS_COPIED}

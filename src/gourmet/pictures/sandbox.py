@@ -1,4 +1,7 @@
-"""A process with limits, for untrusted input: uploaded pictures.
+"""A process with limits on CPU time, wall time and memory, for untrusted input: uploaded pictures.
+
+It is not confined: code that took it over could read what its user may read, and reach the network. It
+inherits only the variables that start Python, and no keys.
 
 A library call that never returns cannot be interrupted within its process. So it runs in a process of its
 own: a module of ours whose `main` is `serve(answer)`. The caller stops waiting and ends the process when its
@@ -39,6 +42,7 @@ _MAX_BYTES: Final = 100_000_000
 _ENDED_AT_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
 # Work on trusted input goes first when the CPUs are busy.
 _NICENESS: Final = 5
+_INHERITED: Final = ("PATH", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # warnings of C libraries
                 # One malloc arena and one BLAS thread: the address space that they reserve counts as memory.
-                env={**os.environ, "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={name: os.environ[name] for name in _INHERITED if name in os.environ}
+                | {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
 
     @property

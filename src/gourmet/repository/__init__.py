@@ -75,13 +75,16 @@ def read_config(model: Path) -> Any:
 
 
 def versions(model: Path) -> tuple[int, ...]:
-    """Return the versions of a model, ascending."""
-    return tuple(sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit()))
+    """Return the versions of a model, ascending; none if the folder is missing."""
+    paths = model.iterdir() if model.is_dir() else ()
+    return tuple(sorted(int(path.name) for path in paths if path.is_dir() and path.name.isdigit()))
 
 
 def newest(model: Path) -> Path:
-    """Return the folder of a model's newest version."""
-    return model / str(versions(model)[-1])
+    """Return the folder of a model's newest version; raise RepositoryError if there is none."""
+    if not (numbers := versions(model)):
+        raise RepositoryError(f"{model} has no version: deploy one with `gourmet deploy`")
+    return model / str(numbers[-1])
 
 
 def _is_model(folder: Path) -> bool:

@@ -17,19 +17,19 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
-from gourmet.repository import CONFIG, RepositoryError, model_names, read_config, repository_text, versions
+from gourmet.repository import CONFIG, RepositoryError, model_names, newest, read_config, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
 from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
+from gourmet.repository.lock import all_or_nothing, tidied
 from gourmet.served import manifest
-from gourmet.served.files import write_whole
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
-# Versions that are built, replaced or withdrawn, and texts that are written aside.
-_LEFT: Final = (".next.*", ".old[.-]*", ".withdrawn-*", ".*.part")
+# A version that was rolled back, until the next deployment.
+_WITHDRAWN: Final = ".withdrawn-"
 # Fields of a config that describe the network. They may change with each version.
 _OF_VERSION: Final = ("max_batch_size", "input", "output")
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
@@ -54,7 +54,17 @@ def deploy(
     """
     target = deployment.targets[form]
     model = repository / target.model
-    comparison = _compared(target, model, tick)
+    tidied(model)
+    try:
+        comparison = _compared(target, model, tick)
+    except Exception as exc:  # a runtime's own too: what was not measured may be worse
+        reason = in_short(exc) if isinstance(exc, GourmetError) else f"{type(exc).__name__}: {in_short(exc)}"
+        if not force:
+            raise GourmetError(
+                f"{model.name} is not deployed, since comparing it with what is served failed ({reason}). "
+                "--force deploys it all the same"
+            ) from exc
+        comparison = Comparison(model.name, "", note=f"accuracy was not compared: {reason}")
     if comparison:
         show(comparison)
         if comparison.lost and not force:
@@ -62,22 +72,19 @@ def deploy(
                 f"{model.name} is not deployed, version {comparison.version} goes on serving. The candidate "
                 f"loses more than the margin: {comparison.losses()}. --force deploys it all the same"
             )
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as made:
         new = not model.exists()
         if new and target.config:
-            _make_folder(model, undo)
+            _make_folder(model, made)
         # A folder that cannot be written is refused before the work.
         config = _config(deployment, target, model)
         files = config.texts()
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 
-        def accepted(version: Path) -> None:
-            served(version)
-            undo.pop_all()
-
         made_here = [other.file for other in (target, *target.also)]
-        with staged(model, made_here, number, alone=target.replaces, served=accepted) as (aside, final):
+        how: dict[str, Any] = {"alone": target.replaces, "texts": files, "served": served}
+        with staged(model, made_here, number, **how) as (aside, final):
             form_facts, checks = _made(target, aside)
             also = {}
             for other in target.also:
@@ -112,8 +119,7 @@ def deploy(
                 **({"compared": comparison.as_dict()} if comparison else {}),
             }
             (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-            for name, text in files.items():
-                _replace_text(model / name, text, undo)
+        made.pop_all()
     return final, checks
 
 
@@ -138,16 +144,6 @@ def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
     return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
 
 
-def _replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
-    """Write a file; `undo` restores the old text, or removes the new file. A link stays a link."""
-    path = path.resolve()
-    if path.exists():
-        undo.callback(write_whole, path, repository_text(path))
-    else:
-        undo.callback(path.unlink, missing_ok=True)
-    write_whole(path, text)
-
-
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
     """Return the model's config.pbtxt as it will be with the new version."""
     exists = (model / CONFIG).exists()
@@ -164,10 +160,10 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
     return config.with_version(deployment.calibration, target.dims)
 
 
-def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
+def _make_folder(model: Path, made: contextlib.ExitStack) -> None:
     for folder in reversed([model, *(parent for parent in model.parents if not parent.exists())]):
         folder.mkdir()
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        made.callback(shutil.rmtree, folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -177,6 +173,7 @@ def staged(
     number: int | None = None,
     *,
     alone: bool = False,
+    texts: Mapping[str, str] | None = None,
     served: Callable[[Path], None] = lambda _version: None,
 ) -> Iterator[tuple[Path, Path]]:
     """Yield a folder to build a version of `model` in, and the folder that it becomes if nothing fails.
@@ -184,41 +181,38 @@ def staged(
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
     that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
     stand `alone`, all files of the latest version but the `exported` ones are taken over: a Python model's
-    code belongs to no export. Where `served` raises, the version that it took the place of is back.
+    code belongs to no export. The latest version has its `texts` in the model's folder. If `served` raises,
+    all is as it was before.
     """
-    before = tidied(model)
+    before = versions(model)
     final = model / str(number or (before[-1] + 1 if before else 1))
-    aside, replaced = model / f".next.{os.getpid()}", model / f".old-{final.name}"
+    aside = model / f".next.{os.getpid()}"
     try:
         aside.mkdir()
         if before and not alone:
             skipped = shutil.ignore_patterns(*exported, MANIFEST, "__pycache__")
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
-        try:
-            if final.exists():
-                final.rename(replaced)
-            aside.rename(final)
+        replaced = [path for path in (final, *withdrawn(model)) if path.exists()]
+        renames = [*((path, model / f".old-{path.name}") for path in replaced), (aside, final)]
+        is_latest = int(final.name) >= max(before, default=0)
+        files = {model / name: text for name, text in (texts or {}).items() if is_latest}
+        with all_or_nothing([model], renames, files):
             served(final)
-        except BaseException:
-            if not aside.exists():
-                final.rename(aside)
-            if replaced.exists():
-                replaced.rename(final)
-            raise
-        shutil.rmtree(replaced, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the next verb tries again
+            tidied(model)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def tidied(model: Path) -> tuple[int, ...]:
-    """Remove what killed verbs left in a model's folder, and return its versions."""
-    for replaced in model.glob(".old-*"):
-        if not (final := model / replaced.name.removeprefix(".old-")).exists():
-            replaced.rename(final)
-    for left in (path for name in _LEFT for path in model.glob(name)):
-        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-    return versions(model)
+def withdrawn(model: Path) -> list[Path]:
+    """Return the versions of a model that were rolled back since its last deployment, ascending."""
+    paths = (path for path in model.glob(f"{_WITHDRAWN}*") if _number(path).isdigit())
+    return sorted(paths, key=lambda path: int(_number(path)))
+
+
+def _number(withdrawn_version: Path) -> str:
+    return withdrawn_version.name.removeprefix(_WITHDRAWN)
 
 
 def load(url: str, model: str, sent: Path | None = None) -> bool:
@@ -238,53 +232,69 @@ def load(url: str, model: str, sent: Path | None = None) -> bool:
         return triton.load(model, config, files)
 
 
-def deployed_together(repository: Path, name: str) -> list[Path]:
-    """Return the models that the last deployment of the system `name` made; else the model of that name."""
+def deployed_together(repository: Path, name: str, *, undo: bool = False) -> list[Path]:
+    """Return the models that the last deployment of the system `name` made; else the model of that name.
+
+    With `undo`, return those whose versions of one deployment were the last to be withdrawn.
+    """
     names, when = model_names(repository), {}
     for model in (repository / model_name for model_name in names):
         numbers = versions(model)
-        about = manifest.facts(model / str(max(numbers, default=0)))
+        path = next(iter(withdrawn(model)), None) if undo else model / str(max(numbers, default=0))
+        about = manifest.facts(path) if path else {}
         if about.get("network", {}).get("system") == name:
             # One with a single version has nothing to go back to.
-            when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
+            when[model] = undo or len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
+    if undo and not when and name not in names:
+        raise RepositoryError(
+            f"{repository} has no withdrawn version of {name!r}: the next deployment removes it"
+        )
     if not when and name not in names:
         raise RepositoryError(
             f"{repository} has no model and no models of a system {name!r}: "
             f"it has {', '.join(names) or 'none at all'}"
         )
-    return [model for model, at in when.items() if at == max(when.values())] or [repository / name]
+    chosen = min(when.values(), default=None) if undo else max(when.values(), default=None)
+    return [model for model, at in when.items() if at == chosen] or [repository / name]
 
 
 def rollback(
-    models: Sequence[Path], served: Callable[[Mapping[Path, int]], None] = lambda _versions: None
+    models: Sequence[Path],
+    served: Callable[[Mapping[Path, int]], None] = lambda _versions: None,
+    *,
+    undo: bool = False,
 ) -> dict[Path, tuple[int, int]]:
-    """Remove the latest version of each of `models`; return its number and the number of the one before.
+    """Withdraw the latest version of each of `models`; with `undo`, bring back the one withdrawn last.
 
-    `served` is called with those before in place, and may still refuse them: then all is as it was.
+    Return the number of the version that was the latest, and of the one that is. A withdrawn version is kept
+    aside until the model's next deployment. `served` is called with the versions in place, and may still
+    refuse them: then all is as it was.
     """
-    steps = {model: tidied(model)[-2:] for model in models}
-    texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
-    with contextlib.ExitStack() as undo:
-        withdrawn = []
-        for model, (_, latest) in steps.items():
-            folder, aside = model / str(latest), model / f".withdrawn-{latest}"
-            folder.rename(aside)
-            undo.callback(aside.rename, folder)
-            withdrawn.append(aside)
-            for name, text in texts[model].items():
-                _replace_text(model / name, text, undo)
-        served({model: before for model, (before, _) in steps.items()})
-        undo.pop_all()
-        for aside in withdrawn:
-            shutil.rmtree(aside, ignore_errors=True)
-    return {model: (latest, before) for model, (before, latest) in steps.items()}
+    steps, renames, texts = dict[Path, tuple[int, int]](), [], dict[Path, str]()
+    for model in models:
+        numbers = tidied(model)
+        if undo:
+            path = next(iter(withdrawn(model)), model)
+            if path == model or int(_number(path)) <= max(numbers, default=0):
+                raise RepositoryError(f"{model} has no withdrawn version: the next deployment removes it")
+            steps[model] = max(numbers, default=0), int(_number(path))
+            renames.append((path, model / _number(path)))
+        else:
+            if len(numbers) < 2:
+                raise RepositoryError(
+                    f"{model} has no version before {numbers[0] if numbers else 'the first'}"
+                )
+            steps[model], path = (numbers[-1], numbers[-2]), model / str(numbers[-2])
+            renames.append((model / str(numbers[-1]), model / f"{_WITHDRAWN}{numbers[-1]}"))
+        texts |= {model / name: text for name, text in _texts_of(model, path).items()}
+    with all_or_nothing(models, renames, texts):
+        served({model: latest for model, (_, latest) in steps.items()})
+    return steps
 
 
-def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
-    """Return the config and the labels of the older of two versions; raise if its file is not intact."""
-    if len(numbers) < 2:
-        raise RepositoryError(f"{model} has no version before {numbers[0] if numbers else 'the first'}")
-    config, version = ConfigFile.read(model), model / str(numbers[0])
+def _texts_of(model: Path, version: Path) -> dict[str, str]:
+    """Return the config and the labels of a version; raise if its files are not intact."""
+    config = ConfigFile.read(model)
     texts, labels = config.texts(), ""
     if (version / MANIFEST).exists():
         try:
@@ -306,11 +316,7 @@ def of_same_weights(model: Path) -> list[Path]:
     if not (weights := weights_of(newest(model))):
         raise RepositoryError(f"{model} has no version that says what weights it is of: deploy it first")
     beside = [model.parent / name for name in model_names(model.parent)]
-    return [path for path in beside if weights_of(newest(path)) == weights]
-
-
-def newest(model: Path) -> Path:
-    return model / str(max(versions(model), default=0))
+    return [path for path in beside if versions(path) and weights_of(newest(path)) == weights]
 
 
 def recalibrate(
@@ -323,26 +329,26 @@ def recalibrate(
 
     `served` is called with each in place, and may still refuse it.
     """
-    with contextlib.ExitStack() as undo:
+    texts = dict[Path, str]()
+    for model in models:
+        version = newest(model)
+        before, config = manifest.read(version), ConfigFile.read(model)
+        try:
+            with malformed_as_value_error():
+                config = config.with_version(calibration, before.get("dims", {}))
+        except ValueError as exc:
+            raise RepositoryError(
+                f"{version / MANIFEST} has no shapes that can be used ({in_short(exc)}): deploy the "
+                "model again with `gourmet deploy`"
+            ) from exc
+        about = {
+            **before,
+            "calibration": dict(calibration),
+            **facts,
+            "config": config.generated,
+        }
+        texts[version / MANIFEST] = json.dumps(about, indent=2) + "\n"
+        texts |= {model / name: text for name, text in config.texts().items()}
+    with all_or_nothing(models, (), texts):
         for model in models:
-            version = newest(model)
-            before, config = manifest.read(version), ConfigFile.read(model)
-            try:
-                with malformed_as_value_error():
-                    config = config.with_version(calibration, before.get("dims", {}))
-            except ValueError as exc:
-                raise RepositoryError(
-                    f"{version / MANIFEST} has no shapes that can be used ({in_short(exc)}): deploy the "
-                    "model again with `gourmet deploy`"
-                ) from exc
-            about = {
-                **before,
-                "calibration": dict(calibration),
-                **facts,
-                "config": config.generated,
-            }
-            _replace_text(version / MANIFEST, json.dumps(about, indent=2) + "\n", undo)
-            for name, text in config.texts().items():
-                _replace_text(model / name, text, undo)
             served(model)
-        undo.pop_all()

@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.repository import versions
 from gourmet.served import manifest
 from gourmet.served.manifest import ManifestError
-from gourmet.served.reading import malformed_as_value_error
+from gourmet.served.reading import in_short, malformed_as_value_error
 from gourmet.triton_client.model_config import Config
 
 
@@ -51,7 +51,8 @@ class Measure:
     @property
     def verdict(self) -> Verdict:
         change = self.candidate - self.served
-        return "worse" if change < -self.margin else "better" if change > self.margin else "as good"
+        # A change that is not a number is worse.
+        return "better" if change > self.margin else "as good" if change >= -self.margin else "worse"
 
 
 @dataclass(frozen=True)
@@ -167,23 +168,33 @@ class Quantizing(Export, Protocol):
     def in_fp32(self) -> Export: ...
 
 
+Served = TypeVar("Served")
+
+
 def comparison_of(
-    version: Path, weights_sha256: str, measured: Callable[[], Iterable[Measure]], lack: str
+    version: Path,
+    weights_sha256: str,
+    opened: Callable[[], Served],
+    measured: Callable[[Served], Iterable[Measure]],
+    lack: str,
 ) -> Comparison:
     """Compare a candidate with these weights with a served version, unless that has the same weights.
 
-    `lack` says why there is nothing to compare on, for when `measured` measures nothing.
+    `opened` opens what is served: if that fails, there is nothing to compare with. An error of `measured`
+    is not caught. `lack` says why there is nothing to compare on, for when it measures nothing.
     """
     note, measures = "", list[Measure]()
     if weights_of(version) == weights_sha256:
         note = f"version {version.name} has the same weights"
     else:
         try:
-            measures = list(measured())
-            note = "" if measures else f"accuracy was not compared: {lack}"
+            served = opened()
         except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
-            reason = next(iter(str(exc).splitlines()), type(exc).__name__)[:80]
-            note = f"accuracy was not compared: version {version.name} cannot be asked here ({reason})"
+            reason = in_short(exc)[:80]
+            note = f"accuracy was not compared: version {version.name} cannot be opened here ({reason})"
+        else:
+            measures = list(measured(served))
+            note = "" if measures else f"accuracy was not compared: {lack}"
     return Comparison(version.parent.name, version.name, measures, note)
 
 

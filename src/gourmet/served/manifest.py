@@ -83,8 +83,8 @@ def deployed_file(version: Path, model_config: Mapping[str, Any], default: str) 
 def check(file: Path | None, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
     """Raise ManifestError unless `file` is as its version's manifest lists it; None checks all its files.
 
-    Return False if there is no manifest and none is required. `version` is the folder of the version; the
-    default is the folder of the file.
+    The others must exist. Return False if there is no manifest and none is required. `version` is the folder
+    of the version; the default is the folder of the file.
     """
     version = version or (file or Path()).parent
     path = version / MANIFEST
@@ -121,6 +121,11 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
                 f"{checked} has sha256 {digest}, its manifest says {expected[name]}: this is not the "
                 "deployed file. Restore it, or deploy the model again with `gourmet deploy`"
             )
+    if missing := [name for name in expected if not (version / name).is_file()]:
+        raise ManifestError(
+            f"{version} lacks {', '.join(missing)}, which its manifest lists: restore it, or deploy the "
+            "model again with `gourmet deploy`"
+        )
     return True
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
+from gourmet.errors import echo
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
@@ -31,7 +30,7 @@ class WorkbenchTriton(Triton):
             if model not in held_back:
                 raise
         for name in (*asked_by(held_back[model]), model):
-            click.echo(f"loading {name}: it is loaded at its first use", err=True)
+            echo(f"loading {name}: it is loaded at its first use", err=True)
             self.load(name)
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import resource
-import secrets
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -22,10 +20,6 @@ from gourmet.triton_client.model_config import Config, as_json
 # Measured with every model and a hundred clients: Triton has 82 files and connections open, a web process
 # 101.
 _OPEN_FILES: Final = 256
-# Linux gives ports from 32768 on to outgoing connections (net.ipv4.ip_local_port_range). Each process goes
-# through those below from a random one on: it offers none twice, and seldom one that another process chose.
-_FREE_PORTS: Final = range(20_000, 32_768)
-_candidates = itertools.islice(itertools.cycle(_FREE_PORTS), secrets.randbelow(len(_FREE_PORTS)), None)
 
 
 class NotReadyToStart(GourmetError):
@@ -66,15 +60,18 @@ def check_open_files() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free ports of loopback, which another program's connections do not take meanwhile."""
-    ports: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(ports) < count:
-            port = next(_candidates)
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                ports.append(port)
+    """Return ports of loopback that no other process gets until this one ends.
+
+    Each stays bound to a socket that never listens. A server that binds with SO_REUSEADDR, as all do here,
+    can listen on it, stop, and listen again.
+    """
+    ports = []
+    for _ in range(count):
+        probe = socket.socket()
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        ports.append(probe.getsockname()[1])
+        probe.detach()  # the process's end closes it
     return ports
 
 

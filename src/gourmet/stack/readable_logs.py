@@ -12,6 +12,8 @@ from typing import Final
 
 import click
 
+from gourmet.errors import echo, printable
+
 # I1121 02:32:03.186922 6125 model_lifecycle.cc:472] "loading: food_classifier:1"
 _TRITON_LINE: Final = re.compile(
     r"(?P<level>[IWEF])\d{4} (?P<clock>\d\d:\d\d:\d\d)\.\d+ \d+ (?P<where>[\w.]+:\d+)\] \"?(?P<words>.*?)\"?$"
@@ -51,10 +53,10 @@ class LogPrinter:
     def say(self, origin: str, text: str, colour: str | None = None) -> None:
         with self._lock:
             if self._as_json:
-                click.echo(json_line(origin, text, _LEVELS.get(colour or "", "info")))
+                echo(json_line(origin, text, _LEVELS.get(colour or "", "info")))
                 return
             prefix = click.style(f"{origin:>7} │ ", fg="cyan" if origin == "gourmet" else "bright_black")
-            click.echo(prefix + click.style(text, fg=colour))
+            click.echo(prefix + click.style(printable(text), fg=colour))  # noqa: TID251
 
     def sink(self, origin: str) -> Callable[[str], None]:
         """Return a function that prints a line of one process."""
@@ -63,7 +65,7 @@ class LogPrinter:
         def take(line: str) -> None:
             if self._as_json and _is_json(line):
                 with self._lock:
-                    click.echo(line)
+                    echo(line)
             elif match := pattern.match(line):
                 level, words = match["level"], match["words"]
                 is_shown = level != "I" or _SHOWN.search(words)

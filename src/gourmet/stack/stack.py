@@ -194,7 +194,7 @@ def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Calla
 
 
 def _load_older(triton: Triton, model: Path) -> int | None:
-    newest, *older = reversed(versions(model)) or [0]
+    newest, *older = reversed(versions(model) or (0,))
     for number in older:
         try:
             facts = manifest.facts(model / str(number))

@@ -111,4 +111,4 @@ class StubWatchdog:
 def version_of_stub(process: psutil.Process) -> Path | None:
     """Return the version's folder that a stub runs: its first argument is the path of the model's file."""
     command = process.cmdline()
-    return Path(command[1]).parent if command and command[0].endswith(_STUB) else None
+    return Path(command[1]).parent.resolve() if command and command[0].endswith(_STUB) else None

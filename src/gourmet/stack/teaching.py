@@ -29,6 +29,8 @@ _STOPS_WITHIN_S: Final = 2.0
 # gourmet.training.rehearsal writes it.
 _REHEARSED: Final = "model.rehearsal.safetensors"
 JOBS: Final = ("learn", "use", "undo")
+_LEARNED: Final = "learned.npz"
+_PROGRESS: Final = ("share", "doing")
 
 
 def teachable(systems: Mapping[str, str], repositories: Sequence[Path]) -> tuple[str, Path] | None:
@@ -51,12 +53,22 @@ class Teaching:
         self, system: str, model: Path, corrections: Path, triton_url: str, say: Callable[[str], None]
     ) -> None:
         self._model, self._say = model, say
+        # A run has a folder of its own; the result of the one before stays until there is a new one.
         self._out = home() / "taught" / system
-        learned = self._out / "learned.npz"
+        self._run_folder = self._out / "run"
+        learned = self._out / _LEARNED
         where = ("--to", str(model.parent))
         triton = (*where, "--url", triton_url)
         self._verbs = {
-            "learn": ("learn-more", system, str(corrections), *where, "--out", str(self._out), "--json"),
+            "learn": (
+                "learn-more",
+                system,
+                str(corrections),
+                *where,
+                "--out",
+                str(self._run_folder),
+                "--json",
+            ),
             "use": ("deploy", system, "--weights", str(learned), *triton),
             "undo": ("rollback", system, *triton),
         }
@@ -97,41 +109,50 @@ class Teaching:
             self._job.join()
 
     def _run(self, job: str) -> None:
-        if job == "learn":
-            self._learned.unlink(missing_ok=True)
-            self._state["learned"] = None
         self._say(f"the page asks: gourmet {' '.join(self._verbs[job])}")
-        lines: list[str] = []
+        try:
+            error, learned = self._outcome(job)
+            if not error and job == "learn":
+                (self._run_folder / _LEARNED).replace(self._learned)
+            if not error:
+                self._state["learned"] = learned
+        except OSError as exc:
+            error = f"it cannot be run: {exc}"
+        self._say(f"{job}: {error or 'done'}")
+        self._state.update(job="", error=error)
+
+    def _outcome(self, job: str) -> tuple[str, dict[str, Any] | None]:
+        """Run the verb of a job; return its error, empty if there is none, and what it learned."""
+        (self._run_folder / _LEARNED).unlink(missing_ok=True)
+        lines, learned = list[str](), list[dict[str, Any]]()
+
+        def read(line: str) -> None:
+            try:
+                message = dict(json.loads(line))
+            except (ValueError, TypeError):  # what a verb prints for people
+                lines.append(line)
+                return
+            if "own" in message:
+                learned.append(message)
+            else:
+                self._state.update({name: message[name] for name in _PROGRESS if name in message})
+
         # A child ends with the thread that started it: this one waits for it.
         child = Child(
             [str(Path(sys.executable).with_name("gourmet")), *self._verbs[job]],
             env=dict(os.environ),
             cwd=Path("/"),
-            on_line=lambda line: self._read(line, lines),
+            on_line=read,
         )
         while (status := child.exit_status()) is None:
             if self._cancelled:
                 child.stop(_STOPS_WITHIN_S)
             time.sleep(_POLL_S)
         child.reap_group()
-        error = ""
         if self._cancelled:
-            error = "cancelled"
-        elif status:
-            reason = "\n".join(lines).rpartition("Error: ")[2].strip()
-            error = reason or f"it ended with status {status}"
-        elif job != "learn":
-            self._state["learned"] = None
-        self._say(f"{job}: {error or 'done'}")
-        self._state.update(job="", error=error)
-
-    def _read(self, line: str, lines: list[str]) -> None:
-        if not line.startswith("{"):
-            lines.append(line)
-        elif "own" in (message := json.loads(line)):
-            self._state["learned"] = message
-        else:
-            self._state.update(message)
+            return "cancelled", None
+        reason = "\n".join(lines).rpartition("Error: ")[2].strip()
+        return (reason or f"it ended with status {status}") if status else "", next(iter(learned), None)
 
 
 @contextlib.contextmanager

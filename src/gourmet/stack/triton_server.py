@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -180,6 +181,7 @@ class TritonServer:
         self._models: Sequence[str] = ALL
         self._has_lock_fault = False
         self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
+        self._repositories = [self._plain(path.absolute()) for path in options.repositories]
 
     def __enter__(self) -> TritonServer:
         self.start()
@@ -195,6 +197,14 @@ class TritonServer:
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
+
+    def _plain(self, repository: Path) -> Path:
+        """Return a path of `repository` without spaces: Triton starts stubs by a line for a shell."""
+        if shlex.quote(str(repository)) == str(repository):
+            return repository
+        link = self._folder.path / f"repository-{new_token()}"
+        link.symlink_to(repository)
+        return link
 
     def start(self, models: Sequence[str] = ALL) -> Child:
         """Start the process; call `wait_until_live` to wait until it answers.
@@ -252,8 +262,7 @@ class TritonServer:
         options = self.options
         command = [
             str(self._wheel.server / "bin" / "tritonserver"),
-            # Absolute, since Triton runs in a folder of its own.
-            *(f"--model-repository={path.absolute()}" for path in options.repositories),
+            *(f"--model-repository={path}" for path in self._repositories),
             f"--backend-directory={self._backends}",
             *(
                 f"--backend-config={backend.name},shm-region-prefix-name={self._memory.path.name}-"

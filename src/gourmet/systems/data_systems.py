@@ -13,6 +13,7 @@ from typing import Any
 from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
 from gourmet.repository.config_file import LABELS_FILE
+from gourmet.repository.deploy import withdrawn
 from gourmet.served.files import HOME_ENV
 from gourmet.served.manifest import MANIFEST
 from gourmet.stack.overview import owner_of
@@ -52,11 +53,12 @@ def new_folder(
             try:
                 yield folder
             except BaseException:
-                for path in (folder, *models):
-                    shutil.rmtree(path, ignore_errors=True)
+                for path in filter(Path.exists, (folder, *models)):
+                    shutil.rmtree(path)
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if part.exists():
+            shutil.rmtree(part)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def take_away(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             if path.name.isdigit():  # by another name, so that no half of a version is ever served
-                path = path.rename(path.with_name(f".withdrawn-{path.name}"))
+                path = path.rename(path.with_name(f".old-{path.name}"))
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -146,4 +148,5 @@ def _made(model: Path) -> list[Path]:
         raise RepositoryError(
             f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
         )
+    paths += withdrawn(model)
     return [*paths, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]

@@ -16,7 +16,7 @@ _ONNX: Final = Exported("food_classifier_onnx")
 
 
 def from_photos(source: Source) -> Target:
-    """Return the target that decodes photos. Torch runs it on a GPU; on a CPU its config names the engine."""
+    """Return the target that decodes photos. Its config names the engine: ONNX Runtime, or torch."""
     also = [_ONNX(source)]
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))
