@@ -278,7 +278,7 @@ def eager(sentences: Sentences) -> Contender:
 # --- another server
 
 
-def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) -> Contender:
+def behind_fastapi(uvicorn: Path, sentences: Sentences, form: str, workers: int, threads: int) -> Contender:
     """Return the contender with CTranslate2."""
     arm = f"{FASTAPI}, {form}, {workers} × {threads}"
 
@@ -287,7 +287,7 @@ def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) 
         with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
             convert(sentences.checkpoint, Path(name), form)
             (port,) = free_ports(1)
-            command = [str(programs("generation") / "uvicorn"), "ctranslate2_app:app", "--host", "127.0.0.1"]
+            command = [str(uvicorn), "ctranslate2_app:app", "--host", "127.0.0.1"]
             command += ["--no-access-log", "--port", str(port)]
             env = {
                 "MODEL": name,
@@ -394,6 +394,7 @@ def generation(weights: Path, data: Path | None, count: int, turns: int, window_
     Starts and stops everything itself on free ports, one after another, with the models of triton/models,
     which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
+    uvicorn = programs("generation") / "uvicorn"
     read, cpus = data or data_of(weights), available_cpus()
     with bar("generation") as tick, TemporaryDirectory(prefix="gourmet-generation-") as folder:
         tick(0.0, "the network's own answers")
@@ -406,7 +407,7 @@ def generation(weights: Path, data: Path | None, count: int, turns: int, window_
             by_triton(sentences),
             *(in_python(sentences, threads) for threads in sorted({1, cpus})),
             eager(sentences),
-            *(behind_fastapi(sentences, form, *layout) for form in FORMS for layout in layouts),
+            *(behind_fastapi(uvicorn, sentences, form, *layout) for form in FORMS for layout in layouts),
         ]
         rows, left_out = run(contenders, turns, tick)
     publish("One sentence at a time, in five ways", f"{len(texts)} sentences", rows, goals(rows), left_out)
