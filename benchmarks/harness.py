@@ -107,6 +107,7 @@ def no_server(
         point,
         load=LoadSpec("", sessions),
         latency_ms=Latency(*(ms / _ROWS_A_CALL for ms in vars(point.latency_ms).values())),
+        split_ms=replace(point.split_ms, network=point.split_ms.network / _ROWS_A_CALL),
         windows=tuple(
             Window(_ROWS_A_CALL * w.requests_per_s, w.mean_ms / _ROWS_A_CALL) for w in point.windows
         ),

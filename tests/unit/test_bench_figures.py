@@ -215,7 +215,7 @@ def test_the_chart_names_every_point_and_is_saved_beside_the_figures(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.csv", "chart.svg"}
     drawing = (tmp_path / "chart.svg").read_text()
     texts = [element.text for element in ElementTree.fromstring(drawing).iter() if element.text]
-    assert {"<b>m c=8: p95 23 ms", "arm c=16: p95 23 ms"} <= set(texts)
+    assert {"<b>m c=8: p95 23.0 ms", "arm c=16: p95 23.0 ms"} <= set(texts)
 
 
 class StallingServer(TritonHttp):

@@ -194,7 +194,7 @@ def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_pr
     assert tuning("better").save(tmp_path) == tmp_path
     chart = (tmp_path / "chart.svg").read_text()
     assert ElementTree.fromstring(chart).tag.endswith("svg")
-    for words in ("other c=8: p95 10 ms", "present c=8: p95 10 ms", ">the best<", ">the present config<"):
+    for words in ("other c=8: p95 10.0 ms", "present c=8: p95 10.0 ms", ">the best<", ">the present config<"):
         assert words in chart
     saved = json.loads((tmp_path / "tune.json").read_text())
     assert (saved["duel"]["ours"]["arm"], saved["recommended"]) == ("other", "other")

@@ -42,6 +42,7 @@ def folder_name(when: str, title: str) -> str:
 
 
 def figures(points: Sequence[Point]) -> Table:
+    # Of a server that is not Triton, there are no parts and no batches.
     split = "queue + input + infer + output + network ms"
     headings = ("point", "rows/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms", split, "rows per batch")
     failed = ("errors",) if any(point.errors for point in points) else ()
@@ -50,9 +51,9 @@ def figures(points: Sequence[Point]) -> Table:
             point.name,
             f"{point.rows_per_s:.1f}",
             *(f"{ms:.2f}" for ms in (took.p50, took.p90, took.p95, took.p99)),
-            " + ".join(f"{ms:.2f}" for ms in vars(point.split_ms).values()),
-            f"{point.executed_rows:.2f}",
-            _server(point.usage),
+            " + ".join(f"{ms:.2f}" for ms in vars(point.split_ms).values()) if point.batches else "–",
+            f"{point.executed_rows:.2f}" if point.batches else "–",
+            _server(point.usage, "not on this machine" if point.batches else "–"),
             *(str(sum(point.errors.values())) for _ in failed),
         )
         for point in points
@@ -60,9 +61,9 @@ def figures(points: Sequence[Point]) -> Table:
     ]
 
 
-def _server(usage: Usage) -> str:
+def _server(usage: Usage, unknown: str) -> str:
     if usage.server_cores is None or usage.server_memory_mib is None:
-        return "not on this machine"
+        return unknown
     app = f", app {usage.app_cores:.2f} cores {usage.app_memory_mib:.0f} MiB" if usage.app_memory_mib else ""
     return f"{usage.server_cores:.2f} cores {usage.server_memory_mib:.0f} MiB{app}"
 
@@ -151,7 +152,7 @@ def throughput(title: str, points: Sequence[Point], roles: Mapping[str, str] | N
     colours = dict(zip(dict.fromkeys(filter(None, kinds)), cycle(chart.COLOURS), strict=False))
     shown = [
         chart.Bar(
-            f"{point.name}: p95 {point.latency_ms.p95:.3g} ms",
+            f"{point.name}: p95 {point.latency_ms.p95:.{0 if point.latency_ms.p95 >= 100 else 1}f} ms",
             rate.value,
             rate.low,
             rate.high,
