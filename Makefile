@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 UV := $(shell command -v uv)
 PINNED := -c requirements/constraints.txt
 # uv reads no configuration of pip's: where it finds no package, pip, which may have another index, is asked.
-install = $(or $(UV),$(BIN)/uv) pip install -q --python $(BIN)/python $(PINNED) $(1) || $(PIP) install -q --no-compile $(PINNED) $(1)
+install = uv=$(or $(UV),$(BIN)/uv); { [ -x $$uv ] && $$uv pip install -q --python $(BIN)/python $(PINNED) $(1); } || \
+	$(PIP) install -q --no-compile $(PINNED) $(1)
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
@@ -96,7 +97,7 @@ format: setup-dev ## Bring the code into the house's format
 bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes)
 	$(BIN)/python -P benchmarks/foundation.py $(ARGS)
 
-bench-peers: train-setup .venv-peers/.ready ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes)
+bench-peers: train-setup .venv-peers/.ready ## Measure ours beside FastAPI, LitServe and BentoML (20 minutes)
 	$(BIN)/python -P benchmarks/peers.py $(ARGS)
 
 bench-generation: setup-dev .venv-generation/.ready ## Measure the figures of docs/loop.md (10 minutes)

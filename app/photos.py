@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, wait
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
@@ -27,6 +27,8 @@ from app.web.rate_limit import count_photos
 from app.web.tracing import carried
 from gourmet.triton_client.deadline import Deadline
 
+# Threads of a call with several photos. Its place in the queue limits how many calls there are.
+PHOTO_THREADS: Final = 4
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
 P = TypeVar("P", bound=schemas.Predicted)
@@ -53,11 +55,11 @@ def classify_each(services: Services, describe: Describe, system: str = "") -> R
         )
         return describe(prediction, observed(prediction, wait_ms), filename)
 
-    return answer_each(photos, work, deadline, services.photos)
+    return answer_each(photos, work, deadline)
 
 
-def answer_each(photos: list[UploadedPhoto], work: Work, deadline: Deadline, threads: Executor) -> Response:
-    """Answer with what `work` makes of each photo; several photos share `threads`.
+def answer_each(photos: list[UploadedPhoto], work: Work, deadline: Deadline) -> Response:
+    """Answer with what `work` makes of each photo; a few are at work at a time.
 
     The status is the error's if there is one photo, or if the server answered none of several.
     """
@@ -74,11 +76,11 @@ def answer_each(photos: list[UploadedPhoto], work: Work, deadline: Deadline, thr
         outcomes = [outcome(photos[0])]
     else:
         within, now = carried(outcome), time.perf_counter()
+        threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         futures = [threads.submit(within, photo, now) for photo in photos]
         # Calls end by themselves at the deadline. The extra time is for photos that wait for a thread.
         late = wait(futures, deadline.left_s() + 0.2).not_done
-        for future in late:
-            future.cancel()
+        threads.shutdown(wait=False, cancel_futures=True)
         too_slow = ServingError("triton_too_slow", f"there was no answer within {deadline.seconds:g} s")
         outcomes = [too_slow if future in late else future.result() for future in futures]
 

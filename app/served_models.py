@@ -75,6 +75,9 @@ class AppTriton(Triton):
         except TritonError as exc:
             self._count(name, "refused" if isinstance(exc, InvalidRequest) else as_serving_error(exc).code)
             raise
+        except GeneratorExit:
+            self._count(name, "client_left")
+            raise
         self._count(name, "answered")
 
 

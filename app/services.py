@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -41,9 +40,6 @@ _PROBLEM_AGE_S: Final = 60.0
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
-# Threads of a process that all calls with several photos share. Callers who send one photo keep their share
-# of Triton.
-PHOTO_THREADS: Final = 4
 
 
 class Readiness:
@@ -119,9 +115,10 @@ class Readiness:
             if self._asking.is_alive() or self._age_s() < _READY_AGE_S:
                 return False
             # A daemon, since a sample that hangs must not keep the process from ending.
-            self._asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
+            asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
             self._asked_at = time.monotonic()
-            self._asking.start()
+            asking.start()
+            self._asking = asking  # others join it without the lock, and can join a started one only
             return True
 
     def _ask(self) -> None:
@@ -187,8 +184,6 @@ class Services:
         self.generator = Generator(
             for_texts, texts, settings.models, settings.max_sandboxed, settings.served_models
         )
-        # All calls with several photos share these threads.
-        self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
         # The API's document, held to the app's routes once all features are added.

@@ -7,6 +7,7 @@ proxy in front limits how long a client may take to send (proxy/nginx.conf).
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -32,9 +33,10 @@ RAW: Final = "application/octet-stream"
 # The limit for the rest of a multipart body: boundaries, headers, a few other fields.
 WRAPPING_BYTES: Final = 65_536
 MAX_OTHER_PARTS: Final = 16
-# A client that is still sending does not read the answer. So the app reads and discards this much first;
-# a client that sends more may find the connection closed.
+# A client that is still sending does not read the answer. So the app first reads and discards this much, for
+# this long; a client that sends more or for longer may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
+_DRAINED_S: Final = 2.0
 # Raised while reading a body with invalid chunks or a lost connection.
 _BROKEN: Final = (ParseException, OSError)
 # A photo as a data: URL has one comma, and one separates two photos. The rest lets a refusal count a few
@@ -52,14 +54,24 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def _discard(response: Response) -> Response:
-    """Read and discard the rest of the body, so that the client reads the refusal."""
+    """Read and discard the rest of the body for a moment, so that the client reads the refusal."""
     has_end = request.content_length is not None or "wsgi.input_terminated" in request.environ
     if response.status_code < 400 or not marks().admitted or not has_end:
         return response
-    left = min(_DRAINED_BYTES, request.content_length or _DRAINED_BYTES)
-    with contextlib.suppress(*_BROKEN):
-        while left > 0 and (chunk := request.environ["wsgi.input"].read(min(left, 65_536))):
-            left -= len(chunk)
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        return response
+    left, end = min(_DRAINED_BYTES, request.content_length or _DRAINED_BYTES), time.monotonic() + _DRAINED_S
+    try:
+        while left > 0:
+            connection.settimeout(max(0.001, end - time.monotonic()))
+            chunk = request.environ["wsgi.input"].read(min(left, 65_536))
+            left = left - len(chunk) if chunk else 0
+    except _BROKEN:
+        # Nobody waits for the rest: reading the socket returns its end at once.
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)
+    connection.settimeout(None)
     return response
 
 
@@ -69,7 +81,7 @@ def receiving(too_large: str) -> Iterator[None]:
 
     Raise Overloaded, or the error of a body that is too large or broken.
     """
-    uploading = current_app.extensions["metrics"].in_flight.labels("upload")
+    uploading = current_app.extensions["metrics"].in_flight[marks().admitted or "photos"].labels("upload")
     try:
         admission().acquire()
         started = time.perf_counter()

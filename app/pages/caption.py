@@ -7,7 +7,6 @@ made, and requests that classify a photo should not wait for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, request, url_for
@@ -18,7 +17,7 @@ from app.api.schemas import Generated, Schema
 from app.api.text_calls import ReadyModel, generated_fields
 from app.api.uploads import form_photo, only_photo, photos_and_more
 from app.photos import answer_each
-from app.services import PHOTO_THREADS, NavigationEntry, Services
+from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
 from app.web.http import marked, render
@@ -53,8 +52,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)
-    # As many threads as photos have, and separate ones, so that captions do not delay photos.
-    threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="caption")
     # Texts of the scripts that differ on this page.
     own_texts = starting_with("caption.js.")
 
@@ -96,7 +93,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             (answer,), timings = text_calls.whole(generator, model, [photo], options, deadline, wait_ms)
             return _caption(model, answer, timings, filename)
 
-        return answer_each(photos, work, deadline, threads)
+        return answer_each(photos, work, deadline)
 
     app.register_blueprint(routes)
     return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]

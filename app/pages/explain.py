@@ -102,7 +102,8 @@ def in_turn(ask: AskRows, queue: FairQueue, deadline: Deadline) -> AskRows:
 
     def ask_in_turn(images: Pixels) -> Floats:
         try:
-            with queue.place(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
+            until = time.monotonic() + deadline.left_s()
+            with queue.place(deadline.client, until, deadline.is_cancelled):
                 return ask(images)
         except TimeoutError:
             raise ServingError("triton_too_slow", "the heat map could not be made in time") from None

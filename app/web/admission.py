@@ -6,7 +6,7 @@
 
 Photos, texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
 A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
-threads than all places together, so that one is always free to refuse requests.
+threads than all places together, so that some are always free for refusals, pages and probes.
 
 A client is an API key or else an address. An IPv6 client is the /64 prefix of a subscriber.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import ipaddress
+import random
 import re
 import select
 import time
@@ -25,7 +26,7 @@ from typing import Final
 
 from flask import Flask, current_app, g, request
 
-from app.web.errors import Overloaded
+from app.web.errors import Overloaded, ServingError
 from app.web.http import marks
 from app.web.metrics import Metrics
 from app.web.settings import Settings
@@ -36,6 +37,8 @@ from gourmet.triton_client.deadline import Deadline
 
 # A client that only closes its sending side looks like one that disconnected.
 _HALF_CLOSED_S: Final = 1.0
+# A refusal waits this long. A client that asks again at once would otherwise take the CPU from the photos.
+_REFUSAL_S: Final = 0.5
 # Some proxies add the port, which differs for each connection.
 _PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
 
@@ -65,7 +68,7 @@ def deadline_of_request(seconds: float) -> Deadline:
     return Deadline(seconds, _client_left(), client_hash)
 
 
-def _client_left() -> Callable[[], bool]:
+def _client_left(half_closed_s: float = _HALF_CLOSED_S) -> Callable[[], bool]:
     """Return a function that returns True, until this request is answered, if its client disconnected."""
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
@@ -79,7 +82,7 @@ def _client_left() -> Callable[[], bool]:
         now = time.monotonic()
         if poll.poll(0):
             left_at = min(left_at, now)
-        return now >= left_at + _HALF_CLOSED_S
+        return now >= left_at + half_closed_s
 
     return left
 
@@ -88,7 +91,7 @@ class Admission:
     """The queues of one process; `g.place` holds a request's place until the request ends."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._waiting, self._working = map(metrics.in_flight.labels, ("waiting", "work"))
+        self._in_flight = metrics.in_flight
         self._queues = {
             kind: FairQueue(places, settings.waiting[kind]) for kind, places in settings.at_work.items()
         }
@@ -98,28 +101,31 @@ class Admission:
     def acquire(self) -> None:
         """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
         kind, client = marks().admitted or "photos", client_of_request()
-        queue, end = self._queues[kind], time.monotonic() + self._max_wait_s[kind]
-        self._waiting.inc()
+        # Requests that came together are not all refused together: their clients would come together again.
+        max_wait_s = self._max_wait_s[kind] * random.uniform(0.9, 1.0)  # noqa: S311 - not a secret
+        end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
         try:
-            g.line_ms = queue.acquire(client, lambda: time.monotonic() >= end) * 1000
+            with self._in_flight[kind].labels("waiting").track_inprogress():
+                g.line_ms = self._queues[kind].acquire(client, end, has_left) * 1000
         except QueueFull:
+            time.sleep(_REFUSAL_S)
             raise Overloaded("line") from None
         except TimeoutError:
+            if has_left():
+                raise ServingError("client_left", "the client disconnected while it waited") from None
             raise Overloaded("wait") from None
-        finally:
-            self._waiting.dec()
-        self._working.inc()
-        g.place = queue, client
+        self._in_flight[kind].labels("work").inc()
+        g.place = kind, client
 
     def keep_place(self) -> Callable[[], None]:
         """Keep the place after the request, for a streamed answer; return the function that releases it."""
-        place: tuple[FairQueue, str] | None = g.pop("place", None)
+        place: tuple[str, str] | None = g.pop("place", None)
 
         def end() -> None:
             if place is not None:
-                queue, client = place
-                queue.release(client)
-                self._working.dec()
+                kind, client = place
+                self._queues[kind].release(client)
+                self._in_flight[kind].labels("work").dec()
 
         return end
 

@@ -15,6 +15,8 @@ code; nothing below the views translates them. An error is answered as JSON,
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -114,6 +116,25 @@ class Overloaded(ServingError):
         self.at = at
 
 
+class _Refusals:
+    """Log refusals once a second, with their number: a line for each takes time when there is least of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._next_at = 0, 0.0
+
+    def log(self, error: Overloaded) -> None:
+        with self._lock:
+            self._count += 1
+            if (now := time.monotonic()) < self._next_at:
+                return
+            count, self._count, self._next_at = self._count, 0, now + 1.0
+        current_app.logger.warning("503 %s: %s more requests refused (%s)", error.code, count, error.at)
+
+
+_refusals: Final = _Refusals()
+
+
 def refused_picture(refusal: Exception) -> PictureError | None:
     """Return the error that a decoding model reported about a picture, if it did."""
     match = _DECODING_FAILED.search(str(refusal))
@@ -154,16 +175,17 @@ def for_visitor(exc: BaseException) -> ServingError:
     error = as_serving_error(exc)
     if error.code == "internal" and error is not exc:
         current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
-    if error.status >= 500:
+    metrics = current_app.extensions["metrics"]
+    metrics.errors.labels(error.code).inc()
+    if isinstance(error, Overloaded):
+        metrics.refusals.labels(error.at).inc()
+        _refusals.log(error)
+    elif error.status >= 500:
         # The cause of a failed connection is of no use to a visitor.
         reason = f"{error}: {exc.__cause__}" if isinstance(exc.__cause__, OSError) else str(error)
         current_app.logger.warning(
             "request %s: %s %s: %s", request_id(), error.status, error.code, " ".join(reason.split())
         )
-    metrics = current_app.extensions["metrics"]
-    metrics.errors.labels(error.code).inc()
-    if isinstance(error, Overloaded):
-        metrics.refusals.labels(error.at).inc()
     return error
 
 

@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,19 @@ from app.web.settings import Settings, SettingsError
 from gourmet.served import malloc
 from gourmet.served.files import RunFolder
 
+_MOST_FILES = 8192
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
 worker_class = "gthread"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
+# Each connection is an open file, and so are threads' connections to Triton, logs, metrics and libraries.
+_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+_files = _MOST_FILES if _files == resource.RLIM_INFINITY else min(_files, _MOST_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+# More than there are threads, so that a probe is accepted while all of those wait.
+worker_connections = max(16, _files - 256)
 _refused = ""
 try:
-    threads = Settings.from_env(os.environ).threads
+    threads = min(Settings.from_env(os.environ).threads, worker_connections)
 except SettingsError as exc:
     threads, _refused = 1, str(exc)
 timeout = 60
@@ -32,9 +38,6 @@ timeout = 60
 graceful_timeout = 10
 # Longer than nginx keeps an idle connection (proxy/nginx.conf).
 keepalive = 10
-# Limited by the open files that threads' connections to Triton, logs, metrics and libraries leave.
-_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1000, _files - threads - 128))
 # Workers touch a file to show that they are alive, which a slow disk must not delay.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
@@ -109,20 +112,28 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def _reserve(folder: Path) -> None:
-    """Wait until the disk has room for this worker's metrics.
+    """Take the disk space of this worker's metrics; without room, count in its memory alone.
 
     The worker writes them through memory maps, and the kernel ends a process that writes to a map without
     room on the disk.
     """
-    while True:
-        try:
-            for kind in ("counter", "gauge_livesum", "histogram"):
-                with (folder / f"{kind}_{os.getpid()}.db").open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
-            return
-        except OSError as exc:
-            logging.getLogger("gunicorn.error").error("no room for metrics in %s (%s): waiting", folder, exc)
-            time.sleep(1)
+    # Imported when the folder is known: prometheus_client looks for it once.
+    from prometheus_client import values
+
+    from app.web.metrics import FILES
+
+    own = [folder / f"{kind}_{os.getpid()}.db" for kind in FILES]
+    try:
+        for path in own:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
+    except OSError as exc:
+        logging.getLogger("gunicorn.error").error(
+            "no room for metrics in %s (%s): /metrics has no counts of this worker", folder, exc
+        )
+        for path in own:
+            path.unlink(missing_ok=True)
+        values.ValueClass = values.MutexValue
 
 
 def child_exit(server: Any, worker: Any) -> None:

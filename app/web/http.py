@@ -58,6 +58,9 @@ _FORM_CHUNK_BYTES: Final = 1 << 20
 _Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
+# The kinds of requests that wait for places, each in a queue of its own.
+ADMITTED: Final = ("photos", "texts", "heat maps")
+
 View = TypeVar("View", bound=Callable[..., Any])
 
 

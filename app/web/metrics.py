@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.web.http import route, since_start_ms
+from app.web.http import ADMITTED, route, since_start_ms
 from app.web.settings import Settings
 from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
@@ -28,6 +28,12 @@ _Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1
 _Live: Final = partial(Gauge, multiprocess_mode="livesum")
 _Newest: Final = partial(Gauge, multiprocess_mode="livemostrecent")
 _Latest: Final = partial(Gauge, multiprocess_mode="livemax")
+# The kinds of files in which prometheus_client counts for several workers, one of each kind a worker.
+FILES: Final = (
+    "counter",
+    "histogram",
+    *(f"gauge_{gauge.keywords['multiprocess_mode']}" for gauge in (_Live, _Newest, _Latest)),
+)
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
 # Metrics of the web and of each kind of system. The names begin with "web" or the system's prefix.
 _OF_THE_WEB: Final[_Table] = {
@@ -40,11 +46,14 @@ _OF_THE_WEB: Final[_Table] = {
     ),
     "photo_bytes": (_Bytes, "How large the photos were that came", []),
     "errors_total": (Counter, "Requests and photos refused or failed, by the code of the error", ["code"]),
-    "photos_in_flight": (
-        _Live,
-        "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
-        ["stage"],
-    ),
+    **{
+        f"{kind.replace(' ', '_')}_in_flight": (
+            _Live,
+            f"Requests for {kind} at the moment: waiting for a place, with a place (work), being uploaded",
+            ["stage"],
+        )
+        for kind in ADMITTED
+    },
     "refusals_total": (
         Counter,
         "Requests refused since there was too much to do, by what there was too much of",
@@ -105,7 +114,9 @@ class Metrics:
         self.model_requests: Counter = web["model_requests_total"]
         self.photo_bytes: Histogram = web["photo_bytes"]
         self.errors: Counter = web["errors_total"]
-        self.in_flight: Gauge = web["photos_in_flight"]
+        self.in_flight: dict[str, Gauge] = {
+            kind: web[f"{kind.replace(' ', '_')}_in_flight"] for kind in ADMITTED
+        }
         self.refusals: Counter = web["refusals_total"]
         self.ready: Gauge = web["ready"]
         self.serves_older: Gauge = web["serves_older_version"]

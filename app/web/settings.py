@@ -24,8 +24,8 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.registry import load_all
 from gourmet.triton_client.address import FORMS, Address
 
-# Always free for refusals, health and metrics.
-_SPARE_THREADS: Final = 8
+# For refusals, each of which takes half a second (app/web/admission.py), pages, health and metrics.
+_SPARE_THREADS: Final = 100
 _HOST: Final = r"^(\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\])$"
 _ORIGIN: Final = r"^(\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?)$"
 _KEY: Final = r"^[!-~]{16,}$"
@@ -108,8 +108,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     generate_deadline_s: float = Field(60.0, ge=0.1, le=600)
     connect_timeout_s: float = Field(2.0, ge=0.05, le=60)
     max_at_work: int = Field(8, ge=1, le=256)
-    max_waiting: int = Field(32, ge=0, le=1024)
-    max_wait_s: float = Field(10.0, ge=0.05, le=60)
+    max_waiting: int = Field(1000, ge=0, le=10_000)
+    max_wait_s: float = Field(20.0, ge=0.05, le=60)
     api_keys: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=_KEY)], ...], BeforeValidator(_split)
     ] = Field(
@@ -174,14 +174,13 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        """Return the waiting places by kind; heat maps, which take long, have fewer."""
-        return {"photos": self.max_waiting, "texts": self.max_waiting, "heat maps": self.max_waiting // 4}
+        """Return the waiting places by kind; texts and heat maps, which take long, have fewer."""
+        slow = -(-self.max_waiting // 8)
+        return {"photos": self.max_waiting, "texts": slow, "heat maps": slow}
 
     @property
     def threads(self) -> int:
-        """Return the threads that a gunicorn process needs, so that one is always free
-        (app/web/admission.py).
-        """
+        """Return the most threads that a gunicorn process needs; it starts them when it needs them."""
         return sum(self.at_work.values()) + sum(self.waiting.values()) + _SPARE_THREADS
 
     @classmethod

@@ -8,15 +8,17 @@ import re
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.eventually import eventually
 from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
 from app.models import Prediction
-from app.services import PHOTO_THREADS
+from app.photos import PHOTO_THREADS
 from app.web import errors
 from gourmet.contracts import ModelInfo
 from gourmet.triton_client.deadline import Deadline
@@ -220,6 +222,33 @@ def test_photos_of_a_call_run_concurrently_up_to_a_limit() -> None:
     assert 1 < slow.most <= PHOTO_THREADS
     assert results[-1]["timings_ms"]["wait"] > results[0]["timings_ms"]["wait"]
     assert results[-1]["timings_ms"]["total"] > results[0]["timings_ms"]["total"]
+
+
+class HeldPhotos(FakeClassifier):
+    """Answers all photos at once, except one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on, self.held = threading.Event(), 0
+
+    def classify(self, photo: bytes, deadline: Deadline, model: str = "", **_: Any) -> Prediction:
+        if photo == b"held":
+            self.held += 1
+            self.go_on.wait(60)
+        return EGG
+
+
+def test_a_call_with_many_photos_does_not_delay_the_call_of_another() -> None:
+    """Found: all calls shared four threads, first come, first served."""
+    classifier = HeldPhotos()
+    app = client(classifier, request_deadline_s=5).application
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(send, app.test_client(), *[b"held"] * 16)
+        eventually(lambda: classifier.held == PHOTO_THREADS)
+        results = send(app.test_client(), b"1", b"2").get_json()["results"]
+        classifier.go_on.set()
+        assert long.result().status_code == 200
+    assert ["label" in result for result in results] == [True, True]
 
 
 def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_others_answered() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -238,3 +238,17 @@ def test_a_good_request_id_is_kept_and_passed_on_to_triton(listen: Listen, sent_
     reply = app.test_client().get("/test", headers={"X-Request-ID": sent_id})
     assert (reply.status_code, reply.headers["X-Request-ID"]) == (200, sent_id)
     assert f'"id":"{sent_id}"' in listener.bodies[-1]
+
+
+def test_a_stream_that_its_client_leaves_is_counted() -> None:
+    outcomes: list[tuple[str, str]] = []
+    triton = AppTriton("127.0.0.1:9", count=lambda *outcome: outcomes.append(outcome))
+
+    def stream() -> Iterator[int]:
+        with triton._counted("m"):
+            yield 1
+
+    pieces = stream()
+    next(pieces)
+    pieces.close()
+    assert outcomes == [("m", "client_left")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -65,12 +66,28 @@ def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
     assert int(refused.headers["Retry-After"]) >= 1
     for stage, many in (("upload", 0), ("waiting", 1), ("work", 1)):
         assert f'web_photos_in_flight{{stage="{stage}"}} {many}.0' in shown
+    assert "web_texts_in_flight{" not in shown  # each kind has a gauge of its own
     after = app.test_client().get("/metrics").text
     assert 'web_refusals_total{at="line"} 1.0' in after
     assert 'web_photos_in_flight{stage="work"} 0.0' in after
     waited = [future.result().json["timings_ms"].get("wait", 0) for future in taken]
     assert min(waited) == 0 < max(waited)
     assert post(app).status_code == 200
+
+
+def test_many_refusals_take_one_line_of_the_log_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    classifier = HeldClassifier()
+    app = create_app(Settings(max_at_work=1, max_waiting=0), classifier)
+    began = time.monotonic()
+    with ThreadPoolExecutor(9) as pool:
+        taken = pool.submit(post, app)
+        eventually(lambda: 'web_photos_in_flight{stage="work"} 1.0' in app.test_client().get("/metrics").text)
+        assert {reply.status_code for reply in pool.map(post, [app] * 8)} == {503}
+        classifier.may_answer.set()
+        assert taken.result().status_code == 200
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert 1 <= len(lines) <= 1 + time.monotonic() - began
+    assert 'web_refusals_total{at="line"} 8.0' in app.test_client().get("/metrics").text
 
 
 def test_a_request_that_waited_too_long_gets_503_with_retry_after() -> None:

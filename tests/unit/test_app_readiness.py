@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support.flowers import write_flowers
 from support.listener import Listen, answered, http, listen, ready, serving, tensor
 
 from app import create_app, services
+from app.api.schemas import HealthModel
 from app.models import Prediction
 from app.web.errors import ServingError
 from app.web.settings import Settings
@@ -215,3 +217,16 @@ def test_a_model_that_answered_once_is_ready_while_it_is_loaded(
     listener.script |= {"/models/food_classifier": loaded, "/food_classifier/infer": infer}
     assert browser.get("/readyz").status_code == 200
     assert inferences() == 2
+
+
+def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: the thread could be seen before it was started, and /metrics answered 500."""
+    monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
+    readiness = services.Readiness(lambda _: HealthModel(name="m"), "m")
+
+    def look(_: int) -> None:
+        for _ in range(500):
+            readiness.last_known(time.monotonic() + 60)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(look, range(4)))

@@ -7,8 +7,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psutil
+
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.stack import backoff_s, load_older_versions
+from gourmet.stack.stub_watchdog import StubWatchdog
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -109,3 +112,14 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one() -> None:
+    watchdog = StubWatchdog("127.0.0.1:9", print)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as later:
+        earlier = psutil.Process(later.pid)
+        earlier._ident = (later.pid, earlier.create_time() - 100)
+        watchdog._replaced.append((0.0, [earlier]))
+        watchdog._end_replaced()
+        later.communicate(b"\n", timeout=60)
+        assert later.returncode == 0

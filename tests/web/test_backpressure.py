@@ -58,10 +58,9 @@ def connected(web: Any) -> socket.socket:
     return socket.create_connection(("127.0.0.1", web.port), timeout=60)
 
 
-def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
+def test_a_large_photo_beyond_a_full_queue_is_not_cut_off_before_its_sender_reads_why(
     web: Any, sample: bytes
 ) -> None:
-    """And a large photo that is refused meanwhile is not cut off before its sender reads why."""
     with contextlib.ExitStack() as held:
 
         def begin() -> socket.socket:
@@ -72,9 +71,9 @@ def test_a_client_with_slow_uploads_leaves_half_of_the_waiting_places_to_others(
         for _ in range(AT_WORK):
             begin()
         eventually(lambda: web.measured("web_photos_in_flight").get("upload") == AT_WORK)
-        for _ in range(WAITING // 2):
+        for _ in range(WAITING):
             begin()
-        eventually(lambda: web.measured("web_photos_in_flight").get("waiting") == WAITING // 2)
+        eventually(lambda: web.measured("web_photos_in_flight").get("waiting") == WAITING)
         large = b"x" * 8_000_000
         with connected(web) as connection:
             connection.sendall(post_head(len(large)) + large)

@@ -89,7 +89,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(ask, {"texts": [TEXT]})
             streamed = pool.submit(ask, {"text": TEXT, "stream": True})
-            eventually(lambda: Site(up.port).measured("web_photos_in_flight").get("work") == 2)
+            eventually(lambda: Site(up.port).measured("web_texts_in_flight").get("work") == 2)
             for stub in stubs:
                 stub.kill()
             status, content = whole.result()

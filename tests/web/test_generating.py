@@ -168,7 +168,7 @@ def streaming(case: Case) -> Case:
 
 
 def at_work(web: WebApp) -> float:
-    return web.measured("web_photos_in_flight")["work"]
+    return web.measured("web_texts_in_flight")["work"]
 
 
 # Every system

@@ -63,6 +63,15 @@ def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, meg
     assert b"upload_too_large" in reply
 
 
+def test_a_refused_request_does_not_wait_for_the_rest_of_a_slow_body(web: Any) -> None:
+    """Found: the body was read without a deadline, and held a thread as long as its sender liked."""
+    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
+        connection.sendall(post_head(30_000_000) + b"--b")
+        assert answer(connection).startswith(b"HTTP/1.1 413 ")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
 def test_a_kept_connection_answers_requests_sent_without_a_pause(web: Any, pause_s: float) -> None:
     request, body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b'{"alive":true}\n'

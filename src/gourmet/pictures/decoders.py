@@ -66,15 +66,17 @@ def decoder_queue(places: int) -> FairQueue:
 def decoder_place(queue: FairQueue, client: str) -> Iterator[None]:
     """Hold a place while an expensive picture is decoded, here or in another server; raise DecodersBusy."""
     end = time.monotonic() + _MAX_WAIT_S
-    with _place(queue, client, lambda: time.monotonic() > end):
+    with _place(queue, client, end):
         yield
 
 
 @contextlib.contextmanager
-def _place(queue: FairQueue, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+def _place(
+    queue: FairQueue, client: str, until: float, has_left: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(queue.place(client, gave_up))
+            held.enter_context(queue.place(client, until, has_left))
         except TimeoutError:
             raise DecodersBusy("no decoder was free in time: send the picture again later") from None
         yield
@@ -93,7 +95,7 @@ class Decoders:
         with contextlib.ExitStack() as held:
             if client.queue:
                 held.enter_context(decoder_place(client.queue, client.name))
-            held.enter_context(_place(self._queue, client.name, client.has_left))
+            held.enter_context(_place(self._queue, client.name, client.deadline, client.is_cancelled))
             if client.has_left():
                 raise DecodersBusy("the client disconnected, or its time is over")
             return self._ask(facts, data, client)

@@ -8,23 +8,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
-
-# How often a waiting request checks whether it gave up.
-_POLL_S: Final = 0.1
+from dataclasses import dataclass, field
 
 
 class QueueFull(Exception):
     """The queue is full."""
 
 
+@dataclass(eq=False)
+class _Waiter:
+    client: str
+    ended: threading.Event = field(default_factory=threading.Event)
+    is_admitted: bool = False
+
+
 class FairQueue:
     """Let at most `places` requests work at a time, and at most `max_waiting` others wait for a place.
 
     First come, first served, with three limits. A client that has half of the places waits while a client
-    with fewer waits. A client has at most half of `max_waiting`. It never has more than `max_per_client`
-    places, even if nobody else waits. Requests without a client name come from this machine and may have all
-    places.
+    with fewer waits. When too many wait, the client with the most loses its newest request. A client never
+    has more than `max_per_client` places, even if nobody else waits. Requests without a client name come from
+    this machine and may have all places.
     """
 
     def __init__(self, places: int, max_waiting: float = math.inf, max_per_client: float = math.inf) -> None:
@@ -32,27 +36,34 @@ class FairQueue:
         self._max_waiting, self._max_per_client = max_waiting, max_per_client
         self._half = (places + 1) // 2
         self._held = Counter[str]()
-        self._waiting: list[tuple[str, threading.Event]] = []
+        self._waiting: list[_Waiter] = []
         self._lock = threading.Lock()
 
-    def acquire(self, client: str, gave_up: Callable[[], bool]) -> float:
-        """Wait for a place and return the seconds waited; raise QueueFull, or TimeoutError on `gave_up`."""
+    def acquire(self, client: str, until: float, has_left: Callable[[], bool] = lambda: False) -> float:
+        """Wait for a place and return the seconds waited.
+
+        Raise QueueFull; raise TimeoutError at `until` (of time.monotonic), or if `has_left` when the place
+        is free. A thread sleeps until then: a thousand that look ten times a second take a core.
+        """
         started = time.monotonic()
-        waiter = client, threading.Event()
+        waiter = _Waiter(client)
         with self._lock:
             self._waiting.append(waiter)
             self._admit()
             if waiter not in self._waiting:
                 return 0.0
-            if self._is_too_long(client):
+            if len(self._waiting) > self._max_waiting:
+                self._drop_one(client)
+        waiter.ended.wait(min(until - started, threading.TIMEOUT_MAX))
+        with self._lock:
+            if not waiter.is_admitted:
+                if waiter not in self._waiting:
+                    raise QueueFull
                 self._waiting.remove(waiter)
-                raise QueueFull
-        while not waiter[1].wait(_POLL_S):
-            if gave_up():
-                with self._lock:
-                    if waiter in self._waiting:
-                        self._waiting.remove(waiter)
-                        raise TimeoutError
+                raise TimeoutError
+        if has_left():
+            self.release(client)
+            raise TimeoutError
         return time.monotonic() - started
 
     def release(self, client: str) -> None:
@@ -64,28 +75,36 @@ class FairQueue:
             self._admit()
 
     @contextlib.contextmanager
-    def place(self, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+    def place(
+        self, client: str, until: float, has_left: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
         """Hold a place within the block; raise the errors of `acquire`."""
-        self.acquire(client, gave_up)
+        self.acquire(client, until, has_left)
         try:
             yield
         finally:
             self.release(client)
 
-    def _is_too_long(self, client: str) -> bool:
-        of_client = sum(name == client for name, _ in self._waiting)
-        return len(self._waiting) > self._max_waiting or of_client > (self._max_waiting + 1) // 2
+    def _drop_one(self, newcomer: str) -> None:
+        """Refuse the newest request of the client with the most; of those with as many, `newcomer`."""
+        counts = Counter(waiter.client for waiter in self._waiting)
+        greediest = max(counts, key=lambda client: (counts[client], client == newcomer))
+        dropped = next(waiter for waiter in reversed(self._waiting) if waiter.client == greediest)
+        self._waiting.remove(dropped)
+        dropped.ended.set()
 
     def _admit(self) -> None:
         while self._free and (waiter := self._next()):
             self._waiting.remove(waiter)
             self._free -= 1
-            self._held[waiter[0]] += 1
-            waiter[1].set()
+            self._held[waiter.client] += 1
+            waiter.is_admitted = True
+            waiter.ended.set()
 
-    def _next(self) -> tuple[str, threading.Event] | None:
+    def _next(self) -> _Waiter | None:
         for limit in (self._half, math.inf):
-            for client, admitted in self._waiting:
+            for waiter in self._waiting:
+                client = waiter.client
                 if not client or self._held[client] < min(limit, self._max_per_client):
-                    return client, admitted
+                    return waiter
         return None

@@ -37,11 +37,12 @@ class StubWatchdog:
         self._url = url
         self._say = say
         self._triton: int | None = None
-        self._models: dict[int, str] = {}
-        self._zombies: set[int] = set()
-        self._stopped_since: dict[int, float] = {}
+        # A psutil.Process is not mistaken for a later process with the same number.
+        self._models: dict[psutil.Process, str] = {}
+        self._zombies: set[psutil.Process] = set()
+        self._stopped_since: dict[psutil.Process, float] = {}
         self._deaths = 0
-        self._replaced: list[tuple[float, list[int]]] = []  # when to end which processes
+        self._replaced: list[tuple[float, list[psutil.Process]]] = []  # when to end which processes
 
     def start(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
         """Look at the stubs now, to learn their models, and then in a thread until `stopped`."""
@@ -60,7 +61,7 @@ class StubWatchdog:
         if triton_pid != self._triton:
             self._triton, self._models, self._zombies, self._replaced = triton_pid, {}, set(), []
         self._end_replaced()
-        stubs, zombies = list[psutil.Process](), set[int]()
+        stubs, zombies = list[psutil.Process](), set[psutil.Process]()
         with contextlib.suppress(psutil.Error):  # the supervisor notices the end of Triton itself
             stubs = psutil.Process(triton_pid).children()
         for process in stubs:
@@ -68,12 +69,12 @@ class StubWatchdog:
                 status = process.status()
                 self._end_frozen(process, status == psutil.STATUS_STOPPED)
                 if status == psutil.STATUS_ZOMBIE:
-                    zombies.add(process.pid)
-                elif not self._models.get(process.pid):
+                    zombies.add(process)
+                elif not self._models.get(process):
                     version = version_of_stub(process)
-                    self._models[process.pid] = version.parent.name if version else ""
+                    self._models[process] = version.parent.name if version else ""
         # Triton reaps the stubs that it ends at once, so a stub that stays a zombie has died.
-        dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
+        dead = {self._models.pop(process, "") for process in zombies & self._zombies} - {""}
         self._zombies = zombies
         for model in sorted(dead):
             self._reload(model)
@@ -81,13 +82,13 @@ class StubWatchdog:
     def _end_frozen(self, process: psutil.Process, is_stopped: bool) -> None:
         """Kill a process that has been stopped for too long: Triton goes on sending requests to it."""
         if not is_stopped:
-            self._stopped_since.pop(process.pid, None)
-        elif time.monotonic() - self._stopped_since.setdefault(process.pid, time.monotonic()) > _FROZEN_S:
-            self._say(f"a process of the model {self._models.get(process.pid)!r} is stopped; killing it")
+            self._stopped_since.pop(process, None)
+        elif time.monotonic() - self._stopped_since.setdefault(process, time.monotonic()) > _FROZEN_S:
+            self._say(f"a process of the model {self._models.get(process)!r} is stopped; killing it")
             process.kill()
 
     def _reload(self, model: str) -> None:
-        before = [pid for pid, name in self._models.items() if name == model]
+        before = [process for process, name in self._models.items() if name == model]
         self._deaths += 1
         self._say(f"a process of the model {model!r} died; reloading the model")
         try:
@@ -102,10 +103,10 @@ class StubWatchdog:
 
     def _end_replaced(self) -> None:
         while self._replaced and self._replaced[0][0] <= time.monotonic():
-            for pid in self._replaced.pop(0)[1]:
-                self._models.pop(pid, None)
+            for process in self._replaced.pop(0)[1]:
+                self._models.pop(process, None)
                 with contextlib.suppress(psutil.Error):
-                    psutil.Process(pid).kill()
+                    process.kill()
 
 
 def version_of_stub(process: psutil.Process) -> Path | None:
