@@ -26,7 +26,7 @@ from typing import Any, Final
 import click
 import psutil
 
-from gourmet.bench import report, stats, sweep
+from gourmet.bench import report, stats, sweep, validity
 from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.comparison import above
 from gourmet.bench.results import FILE, Estimate, Evidence, Latency, LoadSpec, Point, Rejection, Window
@@ -70,8 +70,10 @@ def measure(
     """Send the requests again and again and check every answer; account for the server's processes."""
     meter, times = CpuMeter(processes or {}), (options.warm_up_s, options.measure_s)
     traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.look).run()
-    answered = Evidence("answers", f"{len(traffic.times)} of {len(traffic.times)} right", "all")
-    return sweep.point_of(traffic, options, usage(meter, traffic.client_cores), (answered,))
+    checks = [Evidence("answers", f"{len(traffic.times)} of {len(traffic.times)} right", "all")]
+    if not isinstance(wire, InPool):  # whose work may be done by threads of this process
+        checks.append(validity.generator_had_time(traffic.client_cores))
+    return sweep.point_of(traffic, options, usage(meter, traffic.client_cores), tuple(checks))
 
 
 # --- without a server

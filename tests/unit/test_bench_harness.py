@@ -7,7 +7,9 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +31,7 @@ from harness import (
     Contender,
     DidNotStart,
     Goal,
+    InPool,
     Measure,
     Row,
     measure,
@@ -125,6 +128,17 @@ def test_a_wrong_answer_ends_the_run_also_before_the_window(port: int) -> None:
 
     with pytest.raises(WrongAnswers, match="photo 0 wrongly"):
         measure(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, is_wrong, SHORT)
+
+
+def test_work_in_threads_of_this_process_does_not_count_as_a_busy_client() -> None:
+    def work(_: object) -> None:
+        ends = time.thread_time() + 0.005
+        while time.thread_time() < ends:
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        point = measure(LoadSpec("", 1), InPool(pool, work), REQUESTS, lambda *_: None, SHORT)
+    assert "client busy" not in {check.name for check in point.checks}
 
 
 def test_without_a_server_rows_are_computed_in_processes_and_checked() -> None:

@@ -103,6 +103,7 @@ def measure(
 def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     probe = ServerProbe(target, load)
     traffic, checks = checked_traffic(workload, load, target, options, probe.look)
+    checks += (validity.generator_had_time(traffic.client_cores),)
     point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
     requests = traffic.requests_sent / len(traffic.times)
     return replace(
@@ -120,7 +121,6 @@ def point_of(
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if load.arrivals == "closed" else due)
-    checks += (validity.generator_had_time(traffic.client_cores),)
     if not ours.any():
         raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
     took = stats.latency(1000 * (done - due)[ours])
