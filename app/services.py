@@ -15,8 +15,8 @@ from flask import Blueprint, Flask, render_template, request, url_for
 from app.api import openapi
 from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
-from app.models import Classifier
-from app.served_models import AppTriton
+from app.models import Classifier, request_to_model
+from app.web import tracing
 from app.web.errors import ModelNotReady, ServingError, as_serving_error
 from app.web.metrics import Metrics
 from app.web.settings import Settings
@@ -24,6 +24,7 @@ from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
 from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.triton import Triton
 
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
@@ -166,8 +167,14 @@ class Services:
         self.pictures = {
             name: system for name, system in systems.items() if isinstance(system, PictureClassifier)
         }
-        where = settings.triton_url, settings.connect_timeout_s
-        self.triton = AppTriton(*where, count=metrics.count_model)
+        connect = partial(
+            Triton,
+            settings.triton_url,
+            connect_timeout_s=settings.connect_timeout_s,
+            headers=tracing.traceparent,
+            around=partial(request_to_model, metrics.count_model),
+        )
+        self.triton = connect()
         self.classifier = classifier or Classifier(
             self.triton,
             self.pictures,
@@ -176,11 +183,9 @@ class Services:
             settings.served_models,
         )
         # Some clients that wait for a text disconnect early. Triton detects that over gRPC only.
-        for_texts = (
-            AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
-            if settings.triton_grpc_url
-            else self.triton
-        )
+        grpc = settings.triton_grpc_url
+        grpc_address = grpc if "://" in grpc else f"grpc://{grpc}"
+        for_texts = connect(grpc_address=grpc_address) if grpc else self.triton
         self.generator = Generator(
             for_texts, texts, settings.models, settings.max_sandboxed, settings.served_models
         )

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from app.api import schemas, text_calls
 from app.api.schemas import Generated, Schema
-from app.api.text_calls import ReadyModel, generated_fields
+from app.api.text_calls import generated_fields
 from app.api.uploads import form_photo, only_photo, photos_and_more
+from app.models import Model
 from app.photos import answer_each
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
@@ -23,7 +24,7 @@ from app.web.errors import BadRequest
 from app.web.http import marked, render
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Generation
 from gourmet.systems.captioner.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name
@@ -100,7 +101,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _caption(
-    model: ReadyModel,
+    model: Model[Generation],
     answer: GeneratedText,
     timings: schemas.GenerationTimings,
     filename: str | None = None,

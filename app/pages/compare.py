@@ -19,7 +19,7 @@ from PIL import Image
 
 from app.api.schemas import Classified
 from app.api.uploads import form_photo, one_of
-from app.models import Classifier, Prediction, ServedModel
+from app.models import Classifier, Model, Prediction
 from app.photos import answer_of, form_answer, observed
 from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
@@ -151,7 +151,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 
 
 def _ask_in_turns(
-    classifier: Classifier, models: Sequence[ServedModel], data: bytes, deadline: Deadline
+    classifier: Classifier, models: Sequence[Model[PictureClassifier]], data: bytes, deadline: Deadline
 ) -> tuple[list[list[Timed] | GourmetError], int]:
     """Ask each model about a photo several times, in turns; return the answers and the number of turns.
 
@@ -179,14 +179,14 @@ def _ask_in_turns(
     return answers_by_model, _TURNS
 
 
-def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline) -> Timed:
+def _ask(classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline) -> Timed:
     started = time.perf_counter()
     system = model.system.name
     prediction = classifier.classify(data, deadline, model.info.target, system=system)
     return (time.perf_counter() - started) * 1000, prediction
 
 
-def _row(model: ServedModel, answers: list[Timed] | GourmetError) -> dict[str, Any]:
+def _row(model: Model[PictureClassifier], answers: list[Timed] | GourmetError) -> dict[str, Any]:
     """Return the answer with the median time, or with the lower one of the two in the middle."""
     about = {
         "model": {"name": model.info.name, "version": model.info.version},

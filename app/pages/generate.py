@@ -8,14 +8,15 @@ from typing import Final
 from flask import Flask, Response
 
 from app.api import schemas, text_calls
-from app.api.text_calls import ReadyModel, generated
+from app.api.text_calls import generated
 from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body, photo_of_base64
+from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
 from app.web.http import marked, unstored
 from app.web.settings import Settings
-from gourmet.contracts import ExampleKind
+from gourmet.contracts import ExampleKind, Generation
 
 # Several times the longest text, since each character may be sent as \\uXXXX.
 _MAX_TEXT_BYTES: Final = 200_000
@@ -46,7 +47,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return ()
 
 
-def _example(fields: schemas.GenerateRequest, model: ReadyModel, settings: Settings) -> bytes:
+def _example(fields: schemas.GenerateRequest, model: Model[Generation], settings: Settings) -> bytes:
     sent: ExampleKind = "picture" if fields.text is None else "text"
     if sent != model.system.example_kind:
         raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")

@@ -13,15 +13,16 @@ from pydantic import Field, model_validator
 
 from app.api import schemas, text_calls
 from app.api.schemas import Said, Schema
-from app.api.text_calls import ReadyModel, answer_fields
+from app.api.text_calls import answer_fields
 from app.api.uploads import chosen_model, json_body, receiving
+from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.web.http import marked, request_id, unstored
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Generation
 from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
@@ -86,7 +87,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def shown(
         system: Translator,
         answer: GeneratedText | None = None,
-        model: ReadyModel | None = None,
+        model: Model[Generation] | None = None,
         **context: Any,
     ) -> str:
         facts = answer_fields(model.info, answer) if answer and model else {}
@@ -133,7 +134,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
         return shown(system, answer, model, text=text), 200
 
-    def requested_model(fields: TranslateRequest, deadline: Deadline) -> ReadyModel:
+    def requested_model(fields: TranslateRequest, deadline: Deadline) -> Model[Generation]:
         """Find the translator that the request names, or the model of its system or of the default one."""
         chosen = chosen_model(fields.model or "", fields.version)
         if fields.system and fields.system not in systems:

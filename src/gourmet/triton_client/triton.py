@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -45,7 +46,8 @@ class Triton:
 
     Every call has one deadline, by default `timeout_s`. `keys` are sent only with operations that may be
     locked; `headers` makes the headers of a request to a model. If `grpc_address` is set, whole answers are
-    asked for there: Triton detects a disconnected client only over gRPC.
+    asked for there: Triton detects a disconnected client only over gRPC. Each request to a model runs within
+    `around(model)`, whose value is the id of a request that has none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Triton:
         keys: Headers | None = None,
         headers: Callable[[], Headers] = dict,
         grpc_address: str = "",
+        around: Callable[[str], AbstractContextManager[str]] = lambda _: nullcontext(""),
     ) -> None:
         self._wire = self._infer_wire = _wire_to(address, connect_timeout_s, headers)
         if grpc_address:
@@ -63,6 +66,7 @@ class Triton:
         self.address = self._wire.address
         self._timeout_s = timeout_s
         self._keys = keys or {}
+        self._around = around
 
     def __enter__(self) -> Triton:
         return self
@@ -165,10 +169,11 @@ class Triton:
     ) -> Answer:
         """Ask `model` for an answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
         deadline = deadline or Deadline(self._timeout_s)
-        try:
-            version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id)
-        except TritonRefused as exc:
-            raise self._explained(model, exc, deadline) from exc
+        with self._around(model) as own_id:
+            try:
+                version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id or own_id)
+            except TritonRefused as exc:
+                raise self._explained(model, exc, deadline) from exc
         return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
 
     def stream(
@@ -179,12 +184,13 @@ class Triton:
         Closing the generator makes Triton cancel the request, so that the model is free at once.
         """
         deadline = deadline or Deadline(self._timeout_s)
-        pieces = self._wire.stream(model, inputs, deadline, request_id)
-        try:
-            with contextlib.closing(pieces):
-                yield from pieces
-        except TritonRefused as exc:
-            raise self._explained(model.target, exc, deadline) from exc
+        with self._around(model.target) as own_id:
+            pieces = self._wire.stream(model, inputs, deadline, request_id or own_id)
+            try:
+                with contextlib.closing(pieces):
+                    yield from pieces
+            except TritonRefused as exc:
+                raise self._explained(model.target, exc, deadline) from exc
 
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None
