@@ -15,13 +15,13 @@ import numpy as np
 from flask import has_request_context
 
 from app.web import tracing
-from app.web.admission import Decoding
 from app.web.errors import UnknownModel, as_serving_error, refused_picture
 from app.web.http import request_id
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo, System
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
-from gourmet.pictures.decode import Pixels, whole_pixels
+from gourmet.pictures.decode import Pixels, from_base64, whole_pixels
+from gourmet.pictures.decoders import Decoding
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable, TritonError
@@ -262,9 +262,13 @@ class Classifier(ServedModels[PictureClassifier]):
         with_server_timing: bool = False,
     ) -> Prediction:
         """Classify a photo; raise PictureError, DecodersBusy or GourmetError."""
-        served: Model[PictureClassifier] | None = None
         try:
             served = self.find(model, deadline, system)
+        except GourmetError:
+            # A file that is not a photo is refused as such, whatever the error was.
+            self._refuse_if_bad(self.systems[system or self.default_system], photo, deadline)
+            raise
+        try:
             try:
                 return self._ask(served, photo, deadline, with_server_timing)
             except InvalidRequest:
@@ -273,22 +277,17 @@ class Classifier(ServedModels[PictureClassifier]):
                 if served.info.inputs == before.info.inputs:
                     raise
                 return self._ask(served, photo, deadline, with_server_timing)
-        except GourmetError as error:
-            by_decoder = isinstance(error, InvalidRequest) and served and served.bytes_kind == "photo"
-            if by_decoder and (refusal := refused_picture(error)):
+        except InvalidRequest as error:
+            if served.bytes_kind != "photo":  # decoded here, so the photo is not at fault
+                raise
+            if refusal := refused_picture(error):
                 raise refusal from error
-            # A file that is not a photo is refused as such, whatever the error was. If Triton decodes it,
-            # this is the first check here: a photo that is answered is not checked twice.
-            self._refuse_if_bad(
-                served.system if served else self.systems[system or self.default_system], photo, deadline
-            )
-            if by_decoder:
-                _log.warning("a photo was refused: %s", error)
-                raise PictureError(
-                    "broken_picture",
-                    "the model could not decode this photo: save it again as JPEG or PNG, and send that",
-                ) from error
-            raise
+            self._refuse_if_bad(served.system, photo, deadline)
+            _log.warning("a photo was refused: %s", error)
+            raise PictureError(
+                "broken_picture",
+                "the model could not decode this photo: save it again as JPEG or PNG, and send that",
+            ) from error
 
     def rows(self, deadline: Deadline, model: str = "") -> tuple[Model[PictureClassifier], AskRows]:
         """Return the model and a function that asks it about decoded pictures.
@@ -311,18 +310,18 @@ class Classifier(ServedModels[PictureClassifier]):
 
     def pixels(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> Pixels:
         """Decode a photo for `system`; raise PictureError or DecodersBusy."""
-        with self._decoding.here(deadline):
+        with self._decoding.decode_in_app(deadline):
             return system.pixels(photo)
 
     def whole(self, photo: bytes, longest: int, deadline: Deadline) -> Pixels:
         """Decode the whole photo, shrunk to `longest`; raise PictureError or DecodersBusy."""
-        with self._decoding.here(deadline):
+        with self._decoding.decode_in_app(deadline):
             return whole_pixels(photo, longest)
 
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Check the photo; raise PictureError, unless the check takes too long."""
         try:
-            with self._decoding.here(deadline):
+            with self._decoding.decode_in_app(deadline):
                 system.identify(photo)
         except DecodersBusy:
             pass
@@ -344,8 +343,8 @@ class Classifier(ServedModels[PictureClassifier]):
         with tracing.span("decode", photo_bytes=len(photo)):
             if served.bytes_kind == "photo":
                 tensor = system.encode(photo, spec.datatype)
+                decoding = self._decoding.decode_in_model(from_base64(photo), deadline)
                 phases["decode"] = _ms_since(started)
-                decoding = self._decoding.there(photo, deadline)
             else:
                 pixels = self.pixels(system, photo, deadline)
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()

@@ -12,7 +12,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +33,8 @@ from gourmet.contracts import (
     TooMuch,
     WarnsOfAnswers,
 )
+from gourmet.pictures import header
+from gourmet.pictures.decode import identify
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable
 
@@ -70,12 +71,20 @@ class Generator(ServedModels[Generation]):
         except (ModelUnavailable, UnknownModel):
             return served
 
-    def guarded(
+    @contextlib.contextmanager
+    def checked_and_admitted(
         self, model: Model[Generation], example: bytes, deadline: Deadline
-    ) -> AbstractContextManager[dict[str, float]]:
-        """Return a context manager for a request: it checks a picture and limits slow decoding meanwhile."""
-        is_picture = model.system.example_kind == "picture"
-        return self._decoding.guarded(example, deadline) if is_picture else contextlib.nullcontext({})
+    ) -> Iterator[dict[str, float]]:
+        """Check a picture, hold its place while the model decodes it, and yield the time so far."""
+        if model.system.example_kind != "picture":
+            yield {}
+            return
+        started = time.perf_counter()
+        head = header.look(example)
+        with self._decoding.decode_in_app(deadline):
+            identify(head)
+        with self._decoding.decode_in_model(head, deadline):
+            yield {"decode": (time.perf_counter() - started) * 1000}
 
     def pieces(
         self, model: Model[Generation], example: bytes, options: Options, deadline: Deadline
@@ -96,7 +105,7 @@ class Generator(ServedModels[Generation]):
 
         Examples share requests to Triton if the model answers whole, else each has its own.
         """
-        with self.guarded(model, examples[0], deadline) as before:
+        with self.checked_and_admitted(model, examples[0], deadline) as before:
             started = time.perf_counter()
             if model.info.decoupled:
                 answers = [joined(self.pieces(model, example, options, deadline)) for example in examples]
@@ -188,7 +197,7 @@ def in_pieces(
     g.model = model.info.name
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_place())
-        inner = dict(held.enter_context(generator.guarded(model, example, deadline)))
+        inner = dict(held.enter_context(generator.checked_and_admitted(model, example, deadline)))
         started = time.perf_counter()
         pieces = generator.pieces(model, example, options, deadline)
         held.callback(pieces.close)

@@ -20,8 +20,7 @@ import random
 import re
 import select
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Final
 
 from flask import Flask, current_app, g, request
@@ -30,8 +29,6 @@ from app.web.errors import Overloaded, ServingError
 from app.web.http import marks
 from app.web.metrics import Metrics
 from app.web.settings import Settings
-from gourmet.pictures import decoders
-from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.served.fair_queue import FairQueue, QueueFull
 from gourmet.triton_client.deadline import Deadline
 
@@ -143,30 +140,3 @@ def admission() -> Admission:
     """Return the admission of the app that answers this request."""
     shared: Admission = current_app.extensions["admission"]
     return shared
-
-
-class Decoding:
-    """Limit how many slow pictures are decoded at a time for one kind of model."""
-
-    def __init__(self, max_sandboxed: int) -> None:
-        self._sandboxed = decoders.decoder_queue(max_sandboxed)
-
-    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Return a context manager for decoding in this process, or in one that it starts."""
-        return decoders.decoding_for(
-            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
-        )
-
-    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
-        """Return a context manager for a photo that a model decodes; a slow photo needs a place."""
-        quick = is_harmless(from_base64(photo))
-        return nullcontext() if quick else decoders.decoder_place(self._sandboxed, deadline.client)
-
-    @contextmanager
-    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
-        """Check the photo's header, hold its place, and yield the time so far; raise PictureError."""
-        started = time.perf_counter()
-        with self.here(deadline):
-            identify(photo)
-        with self.there(photo, deadline):
-            yield {"decode": (time.perf_counter() - started) * 1000}

@@ -13,12 +13,12 @@ from flask.testing import FlaskClient
 
 from app import create_app
 from app.models import AskRows, Classifier, Model, Prediction
-from app.web.admission import Decoding
 from app.web.errors import UnknownModel
 from app.web.settings import Settings
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decoders import Decoding
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.deadline import Deadline
 

@@ -17,6 +17,7 @@ from app.models import Classifier, request_to_model
 from app.web.errors import ServingError, as_serving_error
 from app.web.settings import Settings
 from gourmet.errors import GourmetError
+from gourmet.pictures import header
 from gourmet.pictures.errors import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11 import contract
@@ -146,6 +147,19 @@ def test_an_error_of_a_model_that_decodes_reads_like_one_of_the_app(
 def test_a_file_that_is_not_a_photo_is_refused_as_such_while_triton_is_away() -> None:
     classifier = classifier_of(Triton("127.0.0.1:9", connect_timeout_s=1.0))
     assert failure(lambda: classifier.classify(b"text", Deadline(2))).code == "not_a_picture"
+
+
+def test_a_photo_is_read_once_when_triton_goes_away(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listen(dict(GOOD))
+    classifier = classifier_of(Triton(listener.url))
+    classifier.classify(contract.SYSTEM.sample(), Deadline(5))
+    listener.script["/infer"] = b""
+    parsed: list[bytes] = []
+    parse_header = header.read
+    monkeypatch.setattr(header, "read", lambda data: parsed.append(data) or parse_header(data))
+    error = failure(lambda: classifier.classify(contract.SYSTEM.sample(), Deadline(5)))
+    assert (error.code, len(parsed)) == ("triton_unavailable", 1)
+    assert failure(lambda: classifier.classify(b"text", Deadline(5))).code == "not_a_picture"
 
 
 def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: Listen) -> None:
