@@ -24,7 +24,7 @@ from app.photos import answer_of, form_answer, observed
 from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor
-from app.web.http import marked, render
+from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
@@ -73,11 +73,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return services.page("compare.html", chosen(), comparable=comparable)
 
     @routes.post("/compare")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def compare_photo() -> Response:
         system = chosen()
         data = form_photo(settings)
-        deadline = deadline_of_request(settings.request_deadline_s)
+        deadline = deadline_of_request()
         models = classifier.models(deadline, system.name)
         if not models:
             raise ModelNotReady(settings.models[system.name], [])
@@ -102,11 +102,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     @routes.post("/thumbnail")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def thumbnail() -> Response:
         """Return a photo as a JPEG that any browser shows; the app does not store it."""
         photo = form_photo(settings)
-        pixels = classifier.whole(photo, _SHOWN, deadline_of_request(settings.request_deadline_s))
+        pixels = classifier.whole(photo, _SHOWN, deadline_of_request())
         picture = io.BytesIO()
         Image.fromarray(pixels).save(picture, "JPEG", quality=92)
         return Response(picture.getvalue(), content_type="image/jpeg", headers={"Cache-Control": "no-store"})
@@ -136,7 +136,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
         return services.page("picture_page.html", system, labels=labels(system), action=action)
 
     @routes.post("/classify/<name>")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def classify(name: str) -> Response:
         if name not in systems:
             abort(404)

@@ -22,7 +22,7 @@ from app.models import AskRows, Model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import ServingError
-from app.web.http import marked, request_id
+from app.web.http import request_id, route_options
 from app.web.rate_limit import count_photos
 from app.web.tracing import carried
 from gourmet.pictures.classifier import Floats, PictureClassifier
@@ -53,13 +53,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     queue = FairQueue(1)
 
     @services.api.post("/explain")
-    @marked(admitted="heat maps")
+    @route_options(admitted="heat maps")
     def explain() -> Response:
         """Stream heat maps that show which regions of the photo matter for the answer."""
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         photo = only_photo(photos, "one photo at a time is explained")
-        deadline = deadline_of_request(settings.explain_deadline_s)
+        deadline = deadline_of_request()
         served, ask = classifier.rows(deadline, model)
         labels = served.labels
         if served.system.subject and served.subject_threshold:

@@ -14,7 +14,7 @@ from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
-from app.web.http import marked, unstored
+from app.web.http import route_options, unstored
 from app.web.settings import Settings
 from gourmet.contracts import ExampleKind, Generation
 
@@ -31,12 +31,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     max_bytes = 4 * settings.max_upload_bytes // 3 + WRAPPING_BYTES if "picture" in kinds else _MAX_TEXT_BYTES
 
     @services.api.post("/generate")
-    @marked(admitted="texts")
+    @route_options(admitted="texts")
     def generate() -> Response:
         """Generate a text from the text or picture of the request."""
         expected = '{"text": "…"} or {"picture": "<base64>"}'
         fields = json_body(schemas.GenerateRequest, max_bytes, expected)
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         model = generator.find(chosen_model(fields.model or "", fields.version), deadline)
         example = _example(fields, model, settings)
         if fields.stream:

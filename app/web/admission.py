@@ -4,7 +4,8 @@
                                                │       └ MAX_AT_WORK have one
                                                └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-Photos, texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
+Routes with the option `admitted` get a place, and then their deadline, before their view is called. Photos,
+texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
 A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
 threads than all places together, so that some are always free for refusals, pages and probes.
 
@@ -26,7 +27,7 @@ from typing import Final
 from flask import Flask, current_app, g, request
 
 from app.web.errors import Overloaded, ServingError
-from app.web.http import marks
+from app.web.http import options_of_route
 from app.web.metrics import Metrics
 from app.web.settings import Settings
 from gourmet.served.fair_queue import FairQueue, QueueFull
@@ -57,12 +58,10 @@ def client_of_request() -> str:
     return g.get("client") or client_of(request.remote_addr or "")
 
 
-def deadline_of_request(seconds: float) -> Deadline:
-    """Return the deadline of the answer to this request."""
-    client = client_of_request()
-    # A hash that is the same in all workers, since keys and addresses are not passed on.
-    client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
-    return Deadline(seconds, _client_left(), client_hash)
+def deadline_of_request() -> Deadline:
+    """Return the deadline of the answer to this request, which was admitted."""
+    deadline: Deadline = g.deadline
+    return deadline
 
 
 def _client_left(half_closed_s: float = _HALF_CLOSED_S) -> Callable[[], bool]:
@@ -94,10 +93,17 @@ class Admission:
         }
         self._max_wait_s = dict.fromkeys(self._queues, settings.max_wait_s)
         self._max_wait_s["heat maps"] = settings.explain_deadline_s
+        self._deadline_s = {
+            "photos": settings.request_deadline_s,
+            "texts": settings.generate_deadline_s,
+            "heat maps": settings.explain_deadline_s,
+        }
 
-    def acquire(self) -> None:
-        """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
-        kind, client = marks().admitted or "photos", client_of_request()
+    def admit(self) -> None:
+        """Wait for a place if the route needs one; raise Overloaded if there is none in time."""
+        kind, client = options_of_route().admitted, client_of_request()
+        if not kind or request.method == "OPTIONS":
+            return
         # Requests that came together are not all refused together: their clients would come together again.
         max_wait_s = self._max_wait_s[kind] * random.uniform(0.75, 1.0)  # noqa: S311 - not a secret
         end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
@@ -113,6 +119,9 @@ class Admission:
             raise Overloaded("wait") from None
         self._in_flight[kind].labels("work").inc()
         g.place = kind, client
+        # A hash that is the same in all workers, since keys and addresses are not passed on.
+        client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+        g.deadline = Deadline(self._deadline_s[kind], _client_left(), client_hash)
 
     def keep_place(self) -> Callable[[], None]:
         """Keep the place after the request, for a streamed answer; return the function that releases it."""
@@ -132,8 +141,9 @@ class Admission:
 
 
 def init_app(app: Flask, settings: Settings) -> None:
-    app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
-    app.teardown_request(lambda _: admission().release())
+    queues = app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
+    app.before_request(queues.admit)
+    app.teardown_request(lambda _: queues.release())
 
 
 def admission() -> Admission:
