@@ -50,8 +50,8 @@ class Triton:
     locked; `headers` makes the headers of a request to a model. If `grpc_address` is set, whole answers are
     asked for there: Triton detects a disconnected client only over gRPC. If `load_address` is set, models are
     loaded and unloaded there: over HTTP, Triton does that in the thread that answers other kept connections,
-    and they wait until the model is loaded (triton-inference-server/server issue 8958). Each request to a model
-    runs within `around(model)`, whose value is the id of a request that has none.
+    and they wait until the model is loaded (triton-inference-server/server issue 8958). Each request to a
+    model runs within `around(model)`, whose value is the id of a request that has none.
     """
 
     def __init__(
