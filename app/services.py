@@ -14,7 +14,7 @@ from flask import Blueprint, Flask, render_template, request, url_for
 
 from app.api import openapi
 from app.api.schemas import Health, HealthModel
-from app.api.text_calls import Generator
+from app.api.texts import Generator
 from app.models import Classifier, request_to_model
 from app.web import tracing
 from app.web.errors import ModelNotReady, ServingError, as_serving_error
