@@ -150,7 +150,7 @@ def _explained(model: Model[Generation]) -> Iterator[None]:
 
 def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
     """Join `pieces` into the whole answer."""
-    parts = [piece for piece in pieces if piece] or [GeneratedText("")]
+    parts = [piece for piece in pieces if piece]
     last = parts[-1]
     text = "".join(piece.text for piece in parts)
     return GeneratedText(text, last.tokens, last.score, sentences=last.sentences)

@@ -105,7 +105,7 @@ class Admission:
         if not kind or request.method == "OPTIONS":
             return
         # Requests that came together are not all refused together: their clients would come together again.
-        max_wait_s = self._max_wait_s[kind] * random.uniform(0.75, 1.0)  # noqa: S311 - not a secret
+        max_wait_s = self._max_wait_s[kind] * random.uniform(0.9, 1.0)  # noqa: S311 - not a secret
         end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
         try:
             with self._in_flight[kind].labels("waiting").track_inprogress():

@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -113,20 +112,28 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def _reserve(folder: Path) -> None:
-    """Wait until the disk has room for this worker's metrics.
+    """Take the disk space of this worker's metrics; without room, count in its memory alone.
 
     The worker writes them through memory maps, and the kernel ends a process that writes to a map without
     room on the disk.
     """
-    while True:
-        try:
-            for kind in ("counter", "gauge_livesum", "histogram"):
-                with (folder / f"{kind}_{os.getpid()}.db").open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
-            return
-        except OSError as exc:
-            logging.getLogger("gunicorn.error").error("no room for metrics in %s (%s): waiting", folder, exc)
-            time.sleep(1)
+    # Imported when the folder is known: prometheus_client looks for it once.
+    from prometheus_client import values
+
+    from app.web.metrics import FILES
+
+    own = [folder / f"{kind}_{os.getpid()}.db" for kind in FILES]
+    try:
+        for path in own:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
+    except OSError as exc:
+        logging.getLogger("gunicorn.error").error(
+            "no room for metrics in %s (%s): /metrics has no counts of this worker", folder, exc
+        )
+        for path in own:
+            path.unlink(missing_ok=True)
+        values.ValueClass = values.MutexValue
 
 
 def child_exit(server: Any, worker: Any) -> None:

@@ -28,6 +28,12 @@ _Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1
 _Live: Final = partial(Gauge, multiprocess_mode="livesum")
 _Newest: Final = partial(Gauge, multiprocess_mode="livemostrecent")
 _Latest: Final = partial(Gauge, multiprocess_mode="livemax")
+# The kinds of files in which prometheus_client counts for several workers, one of each kind a worker.
+FILES: Final = (
+    "counter",
+    "histogram",
+    *(f"gauge_{gauge.keywords['multiprocess_mode']}" for gauge in (_Live, _Newest, _Latest)),
+)
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
 # Metrics of the web and of each kind of system. The names begin with "web" or the system's prefix.
 _OF_THE_WEB: Final[_Table] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -28,12 +30,20 @@ from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
 from gourmet.repository.deploy import load, rollback, staged
 from gourmet.served import manifest
+from gourmet.stack import run_file
 from gourmet.stack.connect import ask_sample, connect
 from gourmet.stack.processes import wait_until
 from gourmet.triton_client.errors import TritonRefused
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"
+SLOW_TO_LOAD = """\
+import time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(3)
+"""
 
 
 @pytest.fixture
@@ -112,6 +122,36 @@ def test_after_a_rollback_every_verb_reports_the_model_as_served(lab_triton: Any
     about_it = [str(finding) for finding in findings if MODEL in str(finding) and finding.level != "ok"]
     assert about_it == []
     assert any(f"{MODEL} answers: the sample is" in str(finding) for finding in findings)
+
+
+def test_kept_connections_are_answered_while_a_model_loads(lab_triton: Any) -> None:
+    """Over HTTP, Triton loads it in the thread that answers them: they waited until it was loaded."""
+    folder = lab_triton.repository / "slow_to_load"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text('backend: "python"')
+    (folder / "1" / "model.py").write_text(SLOW_TO_LOAD)
+    clients = [http.client.HTTPConnection(lab_triton.http_url, timeout=60) for _ in range(24)]
+    waits = [0.0] * len(clients)
+
+    def ask(client: int, _: int) -> None:
+        began = time.monotonic()
+        clients[client].request("GET", "/v2/health/live")
+        clients[client].getresponse().read()
+        waits[client] = max(waits[client], time.monotonic() - began)
+
+    ports = lab_triton.options.http_port, lab_triton.options.grpc_port
+    with run_file.kept(ports, {}), Repeating(ask, len(clients), every_s=0.05):
+        wait_until(lambda: all(waits), 60, "an answer to each client")
+        began = time.monotonic()
+        load(lab_triton.http_url, "slow_to_load")
+        loaded_s = time.monotonic() - began
+    for client in clients:
+        client.close()
+    assert loaded_s > 3
+    assert max(waits) < loaded_s / 3
+    with connect(lab_triton.http_url) as triton:
+        triton.unload("slow_to_load")
+    shutil.rmtree(folder)
 
 
 def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(

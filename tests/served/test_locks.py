@@ -52,7 +52,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 def with_keys(locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the locked Triton, whose keys this user has."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with run_file.kept((locked.options.http_port, locked.options.grpc_port), {"admin": KEY}):
+    with run_file.run_file_for((locked.options.http_port, locked.options.grpc_port), {"admin": KEY}):
         yield locked.options.http_url
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, form
 
-from app.web import gunicorn_conf
+from app.web.metrics import FILES
 
+ROOT = Path(__file__).parents[2]
 WORDS = [f"strange{number}" for number in range(8)]
 
 
@@ -76,13 +79,32 @@ def test_no_label_has_a_value_that_a_client_chooses(send: Callable[[FlaskClient,
     assert 'method="other"' in after or send is not any_method
 
 
-def test_a_worker_reserves_disk_space_for_its_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+COUNT_EVERYTHING = """
+from app.web import gunicorn_conf
+gunicorn_conf.post_fork(None, None)
+from app.web.metrics import Metrics
+metrics = Metrics()
+for metric in set(metrics._registry._names_to_collectors.values()):
+    metric.labels(*metric._labelnames) if metric._labelnames else None
+metrics.text()
+"""
+NO_ROOM = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"
+
+
+def test_a_worker_reserves_disk_space_for_all_of_its_metrics(tmp_path: Path) -> None:
     """Found: a disk that was full ended the worker that was the first to count something new."""
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    gunicorn_conf.post_fork(None, None)
-    files = list(tmp_path.glob(f"*_{os.getpid()}.db"))
-    assert len(files) == 3
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", COUNT_EVERYTHING], cwd=ROOT, env=env, check=True)
+    files = list(tmp_path.glob("*.db"))
+    assert {path.name.rpartition("_")[0] for path in files} == set(FILES)
     for file in files:
         assert file.stat().st_blocks * 512 >= file.stat().st_size >= 1 << 20
+
+
+def test_a_worker_without_disk_space_for_its_metrics_works_without_them(tmp_path: Path) -> None:
+    """It waited for space, and so did all who asked it."""
+    command = [sys.executable, "-c", NO_ROOM + COUNT_EVERYTHING]
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert "/metrics has no counts of this worker" in ran.stderr
+    assert not list(tmp_path.iterdir())

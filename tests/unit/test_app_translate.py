@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 from support.fake_classifier import form, knowing
-from support.listener import Listen, listen, ready, serving, tensor
+from support.listener import Listen, http, listen, ready, serving, tensor
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -107,6 +107,17 @@ def _starting(translation: str = "Yes.", sentences: str | None = None, **paramet
 def translating(listen: Listen, *answer: str, **parameters: str) -> FlaskClient:
     """Return a client of the app before a Triton that gives this answer."""
     return create_app(Settings(triton_url=listen(_starting(*answer, **parameters)).url)).test_client()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_a_piece_is_an_error(listen: Listen, stream: bool) -> None:
+    """It was a successful answer with an empty text."""
+    config = {"model_transaction_policy": {"decoupled": True}, "max_batch_size": 32}
+    nothing = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    script = {"/generate_stream": nothing, **_starting(), "/translator/config": http(config)}
+    browser = create_app(Settings(triton_url=listen(script).url)).test_client()
+    reply = browser.post(TRANSLATE, json={"text": "Да.", "stream": stream})
+    assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
 
 
 def test_a_warning_is_the_same_on_page_stream_api_and_verb(listen: Listen) -> None:

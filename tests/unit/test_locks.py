@@ -17,13 +17,14 @@ from gourmet.stack import api_keys, run_file
 from gourmet.stack.api_keys import arguments, headers, headers_for, make_key
 from gourmet.stack.connect import connect
 from gourmet.stack.triton_server import TritonOptions
+from gourmet.triton_client.grpc import Grpc
 from gourmet.triton_client.http import Http
 
 KEY = "a" * 16
 
 
 def kept_key(key: str, *ports: int) -> AbstractContextManager[Path]:
-    return run_file.kept(ports, {"admin": key})
+    return run_file.run_file_for(ports, {"admin": key})
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +63,33 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
 ) -> None:
     sent: list[tuple[str, str, Mapping[str, str]]] = []
 
-    def ask(self: Http, operation: str, _: str, __: object, keys: Mapping[str, str], *___: object) -> None:
-        sent.append((self.address, operation, keys))
+    def ask(
+        self: Http | Grpc, operation: str, _: str, __: object, keys: Mapping[str, str], *___: object
+    ) -> None:
+        sent.append((f"{type(self).__name__} {self.address}", operation, keys))
 
-    monkeypatch.setattr(Http, "ask", ask)
+    for protocol in (Http, Grpc):
+        monkeypatch.setattr(protocol, "ask", ask)
     with kept_key(KEY, 8000, 8001), connect("localhost:8000") as here:
         here.load("digits")
+        here.unload("digits")
         here.check_live()
-        with connect("http://triton:9000") as elsewhere:
-            elsewhere.load("digits")
+        for url in ("http://triton:9000", "https://localhost:8000"):
+            with connect(url) as elsewhere:
+                elsewhere.unload("digits")
+        monkeypatch.setenv("TRITON_SERVER_URL", "triton:9000")
+        monkeypatch.setenv("TRITON_GRPC_URL", "triton:9001")
+        for url in ("http://triton:9000", "grpcs://triton:9001"):
+            with connect(url) as elsewhere:
+                elsewhere.load("digits")
     assert sent == [
-        ("localhost:8000", "load_model", headers(KEY)),
-        ("localhost:8000", "is_server_live", {}),
-        ("triton:9000", "load_model", {}),
+        ("Grpc localhost:8001", "load_model", headers(KEY)),
+        ("Grpc localhost:8001", "unload_model", headers(KEY)),
+        ("Http localhost:8000", "is_server_live", {}),
+        ("Http triton:9000", "unload_model", {}),
+        ("Http https://localhost:8000", "unload_model", headers(KEY)),
+        ("Grpc triton:9001", "load_model", {}),
+        ("Grpc grpcs://triton:9001", "load_model", {}),
     ]
 
 

@@ -7,8 +7,10 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from support.accounting import ANSWERED, KnownPhoto, PhotoLoad, learn
@@ -127,6 +129,39 @@ def test_a_reload_of_haproxy_loses_no_answer(fleet: Fleet) -> None:
         fleet.haproxy.reload()
         a_hundred_more(clients)
     assert_all_answered(clients)
+
+
+def test_an_open_stream_is_completed_when_its_web_app_stops(
+    fleet: Fleet, start: StartWeb, tmp_path: Path
+) -> None:
+    web, haproxy = start(fleet.tritons[0].options.http_url, WEB_CONCURRENCY="1"), Haproxy(tmp_path / "log")
+    text = json.dumps({"text": "Я люблю чай. " * 20, "stream": True})
+    with ExitStack() as running:
+        running.callback(haproxy.stop)
+        haproxy.start(webs=[web])
+        eventually(lambda: haproxy.are_up()["web/web1"])
+        client = running.enter_context(closing(HTTPConnection("127.0.0.1", haproxy.port, timeout=60)))
+        client.request("POST", "/api/v1/translate", text, {"Content-Type": "application/json"})
+        response = client.getresponse()
+        answer = response.readline()
+        running.callback(go_on, fleet)
+        pause(fleet)  # the stream lasts until its web app is out of service
+        web.process.send_signal(signal.SIGTERM)
+        eventually(lambda: not haproxy.are_up()["web/web1"])
+        go_on(fleet)
+        answer += response.read()
+    assert b"event: done" in answer
+    eventually(fleet.is_whole)
+
+
+def test_a_school_behind_one_address_is_answered(fleet: Fleet) -> None:
+    with ExitStack() as kept:
+        for _ in range(600):
+            client = kept.enter_context(closing(HTTPConnection("127.0.0.1", fleet.haproxy.port, timeout=60)))
+            client.request("GET", "/metrics")  # which HAProxy answers itself
+            answer = client.getresponse()
+            answer.read()
+            assert answer.status == 404
 
 
 def a_hundred_more(clients: PhotoLoad) -> None:

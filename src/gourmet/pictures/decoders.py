@@ -166,7 +166,7 @@ class Decoders:
             try:
                 process = self._idle.pop()
             except IndexError:  # checked this way, since other threads take from the list too
-                return Sandbox("gourmet.pictures.decoding_process", LIMITS)
+                return Sandbox("gourmet.pictures.decode", LIMITS)
             if process.is_alive:
                 return process
             process.end()

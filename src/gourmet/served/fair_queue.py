@@ -50,7 +50,7 @@ class FairQueue:
         with self._lock:
             self._waiting.append(waiter)
             self._admit()
-            if waiter.is_admitted:
+            if waiter not in self._waiting:
                 return 0.0
             if len(self._waiting) > self._max_waiting:
                 self._drop_one(client)

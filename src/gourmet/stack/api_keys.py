@@ -22,7 +22,7 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.stack import run_file
 from gourmet.stack.processes import Child, LineSink
-from gourmet.triton_client.address import ADMIN_ENV, ADMIN_HEADER, LOOPBACK, Address
+from gourmet.triton_client.address import ADMIN_ENV, ADMIN_HEADER, Address
 
 _LOCKED: Final = "model-repository,logging,trace,shared-memory"
 # A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
@@ -86,14 +86,7 @@ class LockedTriton(Child):
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     """Return the headers for the Triton at `url` (host:port), empty if no key is known for it."""
     key = os.environ.get(ADMIN_ENV, "")
-    host, _, port = url.rpartition("://")[2].rpartition(":")
     if key and not Address.of(url).may_have(ADMIN_ENV):
         key = ""
-    # Run files are for ports of this machine. Other hosts get their keys only if the folder was set
-    # explicitly.
-    is_named = bool(os.environ.get(run_file.FOLDER_ENV)) and Address.of(url).is_named
-    if not key and (host in LOOPBACK or is_named):
-        for content in run_file.contents():
-            if port in map(str, content["ports"]):
-                key = content.get("admin", key)
+    key = key or run_file.content_for(url).get("admin", "")
     return headers(key, grpc=grpc) if key else {}

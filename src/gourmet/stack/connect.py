@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from gourmet.stack import api_keys, run_file
 from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
 from gourmet.triton_client import triton as client
+from gourmet.triton_client.address import GRPC_ENV, SERVER_ENV, Address
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import ModelUnavailable, NotTriton
 from gourmet.triton_client.model_config import Config
@@ -41,8 +43,20 @@ class WorkbenchTriton(Triton):
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
-    """Return a client of the Triton at `url` (host:port), without sending a request."""
-    return WorkbenchTriton(url, timeout_s, keys=api_keys.headers_for(url))
+    """Return a client of the Triton at `url` (host:port), without sending a request.
+
+    It loads models over gRPC if that address is known, else at `url`.
+    """
+    return WorkbenchTriton(url, timeout_s, keys=api_keys.headers_for(url), load_address=_grpc_address_of(url))
+
+
+def _grpc_address_of(url: str) -> str:
+    """Return the gRPC address of the Triton at `url` from the environment or its run file, else ""."""
+    at, (http, grpc) = Address.of(url), map(os.environ.get, (SERVER_ENV, GRPC_ENV))
+    if grpc and http and Address.of(http) == at:
+        return grpc if "://" in grpc else f"grpc://{grpc}"
+    ports = run_file.content_for(url).get("ports", ())
+    return f"grpc://{at.host}:{ports[1]}" if at.scheme == "http" and len(ports) > 1 else ""
 
 
 def either(url: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.triton_client.address import LOOPBACK
+from gourmet.triton_client.address import LOOPBACK, Address
 
 FOLDER_ENV: Final = "GOURMET_KEYS"
 DEFAULT_URL: Final = "localhost:8000"
@@ -48,7 +48,7 @@ class RunningStack:
 
 
 @contextlib.contextmanager
-def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
+def run_file_for(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
     """Write `content` into the run file of the Triton at `ports`, and keep it within the block."""
     contents()  # removes the files of killed Tritons
     path = _safe_folder() / f"triton-{ports[0]}.json"
@@ -83,6 +83,19 @@ def contents() -> list[dict[str, Any]]:
                 except BlockingIOError:
                     running.append(json.load(file))
     return running
+
+
+def content_for(url: str) -> dict[str, Any]:
+    """Return the run file of the Triton at the HTTP or gRPC address `url`, empty if there is none.
+
+    Run files are for ports of this machine. Those of other hosts are looked up only if the folder was set.
+    """
+    at = Address.of(url)
+    if at.host in LOOPBACK or (os.environ.get(FOLDER_ENV) and at.is_named):
+        for content in contents():
+            if at.port in content["ports"]:
+                return content
+    return {}
 
 
 def running_stacks() -> list[RunningStack]:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from gourmet.errors import UsageError
 
 SERVER_ENV: Final = "TRITON_SERVER_URL"
+GRPC_ENV: Final = "TRITON_GRPC_URL"
 TOKEN_ENV: Final = "TRITON_TOKEN"  # noqa: S105
 # With this header Triton lets somebody change it; gourmet.stack.api_keys makes the key.
 ADMIN_HEADER: Final = "gourmet-admin-key"
@@ -66,7 +67,7 @@ class Address(NamedTuple):
     @property
     def is_named(self) -> bool:
         """Return True if the environment names this host, or no host."""
-        named = list(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
+        named = list(filter(None, map(os.environ.get, (SERVER_ENV, GRPC_ENV))))
         hosts = {Address.of(address).host for address in named or [str(self)]}
         return self.host in hosts or bool(self.host in LOOPBACK and hosts & set(LOOPBACK))
 

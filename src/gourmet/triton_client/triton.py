@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from gourmet.contracts import Array, ModelInfo, System, Tensors
@@ -46,8 +48,10 @@ class Triton:
 
     Every call has one deadline, by default `timeout_s`. `keys` are sent only with operations that may be
     locked; `headers` makes the headers of a request to a model. If `grpc_address` is set, whole answers are
-    asked for there: Triton detects a disconnected client only over gRPC. Each request to a model runs within
-    `around(model)`, whose value is the id of a request that has none.
+    asked for there: Triton detects a disconnected client only over gRPC. If `load_address` is set, models are
+    loaded and unloaded there: over HTTP, Triton does that in the thread that answers other kept connections,
+    and they wait until the model is loaded (triton-inference-server/server issue 8958). Each request to a
+    model runs within `around(model)`, whose value is the id of a request that has none.
     """
 
     def __init__(
@@ -58,9 +62,11 @@ class Triton:
         keys: Headers | None = None,
         headers: Callable[[], Headers] = dict,
         grpc_address: str = "",
+        load_address: str = "",
         around: Callable[[str], AbstractContextManager[str]] = lambda _: nullcontext(""),
     ) -> None:
         self._wire = self._infer_wire = _wire_to(address, connect_timeout_s, headers)
+        self._new_load_wire = load_address and partial(_wire_to, load_address, connect_timeout_s, headers)
         if grpc_address:
             self._infer_wire = _wire_to(grpc_address, connect_timeout_s, headers)
         self.address = self._wire.address
@@ -181,16 +187,22 @@ class Triton:
     ) -> Generator[Tensors | None, None, None]:
         """Yield the outputs of each piece of an answer, and None after each SILENCE_S without one.
 
-        Closing the generator makes Triton cancel the request, so that the model is free at once.
+        Closing the generator makes Triton cancel the request, so that the model is free at once. Raise
+        ModelFailed if the answer ends without a piece.
         """
         deadline = deadline or Deadline(self._timeout_s)
         with self._around(model.target) as own_id:
-            pieces = self._wire.stream(model, inputs, deadline, request_id or own_id)
+            pieces, is_answered = self._wire.stream(model, inputs, deadline, request_id or own_id), False
             try:
                 with contextlib.closing(pieces):
-                    yield from pieces
+                    for piece in pieces:
+                        is_answered = is_answered or piece is not None
+                        yield piece
             except TritonRefused as exc:
                 raise self._explained(model.target, exc, deadline) from exc
+            if not is_answered:
+                reason = f"{model.target} ended its answer without a piece"
+                raise ModelFailed(reason, HTTPStatus.OK, reason)
 
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None
@@ -198,10 +210,7 @@ class Triton:
         """Return the whole answer of a model, joined if it comes in pieces."""
         if not model.decoupled:
             return self.infer(model.target, inputs, deadline).outputs
-        pieces = [piece for piece in self.stream(model, inputs, deadline) if piece]
-        if not pieces:
-            raise NotTriton(f"{model.name!r} ended its answer without sending a piece")
-        return joined(pieces)
+        return joined([piece for piece in self.stream(model, inputs, deadline) if piece])
 
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
@@ -212,22 +221,33 @@ class Triton:
         """
         contents = {f"file:{name}": data for name, data in (files or {}).items()}
         fields = {"config": json.dumps(config), "files": contents} if config else {}
-        return self._ask_locked("load_model", model, fields) is not False
+        return self._change("load_model", model, fields) is not False
 
     def unload(self, model: str) -> None:
-        self._ask_locked("unload_model", model)
+        self._change("unload_model", model, {})
+
+    def _change(self, operation: str, model: str, fields: Fields) -> Any:
+        if not self._new_load_wire:
+            return self._ask_locked(operation, model, fields)
+        with contextlib.closing(self._new_load_wire()) as wire:
+            return self._ask_locked(operation, model, fields, wire=wire)
 
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
         return self._wire.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
     def _ask_locked(
-        self, operation: str, target: str, fields: Fields | None = None, deadline: Deadline | None = None
+        self,
+        operation: str,
+        target: str,
+        fields: Fields | None = None,
+        deadline: Deadline | None = None,
+        wire: Any = None,
     ) -> Any:
         """Ask with the keys, as a locked operation needs; return False if Triton polls its repository."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            return self._wire.ask(operation, target, deadline, self._keys, fields or {})
+            return (wire or self._wire).ask(operation, target, deadline, self._keys, fields or {})
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
