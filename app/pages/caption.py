@@ -12,18 +12,18 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, request, url_for
 from pydantic import Field
 
-from app.api import schemas, text_calls
+from app.api import schemas
 from app.api.schemas import Generated, Schema
-from app.api.text_calls import ReadyModel, generated_fields
-from app.api.uploads import form_photo, only_photo, photos_and_more
-from app.photos import answer_each
+from app.api.texts import generated_fields, in_pieces, whole
+from app.models import Model
+from app.photos import answer_each, form_photo, only_photo, photos_and_more
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
-from app.web.http import marked, render
+from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Generation
 from gourmet.systems.captioner.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name
@@ -64,33 +64,33 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return Response(SYSTEM.sample(), content_type="image/jpeg")
 
     @routes.post("/caption")
-    @marked(admitted="texts", charged=True)
+    @route_options(admitted="texts", charged=True)
     def form() -> Response:
         """Caption one photo, sent by the form without scripts, and show the caption on its own page."""
         photo = form_photo(settings)
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         model = generator.find("", deadline, SYSTEM.name)
-        (answer,), timings = text_calls.whole(generator, model, [photo], {}, deadline)
+        (answer,), timings = whole(generator, model, [photo], {}, deadline)
         caption = _caption(model, answer, timings)
         again = (url_for("caption.page"), t("caption.another"))
         return render("caption_result.html", lambda: caption, caption=caption, again=again)
 
     @services.api.post("/caption", endpoint="caption")
-    @marked(admitted="texts")
+    @route_options(admitted="texts")
     def caption() -> Response:
         """Caption each photo of the request."""
         photos, chosen, fields = photos_and_more(settings, CaptionRequest)
         options, stream = _options(fields)
         count_photos(len(photos))
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         if stream:
             photo = only_photo(photos, "only a single photo is streamed")
             model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
-            return text_calls.in_pieces(generator, model, photo, options, deadline, _caption)
+            return in_pieces(generator, model, photo, options, deadline, _caption)
         model = generator.find(chosen, deadline, SYSTEM.name)
 
         def work(photo: bytes, filename: str | None, wait_ms: float | None) -> Captioned:
-            (answer,), timings = text_calls.whole(generator, model, [photo], options, deadline, wait_ms)
+            (answer,), timings = whole(generator, model, [photo], options, deadline, wait_ms)
             return _caption(model, answer, timings, filename)
 
         return answer_each(photos, work, deadline)
@@ -100,7 +100,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _caption(
-    model: ReadyModel,
+    model: Model[Generation],
     answer: GeneratedText,
     timings: schemas.GenerationTimings,
     filename: str | None = None,

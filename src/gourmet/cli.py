@@ -1,6 +1,6 @@
 """The command `gourmet`, with a verb for each task.
 
-Each verb is a module of gourmet.commands. It is imported only when it is called, so that `gourmet --help` and
+Verbs are in gourmet.commands. A module is imported only when its verb is called, so that `gourmet --help` and
 `gourmet up` do not wait for torch.
 """
 
@@ -21,7 +21,9 @@ from gourmet.served.files import new_token
 from gourmet.served.optional import missing
 from gourmet.served.signals import sigterm_unwinds
 
-# verb -> one line for --help. The module in gourmet.commands and its command have the same name.
+# Verbs in one module, gourmet.commands.models.
+_OF_MODELS: Final = ("list", "load", "unload", "rollback", "remove")
+# verb -> one line for --help. The other modules in gourmet.commands have the names of their commands.
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "Serve": {
         "up": "Run the product: Triton and the web app, until Ctrl-C.",
@@ -70,7 +72,7 @@ class Verbs(click.Group):
         if name not in VERBS:
             return None
         module = name.replace("-", "_")
-        file = "load" if name == "unload" else module
+        file = "models" if name in _OF_MODELS else module
         command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{file}"), module)
         return command
 

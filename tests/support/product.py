@@ -41,7 +41,7 @@ class Product:
                 command = process.cmdline()  # empty for those that are over
             except psutil.Error:  # it ended meanwhile
                 continue
-            if command and "gourmet.pictures.decoding_process" not in command:
+            if command and "gourmet.pictures.decode" not in command:
                 by_kind[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
         return by_kind
 

@@ -44,7 +44,7 @@ def processes() -> list[int]:
 
 
 def decoding(parent: psutil.Process) -> list[int]:
-    return [child.pid for child in parent.children() if "decoding_process" in " ".join(child.cmdline())]
+    return [child.pid for child in parent.children() if "gourmet.pictures.decode" in child.cmdline()]
 
 
 def has_ended(pid: int) -> bool:

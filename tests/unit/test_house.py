@@ -22,7 +22,7 @@ WITHOUT_TORCH = re.compile(
 SERVES = (
     *("app", "gourmet.triton_client.triton", "gourmet.systems.translator.serving"),
     *("gourmet.learning.learn_more", "gourmet.commands.translate", "gourmet.commands.learn_more"),
-    *("gourmet.commands.deploy", "gourmet.commands.rollback"),
+    *("gourmet.commands.deploy", "gourmet.commands.models"),
 )
 FOREIGN = TRITON_CLIENTS | {
     *("gevent", "torch", "torchvision", "transformers", "sacrebleu"),

@@ -31,13 +31,13 @@ from app.models import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError
-from gourmet.evaluation.system_parts import SystemParts
 from gourmet.export.picture_export import open_onnx
 from gourmet.export.torchvision_network import build, fitted
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.systems import described_pictures, registry
+from gourmet.systems.parts import SystemParts
 
 New = Callable[..., Result]
 
@@ -93,7 +93,7 @@ def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: P
     answer = {"output": session(system.encode(system.sample(), "FP32"))}
     assert system.describe_answer(answer, ModelInfo("flowers_onnx", (), ())).startswith("the sample is ")
     # What it was given is loaded as the verbs load it.
-    parts = SystemParts("flowers", registry.piece)
+    parts = SystemParts("flowers")
     assert parts.export.formats == ("onnx",)
     assert parts.training.bundled_data() is None
     assert parts.evaluation
@@ -209,7 +209,7 @@ def test_a_tensor_s_ordinary_name_is_served(new: New, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert read_config(tmp_path / "models" / "flowers_onnx").output[0].name == "head/scores:0"
     with pytest.raises(UsageError, match="names no architecture"):
-        _ = SystemParts("flowers", registry.piece).training
+        _ = SystemParts("flowers").training
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_several_labels_have_a_probability_each(
     config = read_config(tmp_path / "models" / "flowers_onnx")
     assert float(config.parameters["threshold"].string_value) == 0.5
     with pytest.raises(UsageError, match="may have several labels"):
-        _ = SystemParts("flowers", registry.piece).training
+        _ = SystemParts("flowers").training
 
 
 def test_a_multi_label_answer_has_the_labels_above_the_threshold(new: New, tmp_path: Path) -> None:
@@ -667,7 +667,7 @@ def test_weights_of_timm_are_read_and_pictures_prepared_as_timm_does(
     system = registry.classification("flowers")
     assert (system.input_size, system.mean, system.std) == (64, (0.5,) * 3, (0.25,) * 3)
     assert "timm:small.in1k, as" in done.output
-    SystemParts("flowers", registry.piece).evaluation.load(small_network.saved(tmp_path / "theirs.pth"), "")
+    SystemParts("flowers").evaluation.load(small_network.saved(tmp_path / "theirs.pth"), "")
     assert timm == ["small.in1k"]
 
 

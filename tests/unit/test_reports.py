@@ -12,7 +12,7 @@ from gourmet.reports.report import Chart, Photo, Report, Section, Table
 from gourmet.reports.table import columns, number_columns
 
 SVG = "{http://www.w3.org/2000/svg}"
-BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]
+BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0)]
 
 
 def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
@@ -22,8 +22,8 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
 @pytest.mark.parametrize(
     ("drawing", "tag", "count"),
     [
-        (bars(BARS, "t", "rows"), "rect", 3),
-        (bars(BARS, "t", "rows", colours={"one": "#111", "two": "#222"}), "rect", 5),
+        (bars(BARS, "t", "rows"), "rect", 2),
+        (bars(BARS, "t", "rows", colours={"one": "#111", "two": "#222"}), "rect", 4),
         (lines([Series("a", [(0, 1), (1, 2)], radii=(3, 4))], "t", ("epoch", "loss")), "circle", 2),
         (
             lines([Series("a", [(0, 1), (1, 2)]), Series("b", [(0, 0), (1, 1)])], "t", ("x", "y")),
@@ -32,7 +32,7 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
         ),
         (matrix({"a": [1.0, 0.0], "b": [0.5, 0.5]}, ["a", "b"], "t", ("true", "answered")), "rect", 4),
     ],
-    ids=["bars", "parts", "dots", "lines", "matrix"],
+    ids=["bars", "legend", "dots", "lines", "matrix"],
 )
 def test_a_chart_is_a_complete_svg_with_a_description(drawing: Drawing, tag: str, count: int) -> None:
     assert len(shapes(drawing, tag)) == count

@@ -16,10 +16,10 @@ from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
-from gourmet.evaluation.system_parts import SystemParts
 from gourmet.repository import deploy as deploying
 from gourmet.repository import read_config
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import SentenceData
 
@@ -139,7 +139,7 @@ def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, ch
         assert (config.name, config.parameters["system"].string_value) == (name, "german")
         assert config.model_transaction_policy.decoupled == (name == "german_stream")
         assert (own / "models" / name / "1" / "model.py").is_file()
-    parts = SystemParts("german", registry.piece)
+    parts = SystemParts("german")
     assert tuple(parts.export.formats) == ("python", "stream")
     assert parts.text_data == SentenceData(is_russian=False)
     with pytest.raises(GourmetError, match="is only data, so this does not apply"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 from support.no_stack import no_stack
 
-from gourmet.cli import main
+from gourmet.cli import VERBS, main
 
 __all__ = ["no_stack"]
 
@@ -36,3 +36,9 @@ def test_list_hides_models_for_study_unless_all() -> None:
     assert "--all lists them" in short
     assert "translator_encoder" in whole
     assert "food_classifier_int8" in short
+
+
+def test_every_verb_of_the_help_is_a_command() -> None:
+    for verb in VERBS:
+        shown = gourmet(verb, "--help")
+        assert shown.output.startswith(f"Usage: main {verb} ["), (verb, shown.output)

@@ -41,13 +41,13 @@ HOSTILE: Final = 100
 THRESHOLD: Final = -0.6
 CAPTIONER_MODEL = """
 from gourmet.generation.triton_model import GenerationModel
-from gourmet.systems.registry import piece
+from gourmet.systems.parts import SystemParts
 
 
 class TritonPythonModel(GenerationModel):
     @staticmethod
-    def part_of_system(_, *which):
-        return piece("captions", *which)
+    def parts_of(_):
+        return SystemParts("captions")
 """
 
 

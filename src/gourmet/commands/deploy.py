@@ -23,6 +23,7 @@ from gourmet.errors import UsageError, echo
 from gourmet.repository.gate import Comparison, Deployment
 from gourmet.served.manifest import facts
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 
 
 @click.command()
@@ -126,11 +127,10 @@ def of_weights(
     fp32: bool,
 ) -> Deployment:
     """Open trained weights, or a published checkpoint, for deployment."""
-    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.repository.gate import Quantizing
     from gourmet.training.run import data_of
 
-    export = SystemParts(system, registry.piece).export
+    export = SystemParts(system).export
     formats = (*export.formats, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")

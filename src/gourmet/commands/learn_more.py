@@ -16,6 +16,7 @@ from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.progress import ReportProgress
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 
 
 @click.command("learn-more")
@@ -33,12 +34,11 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     cross-validation. The served version does not change until you deploy.
     """
     from gourmet.evaluation.labelled_pictures import LabelledPictures
-    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.learning import learn_more as more
     from gourmet.reports.table import columns
     from gourmet.repository import newest
 
-    classifier, data = registry.classification(system), SystemParts(system, registry.piece).data
+    classifier, data = registry.classification(system), SystemParts(system).data
     if not isinstance(data, LabelledPictures):
         raise UsageError(f"{system} cannot learn more: its data are not labelled pictures")
     file = (out or Path("runs") / f"{system}-more") / more.FILE

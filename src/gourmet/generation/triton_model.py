@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -55,17 +55,21 @@ _COUNTERS: Final = {
 }
 
 
+class HasServing(Protocol):
+    @property
+    def serving(self) -> GenerationServing: ...
+
+
 class GenerationModel:
     """The base class of a model.py's TritonPythonModel."""
 
-    part_of_system: Callable[..., GenerationServing]  # gourmet.systems.registry.piece
+    parts_of: Callable[[str], HasServing]  # gourmet.systems.parts.SystemParts
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         try:
             version = Path(args["model_repository"]) / args["model_version"]
-            system = parameter(config, SYSTEM_PARAMETER)
-            serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
+            serving = self.parts_of(parameter(config, SYSTEM_PARAMETER)).serving
             self.network = serving.open(package.open_version(version, config), cpu_threads(config))
             rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
         except GourmetError as exc:

@@ -3,7 +3,7 @@
 All systems that take photos use this module through their contracts. The bytes are not trusted: the content
 tells the format, the header's number of pixels is checked before decoding, and each error of a decoder
 becomes a PictureError. A picture that is not known to be harmless is decoded in a sandboxed process
-(`decoders`).
+(`decoders`), which runs this module: python -m gourmet.pictures.decode LIMITS (`sandbox`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import importlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures import decoders, header
+from gourmet.pictures import decoders, header, sandbox
 from gourmet.pictures.errors import DecodersBusy as DecodersBusy
 from gourmet.pictures.errors import PictureError as PictureError
 from gourmet.pictures.errors import too_complex
 from gourmet.pictures.header import FORMATS, Header
-from gourmet.pictures.sandbox import Facts
+from gourmet.pictures.sandbox import Facts, Refused
+from gourmet.served import malloc
 
 # Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as photos of 50-megapixel
 # phones (8192×6144). Other formats need memory for all pixels: up to 8 bytes a pixel, and 16 if a library
@@ -70,12 +72,12 @@ class PictureInfo:
     height: int
 
 
-def identify(data: bytes) -> PictureInfo:
-    """Read the header of `data`; raise PictureError unless the picture may be decoded."""
-    head = header.look(data)
+def identify(picture: bytes | Header) -> PictureInfo:
+    """Read the header of a picture; raise PictureError unless the picture may be decoded."""
+    head = picture if isinstance(picture, Header) else header.look(picture)
     if head.is_harmless:
         return _identified(head)
-    facts, _ = decoders.decoders.ask({"task": "identify"}, data)
+    facts, _ = decoders.decoders.ask({"task": "identify"}, head.original)
     return PictureInfo(**facts)
 
 
@@ -92,14 +94,6 @@ def whole_pixels(picture: bytes | Header, longest: int) -> Pixels:
 def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
     """Decode a whole picture as uint8 [size, size, 3], ignoring the ratio of its sides."""
     return _pixels("squashed", picture, size)
-
-
-def is_harmless(data: bytes) -> bool:
-    """Return whether `data` needs no sandbox: it is decoded in this process, or refused by its header."""
-    try:
-        return header.look(data).is_harmless
-    except PictureError:
-        return True
 
 
 def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
@@ -266,3 +260,24 @@ def _flat_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")  # `convert` always copies
+
+
+def _reply(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
+    try:
+        return answer(facts, data)
+    except PictureError as exc:
+        raise Refused(exc.code, str(exc)) from exc
+
+
+def _run_sandboxed() -> None:
+    malloc.use(malloc.WEB)
+    Image.init()
+    if "HEIF" in FORMATS:
+        # Without thumbnails: one may show something else than its photo.
+        plugin = importlib.import_module(header.HEIF_PLUGIN)
+        plugin.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
+    sandbox.serve(_reply)
+
+
+if __name__ == "__main__":
+    _run_sandboxed()

@@ -1,8 +1,8 @@
 """Find the systems: a folder with a contract.py or a system.toml is one.
 
-A system's parts are the modules of its folder (gourmet.evaluation.system_parts), each with one object that
-fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are
-imported one at a time and only when a verb needs them, so that asking for labels does not load torch.
+What else its folder holds is in `gourmet.systems.parts`. A system with only a system.toml uses the code of
+its task, or of the system named in `like`. Parts are imported one at a time and only when a verb needs them,
+so that asking for labels does not load torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gourmet.errors import GourmetError, UnknownSystem, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems import described, folders
 
-Piece = TypeVar("Piece")
+Fulfils = TypeVar("Fulfils")
 _FILES: Final = ("contract.py", described.FILE)
 _DESCRIBED: Final = "described_parts"
 _OF_CLASSIFIERS: Final = "gourmet.systems.described_pictures"
@@ -36,8 +36,8 @@ def folder_of(system: str) -> Path:
     raise UnknownSystem(f"no system {system!r}; there are {', '.join(names())}")
 
 
-def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
-    """Import a part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
+def load_part(system: str, module: str, name: str, protocol: type[Fulfils]) -> Fulfils:
+    """Import a part of a system, for `gourmet.systems.parts`; raise if it does not fulfil `protocol`."""
     folder = folder_of(system)
     path = folder / f"{module}.py"
     part: Any
@@ -50,7 +50,7 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
     if not isinstance(part, protocol):
         raise GourmetError(
             f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
-            "docs/models.md says what each file holds"
+            "gourmet.systems.parts says what each file holds"
         )
     return part
 
@@ -71,6 +71,9 @@ def _described(folder: Path, module: str) -> Any:
     return make(_described(folder, "contract"))
 
 
+piece = load_part  # for callers that have no SystemParts yet
+
+
 def parts_like(like: str) -> Any:
     """Import the parts of a system of data that is `like` one with code, or else a classifier."""
     return importlib.import_module(f"gourmet.systems.{like}.{_DESCRIBED}" if like else _OF_CLASSIFIERS)
@@ -85,8 +88,12 @@ def patterns() -> tuple[str, ...]:
 @cache
 def load(system: str) -> System:
     """Load a system's contract."""
-    contract = piece(system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
+    contract = _contract(system, System)  # type: ignore[type-abstract]
     return classification(system) if contract.task == "classification" else generation(system)
+
+
+def _contract(system: str, protocol: type[Fulfils]) -> Fulfils:
+    return load_part(system, "contract", "SYSTEM", protocol)
 
 
 def load_all() -> dict[str, System]:
@@ -134,9 +141,9 @@ def usual_title(name: str) -> str:
 
 def classification(system: str) -> PictureClassifier:
     """Load a system that must be a classifier of pictures."""
-    return piece(system, "contract", "SYSTEM", PictureClassifier)
+    return _contract(system, PictureClassifier)
 
 
 def generation(system: str) -> Generation:
     """Load a system that must generate text."""
-    return piece(system, "contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
+    return _contract(system, Generation)  # type: ignore[type-abstract]

@@ -5,10 +5,10 @@ answer so far. package.json refers to the package of `translator`, which has the
 """
 
 from gourmet.generation.triton_model import GenerationModel
-from gourmet.systems.registry import piece
+from gourmet.systems.parts import SystemParts
 
 
 class TritonPythonModel(GenerationModel):
     """The translator. Its code is gourmet.systems.translator.serving."""
 
-    part_of_system = staticmethod(piece)
+    parts_of = SystemParts
