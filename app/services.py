@@ -65,15 +65,21 @@ class Readiness:
 
     def last_known(self, by: float = 0.0) -> State | None:
         """Return the last known state; start a check if one is due, and wait for it until `by` at most."""
-        with self._lock:
-            if not self._check.is_alive() and self._age_s() >= _READY_AGE_S:
-                # A daemon, since a sample that hangs must not keep the process from ending.
-                check = threading.Thread(target=self._refresh, name="readiness", daemon=True)
-                self._began = time.monotonic()
-                check.start()
-                self._check = check  # others join it without the lock, and can join a started one only
+        self._start_check_if_due()
         self._check.join(max(0.0, by - time.monotonic()))
         return self._known
+
+    def _start_check_if_due(self) -> bool:
+        """Return True if a check was started."""
+        with self._lock:
+            if self._check.is_alive() or self._age_s() < _READY_AGE_S:
+                return False
+            # A daemon, since a sample that hangs must not keep the process from ending.
+            check = threading.Thread(target=self._refresh, name="readiness", daemon=True)
+            self._began = time.monotonic()
+            check.start()
+            self._check = check  # others join it without the lock, and can join a started one only
+            return True
 
     def check(self) -> State:
         """Return the current state, for callers that ask for nothing else, such as a probe.
@@ -82,14 +88,12 @@ class Readiness:
         starts a check waits for it. Others wait only for a first state, or if it is older than a check can
         take. A sample that hangs has no deadline: nobody waits for it longer than that.
         """
-        starts_check = not self._check.is_alive()
-        state = self.last_known()
-        if starts_check or self._age_s() > _STALE_S:
-            state = self.last_known(self._began + _STALE_S)
-        if state is None or self._age_s() > _STALE_S:
+        if self._start_check_if_due() or self._age_s() > _STALE_S:
+            self._check.join(max(0.0, self._began + _STALE_S - time.monotonic()))
+        if self._known is None or self._age_s() > _STALE_S:
             message = f"{self._model!r} did not answer its sample within {_STALE_S:g} s"
             return ServingError("triton_too_slow", message)
-        return state
+        return self._known
 
     def health(self) -> Health:
         """Describe the current state for people and pages."""

@@ -16,7 +16,7 @@ from gourmet.evaluation.accuracy import accuracy, balanced_accuracy
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate, HeldOut, measures
-from gourmet.evaluation.picture_evaluation import Answered, shares
+from gourmet.evaluation.picture_scores import LabelledScores, shares
 from gourmet.learning.learn_more import Lesson
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository.deploy import deploy
@@ -69,7 +69,7 @@ def test_balanced_accuracy_is_the_mean_of_the_classes_whatever_their_sizes() -> 
     measured = accuracy(scores, classes, SYSTEM.labels)
     assert (measured.balanced, measured.top1) == (0.5, pytest.approx(0.9))
     assert balanced_accuracy(scores.argmax(axis=1), classes) == 0.5
-    assert shares(Answered(scores, classes), Calibration(), SYSTEM)["every class alike"] == (0.5, 10)
+    assert shares(LabelledScores(scores, classes), Calibration(), SYSTEM)["every class alike"] == (0.5, 10)
 
 
 def photos(folder: Path, *shades: int) -> None:
