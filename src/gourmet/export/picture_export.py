@@ -76,23 +76,14 @@ Formats = Mapping[str, Callable[[Source], Target]]
 
 
 @dataclass(frozen=True)
-class LabelledOutput:
-    """A further output of a served model, and the file that names its values."""
-
-    name: str
-    labels_file: str
-    labels: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Exported:
     """A served model that answers as the network: ONNX, or TorchScript for a model that opens it."""
 
     model: str
     input: str = "input"
     output: str = "output"
-    # Further outputs; `graph` makes the network that has them.
-    more: Sequence[LabelledOutput] = ()
+    # Makes the network of the file, whose further outputs are called `more`. A config does not name them.
+    more: Sequence[str] = ()
     graph: Callable[[nn.Module], nn.Module] = lambda network: network
     batched: bool = True
     form: str = ONNX  # or ts-script, or ts-trace
@@ -111,9 +102,7 @@ class Exported:
             example, network = example.half(), copy.deepcopy(network).half()
         row, config = example.shape[1:], None
         if self.form == ONNX:
-            config = onnx_config(
-                system, self.model, self.input, row, self.output, batched=self.batched, more=self.more
-            )
+            config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
         def build(path: Path) -> dict[str, Any]:
             # The next run of `gourmet learn-more` looks for the set beside the default model.
@@ -136,14 +125,14 @@ class Exported:
             same_answers.verify(opened, compare),
             config,
             system.labels if config else (),
-            label_files={more.labels_file: more.labels for more in self.more},
             compare=source.candidate.beside(self.file, opened) if source.candidate else None,
         )
 
     def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
         if self.form == ONNX:
-            names = (self.output, *(more.name for more in self.more))
-            return write_onnx(self.graph(network), example, path, self.input, *names, batched=self.batched)
+            graph = self.graph(network)
+            more = self.more if graph is not network else ()
+            return write_onnx(graph, example, path, self.input, self.output, *more, batched=self.batched)
         return _write_torchscript(network, example if self.form == "ts-trace" else None, path)
 
     def _open(self, path: Path) -> Answers:
@@ -252,7 +241,6 @@ def onnx_config(
     *,
     batched: bool,
     types: tuple[str, str] = ("FP32", "FP32"),
-    more: Sequence[LabelledOutput] = (),
 ) -> Config:
     """Return the config of a new ONNX model; `row` is the shape of one row of its input."""
     leading = () if batched else (1,)
@@ -262,7 +250,6 @@ def onnx_config(
         16 if batched else 0,
         tensor(name, types[0], (*leading, *row), layout=(system.layout or "NCHW") if batched else ""),
         tensor(output, types[1], (*leading, len(system.labels)), labels_file=LABELS_FILE),
-        *(tensor(m.name, types[1], (*leading, len(m.labels)), labels_file=m.labels_file) for m in more),
         instances=2,  # they share the CPU's threads
         parameters={
             SYSTEM_PARAMETER: system.name,

@@ -81,9 +81,6 @@ def deploy(
         files = config.texts()
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
-        for name, labels in target.label_files.items():
-            if not (model / name).exists():
-                files[name] = "".join(f"{label}\n" for label in labels)
 
         made_here = [other.file for other in (target, *target.also)]
         how: dict[str, Any] = {"alone": target.replaces, "texts": files, "served": served}

@@ -106,8 +106,6 @@ class Target:
     # For a model that the repository lacks; None if the model must exist already.
     config: Config | None = None
     labels: Sequence[str] = ()
-    # Further files of labels, for a model that lacks them.
-    label_files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # Each version gets its own generated config and labels, without those of the version before.
     replaces: bool = False
     # Shapes of inputs and outputs that follow from the weights, for the model's config.

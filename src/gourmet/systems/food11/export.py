@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gourmet.export.picture_export import ClassifierExport, Exported, LabelledOutput, Source
+from gourmet.export.picture_export import ClassifierExport, Exported, Source
 from gourmet.repository.gate import Export, Target
 from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import ALL_DISHES, SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.network import Food11Network, WithDishes, load
+from gourmet.systems.food11.network import Food11Network, load, with_dishes
 
-_DISHES: Final = LabelledOutput(ALL_DISHES, "dish_labels.txt", [dish.name for dish in SYSTEM.dishes])
-_ONNX: Final = Exported("food_classifier_onnx", more=[_DISHES], graph=WithDishes)
+_ONNX: Final = Exported("food_classifier_onnx", more=[ALL_DISHES], graph=with_dishes)
 
 
 def from_photos(source: Source) -> Target:
@@ -21,9 +20,7 @@ def from_photos(source: Source) -> Target:
     also = []
     if isinstance(source.network, Food11Network):
         also.append(replace(int8.target(source), file="model_int8.onnx"))
-    return replace(
-        replace(_ONNX, model="food_classifier")(source), config=None, labels=(), label_files={}, also=also
-    )
+    return replace(replace(_ONNX, model="food_classifier")(source), config=None, labels=(), also=also)
 
 
 EXPORT: Final[Export] = ClassifierExport(

@@ -10,6 +10,7 @@ Only the linear layer is trained. The weights before it are those of starting_we
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,18 +142,13 @@ class Food11Network(nn.Module):
         return torchvision_network.describe(contract.SYSTEM, ARCHITECTURE)
 
 
-class WithDishes(nn.Module):
-    """Any food network, with the probabilities of dishes as a second output; zeros if it knows none."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if isinstance(self.network, Food11Network):
-            return self.network.with_dishes(images)
-        logits = self.network(images)
-        return logits, logits.new_zeros(1).expand(len(logits), len(contract.SYSTEM.dishes))
+def with_dishes(network: nn.Module) -> nn.Module:
+    """Return a food network that also returns the probabilities of dishes; others stay as they are."""
+    if not isinstance(network, Food11Network):
+        return network
+    served = copy.copy(network)
+    served.forward = served.with_dishes  # type: ignore[assignment,method-assign]
+    return served
 
 
 def start(network: Food11Network) -> None:

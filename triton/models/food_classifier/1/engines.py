@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gourmet.errors import GourmetError
 from gourmet.served import manifest
 from gourmet.served.batches import Run
 from gourmet.served.instances import (
@@ -24,7 +23,7 @@ from gourmet.served.instances import (
     cpu_precision,
     open_or_fall_back,
 )
-from gourmet.systems.food11.contract import ALL_DISHES, SYSTEM
+from gourmet.systems.food11.contract import SYSTEM
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class FoodEngine:
 
     input: str
     datatype: str
-    outputs: Sequence[str]  # the scores, and the dishes
+    outputs: Sequence[str]  # the scores, and dishes if the network knows them
     run: Run
 
 
@@ -76,6 +75,4 @@ def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[
 
     engine = open_file(path, config, device, warn)
     (image,), outputs = engine.signature.inputs, [output.name for output in engine.signature.outputs]
-    if ALL_DISHES not in outputs:
-        raise GourmetError(f"{path} has no output {ALL_DISHES!r}: deploy it again with `gourmet deploy`")
     return FoodEngine(image.name, image.triton_type.removeprefix("TYPE_"), outputs, engine.run)

@@ -177,7 +177,9 @@ class TritonPythonModel:
                 outputs = dict(
                     zip(engine.outputs, engine.run({engine.input: batch}, engine.outputs), strict=True)
                 )
-            answers.append((*system.answers(outputs, self._temperature), outputs[contract.ALL_DISHES]))
+            unknown = np.zeros((len(batch), len(system.dishes)), np.float32)
+            dishes = outputs.get(contract.ALL_DISHES, unknown)
+            answers.append((*system.answers(outputs, self._temperature), dishes))
         if not answers:
             widths = len(system.labels), len(system.dishes)
             labels, dishes = (np.empty((0, width), np.float32) for width in widths)
