@@ -219,7 +219,7 @@ def test_each_precision_answers_as_its_file(triton: RunningTriton, precision: st
     shipped = as_json(read_config(DEFAULT / "food_classifier"))
     file = "model.onnx" if precision == "fp32" else "model_int8.onnx"
     session = ort.InferenceSession(DEFAULT / "food_classifier" / "1" / file)
-    (image_input,), (output,) = session.get_inputs(), session.get_outputs()
+    (image_input,), (output, dishes) = session.get_inputs(), session.get_outputs()
     pictures = FOOD.examples(16, 7, (120, 90))
     pixels = np.stack([FOOD.pixels(picture) for picture in pictures])
     rows = session.run(
@@ -237,6 +237,9 @@ def test_each_precision_answers_as_its_file(triton: RunningTriton, precision: st
             client.load_model("food_classifier", config=json.dumps(shipped))
     np.testing.assert_allclose(answer.as_numpy("PROBABILITIES"), expected, atol=1e-6)
     np.testing.assert_allclose(answer.as_numpy("FOOD")[:, 0], food, atol=1e-6)
+    named = FOOD.finer({name: answer.as_numpy(name) for name in ("DISHES", "DISH_PROBABILITIES")}, 16)
+    assert dishes.name == "dishes"
+    assert [row[0][0] for row in named] == [row[0][0] for row in FOOD.best_dishes(rows[1])]
 
 
 # The digits' models

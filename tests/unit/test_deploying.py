@@ -160,7 +160,7 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
         graph = onnx.load(folder / "model.onnx").graph
         assert graph.input[0].name == "input"
         assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
-        assert [output.name for output in graph.output] == ["output"]
+        assert [output.name for output in graph.output] == ["output", "dishes"]
 
 
 @pytest.mark.slow
