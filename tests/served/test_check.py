@@ -26,14 +26,13 @@ from gourmet.cli import main
 from gourmet.evaluation import checking
 from gourmet.evaluation.accuracy import accuracy
 from gourmet.evaluation.picture_check import Agreement, PictureReport
-from gourmet.evaluation.system_parts import SystemParts
 from gourmet.pictures.classifier import softmax
 from gourmet.stack.processes import wait_until
-from gourmet.systems import registry
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
+from gourmet.systems.parts import SystemParts
 from gourmet.training.files import save_tensors
 from gourmet.triton_client.triton import Triton
 
@@ -108,7 +107,7 @@ def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
     options = checking.CheckOptions(model, data, repository=MODELS, url=url, **more)
     with Triton(url) as triton:
         info = triton.describe(model)
-        parts = SystemParts(info.system, registry.piece)
+        parts = SystemParts(info.system)
         report = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))
     assert isinstance(report, PictureReport)
     return report
