@@ -94,14 +94,21 @@ format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes; options: ARGS="--write docs")
+bench: train-setup ## Measure what Triton adds to ONNX Runtime (5 minutes)
 	$(BIN)/python -P benchmarks/foundation.py $(ARGS)
 
-bench-peers: train-setup ## Measure ours beside FastAPI, LitServe and BentoML (20 minutes; options: ARGS="--write docs")
+bench-peers: train-setup .venv-peers/.ready ## Measure ours beside FastAPI, LitServe and BentoML (20 minutes)
 	$(BIN)/python -P benchmarks/peers.py $(ARGS)
 
-bench-generation: setup-dev ## Measure the figures of docs/loop.md (a quarter of an hour)
-	$(BIN)/python -P benchmarks/generation.py --write docs $(ARGS)
+bench-generation: setup-dev .venv-generation/.ready ## Measure the figures of docs/loop.md (10 minutes)
+	$(BIN)/python -P benchmarks/generation.py $(ARGS)
+
+# Other servers, each kind in an environment of its own.
+.venv-%/.ready: benchmarks/servers/%.txt | $(BIN)/python
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 nightly: test-nightly bench bench-peers bench-generation ## Run the slowest tests, and compare with other servers and loops (an hour)
 

@@ -39,7 +39,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     # Every request passes these in this order before its view, and in reverse after it.
     middleware = (
         *(metrics, logs, http, tracing, other_sites),
-        *(admission, uploads, auth, rate_limit, messages, errors),
+        *(uploads, auth, rate_limit, admission, messages, errors),
     )
     for module in middleware:
         module.init_app(app, settings)

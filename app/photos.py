@@ -46,7 +46,7 @@ def classify_each(services: Services, describe: Describe, system: str = "") -> R
     """Answer a call with photos; `describe` makes the result of each photo."""
     photos, model = photos_and_model(services.settings)
     count_photos(len(photos))
-    deadline = deadline_of_request(services.settings.request_deadline_s)
+    deadline = deadline_of_request()
     with_server_timing = one_of("inside", ("1",)) == "1"
 
     def work(photo: bytes, filename: str | None, wait_ms: float | None) -> schemas.Schema:
@@ -115,7 +115,7 @@ def form_answer(
     if data is None:
         data = form_photo(services.settings)
     model = chosen_model(request.form.get("model", ""), request.form.get("version", ""))
-    deadline = deadline_of_request(services.settings.request_deadline_s)
+    deadline = deadline_of_request()
     prediction = services.classifier.classify(data, deadline, model, system=system)
     timings = observed(prediction)
     response = render(

@@ -15,8 +15,8 @@ from flask import Blueprint, Flask, render_template, request, url_for
 from app.api import openapi
 from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
-from app.models import Classifier
-from app.served_models import AppTriton
+from app.models import Classifier, request_to_model
+from app.web import tracing
 from app.web.errors import ModelNotReady, ServingError, as_serving_error
 from app.web.metrics import Metrics
 from app.web.settings import Settings
@@ -24,6 +24,7 @@ from gourmet.contracts import INSTEAD_OF, Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
 from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.triton import Triton
 
 _log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
@@ -40,22 +41,20 @@ _PROBLEM_AGE_S: Final = 60.0
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
+State = HealthModel | ServingError
 
 
 class Readiness:
-    """Remember whether `model` answers its sample.
-
-    A background thread asks the model at most once a second, however many callers there are.
-    """
+    """Cache whether `model` answers its sample; one background thread asks it, at most once a second."""
 
     def __init__(self, ask: Callable[[object], HealthModel], model: str) -> None:
         """`ask` gets the last known state, and raises an error unless the model can answer."""
-        self._ask_sample = ask
+        self._ask = ask
         self._model = model
         self._lock = threading.Lock()
-        self._asking = threading.Thread()
-        self._known: HealthModel | ServingError | None = None
-        self._at = self._asked_at = float("-inf")
+        self._check = threading.Thread()
+        self._known: State | None = None
+        self._at = self._began = float("-inf")
         self._starting_until = time.monotonic() + _STARTING_S
 
     @property
@@ -64,27 +63,32 @@ class Readiness:
         recent = isinstance(self._known, ServingError) and self._age_s() <= _PROBLEM_AGE_S
         return str(self._known) if recent else ""
 
-    def last_known(self, by: float) -> HealthModel | ServingError | None:
-        """Return the last known state; wait for a running check until `by` at most."""
-        self._ask_beside()
-        self._asking.join(max(0.0, by - time.monotonic()))
+    def last_known(self, by: float = 0.0) -> State | None:
+        """Return the last known state; start a check if one is due, and wait for it until `by` at most."""
+        with self._lock:  # a thread is joined once it is started
+            if not self._check.is_alive() and self._age_s() >= _READY_AGE_S:
+                # A daemon, since a sample that hangs must not keep the process from ending.
+                self._check = threading.Thread(target=self._refresh, name="readiness", daemon=True)
+                self._began = time.monotonic()
+                self._check.start()
+        self._check.join(max(0.0, by - time.monotonic()))
         return self._known
 
-    def check(self) -> HealthModel | ServingError:
+    def check(self) -> State:
         """Return the current state, for callers that ask for nothing else, such as a probe.
 
-        An orchestrator that asks once a minute must not get a state that is a minute old. A caller that
-        starts a check therefore waits for its result. Other callers wait only if the known state is older
-        than a check can take, so that a model that hangs does not hold their threads.
+        An orchestrator that asks once a minute must not get a state that is a minute old, so a caller that
+        starts a check waits for it. Others wait only for a first state, or if it is older than a check can
+        take. A sample that hangs has no deadline: nobody waits for it longer than that.
         """
-        began = self._ask_beside()
-        if began or self._age_s() > _STALE_S:
-            self._asking.join(max(0.0, self._asked_at + _STALE_S - time.monotonic()))
-        # A sample that hangs has no deadline: one caller waits for it, later ones do not.
-        if self._known is None or self._age_s() > _STALE_S:
+        starts_check = not self._check.is_alive()
+        state = self.last_known()
+        if starts_check or self._age_s() > _STALE_S:
+            state = self.last_known(self._began + _STALE_S)
+        if state is None or self._age_s() > _STALE_S:
             message = f"{self._model!r} did not answer its sample within {_STALE_S:g} s"
             return ServingError("triton_too_slow", message)
-        return self._known
+        return state
 
     def health(self) -> Health:
         """Describe the current state for people and pages."""
@@ -109,40 +113,22 @@ class Readiness:
     def _age_s(self) -> float:
         return time.monotonic() - self._at
 
-    def _ask_beside(self) -> bool:
-        """Start a check in a thread if one is due; return True if it was started."""
-        with self._lock:
-            if self._asking.is_alive() or self._age_s() < _READY_AGE_S:
-                return False
-            # A daemon, since a sample that hangs must not keep the process from ending.
-            asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
-            self._asked_at = time.monotonic()
-            asking.start()
-            self._asking = asking  # others join it without the lock, and can join a started one only
-            return True
-
-    def _ask(self) -> None:
-        result: HealthModel | ServingError
+    def _refresh(self) -> None:
+        state: State
         try:
-            result = self._ask_sample(self._known)
+            state = self._ask(self._known)
         except Exception as exc:
-            result = as_serving_error(exc)
-            if result.status < 500 or result.code in ("internal", "too_slow"):
-                result = self._unusable(exc)
-        if not (isinstance(result, ServingError) and result.code == _AWAY):
+            state = as_serving_error(exc)
+            if state.status < 500 or state.code in ("internal", "too_slow"):
+                what = f"the sample for {self._model!r} cannot be used"
+                if getattr(self._known, "code", "") != _UNUSABLE:
+                    _log.error(what, exc_info=exc)
+                state = ServingError(_UNUSABLE, f"{what}: the log says why, correct the system's folder")
+        if getattr(state, "code", "") != _AWAY:
             # Triton opens its port only when its models are loaded. Until then a starting Triton looks like
             # one that is away; after its first answer it counts as away.
             self._starting_until = 0.0
-        self._known, self._at = result, time.monotonic()
-
-    def _unusable(self, exc: Exception) -> ServingError:
-        """Return the error for a sample that cannot be used, and log its cause once."""
-        if not (isinstance(self._known, ServingError) and self._known.code == _UNUSABLE):
-            _log.error("the sample for %r cannot be used", self._model, exc_info=exc)
-        return ServingError(
-            _UNUSABLE,
-            f"the sample for {self._model!r} cannot be used: the log says why, correct the system's folder",
-        )
+        self._known, self._at = state, time.monotonic()
 
 
 class Services:
@@ -166,8 +152,14 @@ class Services:
         self.pictures = {
             name: system for name, system in systems.items() if isinstance(system, PictureClassifier)
         }
-        where = settings.triton_url, settings.connect_timeout_s
-        self.triton = AppTriton(*where, count=metrics.count_model)
+        connect = partial(
+            Triton,
+            settings.triton_url,
+            connect_timeout_s=settings.connect_timeout_s,
+            headers=tracing.traceparent,
+            around=partial(request_to_model, metrics.count_model),
+        )
+        self.triton = connect()
         self.classifier = classifier or Classifier(
             self.triton,
             self.pictures,
@@ -176,11 +168,9 @@ class Services:
             settings.served_models,
         )
         # Some clients that wait for a text disconnect early. Triton detects that over gRPC only.
-        for_texts = (
-            AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
-            if settings.triton_grpc_url
-            else self.triton
-        )
+        grpc = settings.triton_grpc_url
+        grpc_address = grpc if "://" in grpc else f"grpc://{grpc}"
+        for_texts = connect(grpc_address=grpc_address) if grpc else self.triton
         self.generator = Generator(
             for_texts, texts, settings.models, settings.max_sandboxed, settings.served_models
         )
@@ -192,18 +182,18 @@ class Services:
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }
 
-    def states(self) -> dict[str, HealthModel | ServingError | None]:
+    def states(self) -> dict[str, State | None]:
         """Return each system's state: wait for the first, which decides, then ask the others together."""
         (first, decides), *others = self.readiness.items()
         states = {first: decides.check()}
         by = time.monotonic() + _OTHERS_S
         for _, readiness in others:
-            readiness.last_known(0.0)
+            readiness.last_known()
         return states | {name: readiness.last_known(by) for name, readiness in others}
 
-    def last_known(self) -> dict[str, HealthModel | ServingError]:
+    def last_known(self) -> dict[str, State]:
         """Return the known states by system without waiting, and start the checks that are due."""
-        states = {name: readiness.last_known(0.0) for name, readiness in self.readiness.items()}
+        states = {name: readiness.last_known() for name, readiness in self.readiness.items()}
         return {name: state for name, state in states.items() if state is not None}
 
     def _state(self, system: str, known: object) -> HealthModel:

@@ -6,17 +6,15 @@ transformers' `generate`, and CTranslate2 behind FastAPI translate the same sent
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import itertools
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,28 +22,25 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
-import psutil
 import torch
 from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench import sweep
 from gourmet.bench.inputs import DataSource
-from gourmet.bench.results import LoadSpec
-from gourmet.bench.server_probe import CpuMeter, memory_mib
-from gourmet.bench.sweep import checked_traffic, load_config, restored
+from gourmet.bench.results import Evidence, LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, ask_each, prepare
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
+from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
 from gourmet.generation.answers import AnswerJob
-from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.generation.scheduler import GenerationRoom
 from gourmet.served.instances import available_cpus
-from gourmet.stack.connect import connect
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
 from gourmet.systems.translator.contract import SYSTEM, TEXT
@@ -57,31 +52,22 @@ from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 from gourmet.training.run import data_of
 from harness import (
-    FIRST_PIECE_MS,
-    BenchLoad,
-    BenchRow,
-    BenchWindow,
     Contender,
-    DocsPart,
     Goal,
+    InPool,
     Measure,
-    bars,
-    goals_table,
-    gourmet_up,
-    headings,
+    Row,
     main,
-    markdown,
+    measure,
     own_triton,
     programs,
+    publish,
     ratio_goal,
     run,
     started,
-    window,
-    window_of,
+    window_options,
 )
 
-PART: Final = DocsPart("make bench-generation", "loop.md")
-PICTURE: Final = "generation.svg"
 SERVERS: Final = Path(__file__).resolve().parent / "servers"
 
 # The arms.
@@ -90,11 +76,8 @@ BLS: Final = "loop in BLS"
 IN_PROCESS: Final = "loop in process"
 STREAMED: Final = "loop in process, streamed"
 BEAMS: Final = "loop in process, four beams"
-JOINING: Final = "short ones beside long ones, joining"
-NOT_JOINING: Final = "short ones beside long ones, not joining"
 PYTHON: Final = "in Python, no server"
 EAGER: Final = "transformers' generate, no server"
-WEB: Final = "the web app's API, streamed"
 FASTAPI: Final = "CTranslate2 behind FastAPI"
 # CTranslate2's precisions: float32 keeps the network's words, int8 is faster.
 FORMS: Final = ("float32", "int8")
@@ -102,9 +85,7 @@ FORMS: Final = ("float32", "int8")
 # The concurrency of most goals, and a higher one.
 MANY: Final = 8
 MORE: Final = 16
-# Figures of a window: the share of sentences with the network's words, and the memory of `translator`.
-AGREES: Final = "agrees"
-MEMORY_MIB: Final = "memory MiB"
+AGREES: Final = "the network's own answers"
 
 
 # --- the sentences
@@ -114,9 +95,6 @@ _LONGEST: Final = PLACES - 5
 # CTranslate2's int8 rounds activations too, so one sentence in ten has other words. An arm that differs more
 # often has another network.
 _MIN_AGREEMENT: Final = 0.8
-# The pieces of a long sentence, and the number of short ones before each.
-_LONG: Final = 110
-_SHORT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -132,50 +110,21 @@ class Sentences:
     def network_says(self) -> list[str]:
         return translate(self.checkpoint.network, self.checkpoint.tokenizer, self.texts)
 
-    @property
-    def pieces(self) -> float:
-        """The mean number of pieces of an answer."""
-        answers = self.network_says
-        return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in answers) / len(answers)
-
-    def agreement(self, arm: str, answers: Sequence[str]) -> dict[str, float]:
+    def agreement(self, arm: str, answers: Sequence[str]) -> Evidence:
         """Return how often the arm says what the network says; raise WrongAnswers if too rarely."""
-        same = sum(a == b for a, b in zip(answers, self.network_says, strict=True)) / len(answers)
+        same = sum(a == b for a, b in zip(answers, self.network_says, strict=False)) / len(answers)
         if same < _MIN_AGREEMENT:
             raise WrongAnswers(
                 f"{arm} says what the network says to {same:.0%} of the sentences only: deploy the weights "
                 f"that are compared with `gourmet deploy {SYSTEM.name} --format all --weights`"
             )
-        return {AGREES: same}
+        return Evidence(AGREES, f"{100 * same:.1f} %", f"{100 * _MIN_AGREEMENT:.0f} %")
 
     @cached_property
-    def usual(self) -> DataSource:
-        return self._written("usual", self.texts)
-
-    @cached_property
-    def mixed(self) -> DataSource:
-        """Three short sentences before each long one."""
-        short = itertools.cycle(sorted(self.texts, key=len)[: max(2, len(self.texts) // 3)])
-        texts = [
-            text for long in self._strung_together() for text in (*itertools.islice(short, _SHORT), long)
-        ]
-        return self._written("mixed", texts)
-
-    def _written(self, name: str, texts: Sequence[str]) -> DataSource:
-        folder = self.folder / name
-        folder.mkdir()
-        for number, text in enumerate(texts):
-            (folder / f"{number:04}.txt").write_text(text, encoding="utf-8")
-        return DataSource(len(texts), folder=folder)
-
-    def _strung_together(self) -> Iterator[str]:
-        """Yield sentences joined by commas, almost as long as the longest that is not cut."""
-        clauses: list[str] = []
-        for text in self.texts:
-            clauses.append(text.rstrip(".!?… ").lower())
-            if len(self.checkpoint.tokenizer.encode(", ".join(clauses))) > _LONG:
-                yield ", ".join(clauses[:-1]).capitalize() + "."
-                clauses = clauses[-1:]
+    def data(self) -> DataSource:
+        for number, text in enumerate(self.texts):
+            (self.folder / f"{number:04}.txt").write_text(text, encoding="utf-8")
+        return DataSource(len(self.texts), folder=self.folder)
 
 
 def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
@@ -186,7 +135,7 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
 
     different = dict.fromkeys(pair.text for pair in DATA.references(data, "test", count))
     texts = [text for text in different if split(text, size, _LONGEST) == [(text, True)]]
-    if sum(map(size, texts)) < 2 * _LONG:
+    if len(texts) < MORE:
         raise UsageError(
             f"{data} has {len(texts)} single sentences of at most {_LONGEST} pieces among its first {count}, "
             "which is too few: name more with --sentences"
@@ -209,122 +158,64 @@ def same_as_alone(
 
 # --- models of one Triton
 
-_INSIDE: Final = "translator"
-# The models that `translator_bls` calls.
-_PARTS: Final = ("translator_encoder", "translator_decoder")
 _LOADS: Final = {
     LOOP: LoadSpec("onnx-model", through="loop"),
     BLS: LoadSpec("translator_bls"),
-    IN_PROCESS: LoadSpec(_INSIDE),
+    IN_PROCESS: LoadSpec("translator"),
     STREAMED: LoadSpec("translator_stream"),
-    BEAMS: LoadSpec(_INSIDE),
-    JOINING: LoadSpec(_INSIDE),
-    NOT_JOINING: LoadSpec(_INSIDE),
+    BEAMS: LoadSpec("translator"),
+}
+# The models that `translator_bls` calls.
+_PARTS: Final = ("translator_encoder", "translator_decoder")
+_LEVELS: Final = {
+    LOOP: (1, MANY),
+    BLS: (1, MANY),
+    IN_PROCESS: (1, MANY, MORE),
+    STREAMED: (1,),
+    BEAMS: (MANY,),
 }
 _BEAMS: Final = 4
-# Every fourth sentence is a long one; whether those that come later join between two steps.
-_CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 
 def by_triton(sentences: Sentences) -> Contender:
-    levels = {LOOP: (1, MANY), BLS: (1, MANY), IN_PROCESS: (1, MANY, MORE), STREAMED: (1,)}
-    loads = [BenchLoad(arm, level) for arm in _LOADS for level in levels.get(arm, (MANY,))]
+    loads = [
+        (arm, replace(spec, level=level))
+        for arm, spec in _LOADS.items()
+        for level in _LEVELS.get(arm, (1, MANY))
+    ]
 
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {spec.model for spec in _LOADS.values()} | set(_PARTS)
-        with own_triton((repository.DEFAULT,), sorted(models)) as addresses:
-            yield GenerationServer(addresses, sentences).window
+        with own_triton((repository.DEFAULT,), sorted(models)) as server:
+            prepared = {arm: _prepared(sentences, server, arm) for arm in _LOADS}
+
+            def measure_load(arm: str, load: LoadSpec) -> Point:
+                workload, agreement = prepared[arm]
+                point = sweep.measure(workload, load, server, sentences.options, arm)
+                return replace(point, checks=point.checks + agreement)
+
+            yield measure_load
 
     return Contender("Triton", loads, start)
 
 
-class GenerationServer:
-    """A running server, and the answers of its models to each sentence alone."""
-
-    def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
-        self._addresses, self._sentences = addresses, sentences
-        self._workloads: dict[str, tuple[Workload, dict[str, float]]] = {}
-
-    def window(self, load: BenchLoad) -> BenchWindow:
-        """Measure a window; check every answer, count every request. Mixed loads count short texts only."""
-        if load.arm not in _CONTINUOUS:
-            return self._measured(load)
-        with restored(self._addresses, [_INSIDE]) as running:
-            config = running[_INSIDE]
-            continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
-            parameters = {**config["parameters"], **continuous}
-            load_config(self._addresses, _INSIDE, {**config, "parameters": parameters})
-            return self._measured(load)
-
-    def _measured(self, load: BenchLoad) -> BenchWindow:
-        (workload, agreement), meter = self._workload(load.arm), CpuMeter({})
-        spec = replace(_LOADS[load.arm], level=load.level)
-        models, sizes = (spec.model, *_PARTS), [len(example) for example in workload.rows.examples]
-        with connect(self._addresses.url) as triton:
-            before = [triton.total(model) for model in models]
-            traffic, _ = checked_traffic(workload, spec, self._addresses, self._sentences.options, meter.look)
-            outside, *inside = (
-                triton.total(model).since(counts).requests
-                for model, counts in zip(models, before, strict=True)
-            )
-        figures = {"requests inside": sum(inside) / outside, **agreement}
-        if load.arm == IN_PROCESS:
-            figures[MEMORY_MIB] = memory_mib(_processes_of(_INSIDE))
-
-        def counts_of(sent: Request) -> int:
-            is_long = 2 * sizes[sent.rows[0]] >= max(sizes)
-            return int(not (load.arm in _CONTINUOUS and is_long))
-
-        return window_of(load, traffic, meter, figures, counts_of)
-
-    def _workload(self, arm: str) -> tuple[Workload, dict[str, float]]:
-        """Return the workload of an arm, and how often its answers are the network's."""
-        if arm not in self._workloads:
-            spec = _LOADS[arm]
-            data = self._sentences.mixed if arm in _CONTINUOUS else self._sentences.usual
-            if arm == BEAMS:
-                data = replace(data, options={"beams": _BEAMS})
-            stepped = SYSTEM.name if spec.through == "loop" else ""
-            workload = prepare(spec.model, self._addresses, data, through=spec.through, stepped=stepped)
-            agreement: dict[str, float] = {}
-            # A beam search may find other words than the network's greedy answer.
-            if arm not in (BEAMS, *_CONTINUOUS):
-                info = workload.rows.info
-                answers = [SYSTEM.generated(answer, info).text for answer in workload.answers.expected]
-                agreement = self._sentences.agreement(arm, answers)
-            self._workloads[arm] = workload, agreement
-        return self._workloads[arm]
-
-
-def _processes_of(model: str) -> list[psutil.Process]:
-    """Return the processes of the model's instances, in the servers that were started here."""
-    processes = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if any(Path(word).parts[-3:-2] == (model,) for word in process.cmdline()):
-                processes.append(process)
-    return processes
+def _prepared(sentences: Sentences, server: Addresses, arm: str) -> tuple[Workload, tuple[Evidence, ...]]:
+    """Return the workload of an arm, and how often its answers are the network's."""
+    spec = _LOADS[arm]
+    data = replace(sentences.data, options={"beams": _BEAMS} if arm == BEAMS else {})
+    stepped = SYSTEM.name if spec.through == "loop" else ""
+    workload = prepare(spec.model, server, data, through=spec.through, stepped=stepped)
+    if arm == BEAMS:  # a beam search may find other words than the network's greedy answer
+        return workload, ()
+    answers = [SYSTEM.generated(answer, workload.rows.info).text for answer in workload.answers.expected]
+    return workload, (sentences.agreement(arm, answers),)
 
 
 # --- without a server
 
 _MAX_ROWS: Final = 16
 _WITHIN_S: Final = 60.0
-
-
-class InThreads:
-    """Calls a function of this process in its own threads."""
-
-    def __init__(self, answer: Callable[[Any], Any], threads: int) -> None:
-        self._answer, self._pool = answer, ThreadPoolExecutor(threads)
-
-    async def send(self, request: Request) -> RawReply:
-        loop = asyncio.get_running_loop()
-        return RawReply({}, await loop.run_in_executor(self._pool, self._answer, request.body))
-
-    async def close(self) -> None:
-        self._pool.shutdown()
 
 
 def in_python(sentences: Sentences, threads: int) -> Contender:
@@ -348,100 +239,46 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
         try:
             alone = [*map(say, sentences.texts)]
-            figures = sentences.agreement(arm, alone)
+            agreement = sentences.agreement(arm, alone)
             requests = [Request((number,), text) for number, text in enumerate(sentences.texts)]
             check = same_as_alone(arm, alone, str)
 
-            def measure(load: BenchLoad) -> BenchWindow:
-                wire = InThreads(say, load.level)
-                return window(load, wire, requests, check, sentences.options, figures=figures)
+            def measure_load(_arm: str, load: LoadSpec) -> Point:
+                with ThreadPoolExecutor(int(load.level)) as pool:
+                    point = measure(load, InPool(pool, say), requests, check, sentences.options)
+                return replace(point, checks=(*point.checks, agreement))
 
-            yield measure
+            yield measure_load
         finally:
             room.close()
 
-    return Contender(arm, [BenchLoad(arm, level) for level in (1, MANY)], start)
+    return Contender(arm, [(arm, LoadSpec("", level)) for level in (1, MANY)], start)
 
 
 def eager(sentences: Sentences) -> Contender:
     """Return the contender with transformers' generate, on as many sentences at a time as clients."""
     network, tokenizer = sentences.checkpoint.network, sentences.checkpoint.tokenizer
 
-    def measure(load: BenchLoad) -> BenchWindow:
+    def measure_load(_arm: str, load: LoadSpec) -> Point:
         torch.set_num_threads(os.cpu_count() or 1)
-        texts = sentences.texts
-        groups = [texts[first : first + load.level] for first in range(0, len(texts), load.level)]
+        texts, size = sentences.texts, load.batch
+        groups = [texts[first : first + size] for first in range(0, len(texts) - size + 1, size)]
         right = [translate(network, tokenizer, group) for group in groups]
-        return window(
-            load,
-            InThreads(partial(translate, network, tokenizer), 1),
-            [Request((number,), group) for number, group in enumerate(groups)],
-            same_as_alone(EAGER, right, list),
-            sentences.options,
-            clients=1,
-            figures=sentences.agreement(EAGER, [text for group in right for text in group]),
-            counts=lambda request: len(request.body),
-        )
+        agreement = sentences.agreement(EAGER, [text for group in right for text in group])
+        requests = [Request((number,), group) for number, group in enumerate(groups)]
+        with ThreadPoolExecutor(1) as pool:
+            wire = InPool(pool, partial(translate, network, tokenizer))
+            point = measure(load, wire, requests, same_as_alone(EAGER, right, list), sentences.options)
+        return replace(point, checks=(*point.checks, agreement))
 
-    return Contender(EAGER, [BenchLoad(EAGER, level) for level in (1, MANY)], lambda: nullcontext(measure))
+    loads = [(EAGER, LoadSpec("", batch=size)) for size in (1, MANY)]
+    return Contender(EAGER, loads, lambda: nullcontext(measure_load))
 
 
-# --- servers of JSON over HTTP
+# --- another server
 
 
-@contextmanager
-def _measure_of(
-    arm: str,
-    sentences: Sentences,
-    command: Sequence[str],
-    env: Mapping[str, str],
-    cwd: Path,
-    http: Callable[[], Http],
-    options: Mapping[str, bool],
-    read: Callable[[bytes], str],
-) -> Iterator[Measure]:
-    """Start a server and yield the function that measures it.
-
-    A request has a text and the `options`; `read` returns the text of an answer.
-    """
-    kind = {"Content-Type": "application/json"}
-    requests = [
-        Request((number,), json.dumps({"text": text, **options}).encode(), kind)
-        for number, text in enumerate(sentences.texts)
-    ]
-    with started(arm, command, env, cwd, lambda: ask_each(http(), requests[:1])):
-        alone = [read(reply.body) for reply in ask_each(http(), requests)]
-        figures, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, read)
-        yield lambda load: window(load, http(), requests, check, sentences.options, figures=figures)
-
-
-def web_app(sentences: Sentences) -> Contender:
-    """Return the contender of the whole way from the page to the network."""
-
-    @contextmanager
-    def start() -> Iterator[Measure]:
-        with TemporaryDirectory(prefix="gourmet-web-") as home:
-            (port,) = free_ports(1)
-            http = partial(Http, f"127.0.0.1:{port}", "/api/v1/translate", streams=True)
-            command, options = gourmet_up(port), {"stream": True}
-            with _measure_of(WEB, sentences, command, {}, Path(home), http, options, _last_event) as measure:
-                yield measure
-
-    return Contender(WEB, [BenchLoad(WEB, 1)], start)
-
-
-def _last_event(events: bytes) -> str:
-    _, done, data = events.rpartition(b"event: done\ndata: ")
-    if not done:
-        raise ValueError("the answer has no end")
-    return str(json.loads(data)["text"])
-
-
-def _translation(body: bytes) -> str:
-    return str(json.loads(body)["translation"])
-
-
-def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) -> Contender:
+def behind_fastapi(uvicorn: Path, sentences: Sentences, form: str, workers: int, threads: int) -> Contender:
     """Return the contender with CTranslate2."""
     arm = f"{FASTAPI}, {form}, {workers} × {threads}"
 
@@ -450,7 +287,6 @@ def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) 
         with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
             convert(sentences.checkpoint, Path(name), form)
             (port,) = free_ports(1)
-            uvicorn = programs(SERVERS / "generation.txt") / "uvicorn"
             command = [str(uvicorn), "ctranslate2_app:app", "--host", "127.0.0.1"]
             command += ["--no-access-log", "--port", str(port)]
             env = {
@@ -461,10 +297,26 @@ def behind_fastapi(sentences: Sentences, form: str, workers: int, threads: int) 
                 "PYTHONDONTWRITEBYTECODE": "1",
             }
             http = partial(Http, f"127.0.0.1:{port}", "/translate")
-            with _measure_of(arm, sentences, command, env, SERVERS, http, {}, _translation) as measure:
-                yield measure
+            kind = {"Content-Type": "application/json"}
+            requests = [
+                Request((number,), json.dumps({"text": text}).encode(), kind)
+                for number, text in enumerate(sentences.texts)
+            ]
+            with started(arm, command, env, SERVERS, lambda: ask_each(http(), requests[:1])) as pid:
+                alone = [_translation(reply.body) for reply in ask_each(http(), requests)]
+                agreement, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, _translation)
 
-    return Contender(arm, [BenchLoad(arm, level) for level in (1, MANY, MORE)], start)
+                def measure_load(_arm: str, load: LoadSpec) -> Point:
+                    point = measure(load, http(), requests, check, sentences.options, {"server": pid})
+                    return replace(point, checks=(*point.checks, agreement))
+
+                yield measure_load
+
+    return Contender(arm, [(arm, LoadSpec("", level)) for level in (1, MANY, MORE)], start)
+
+
+def _translation(body: bytes) -> str:
+    return str(json.loads(body)["translation"])
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]
@@ -492,27 +344,23 @@ def convert(checkpoint: Checkpoint, folder: Path, form: str) -> None:
     spec.save(str(folder))
 
 
-# --- the page
-
-_COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
+# --- goals
 
 
-def goals(rows: Sequence[BenchRow]) -> list[Goal]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return the goals whose arms were all measured in every turn."""
-    table = {(row.load.arm, row.load.level): row for row in rows}
+    table = {(row.arm, row.at_a_time): row for row in rows}
 
     def ahead(words: str, begin: str, level: int, wanted: float) -> list[Goal]:
         """Compare the loop in process with the best arm whose name begins with `begin`."""
-        others = [row for row in rows if row.load.level == level and row.load.arm.startswith(begin)]
+        others = [
+            row for (arm, at_a_time), row in table.items() if at_a_time == level and arm.startswith(begin)
+        ]
         return ratio_goal(
             f"{IN_PROCESS} ÷ {words}, c={level}", table.get((IN_PROCESS, level)), others, wanted
         )
 
-    behind = [f"{FASTAPI}, {form}" for form in FORMS]
-    greedy, beams, joining, waiting = (
-        table.get((arm, MANY)) for arm in (IN_PROCESS, BEAMS, JOINING, NOT_JOINING)
-    )
-    tail = "p99 of short sentences beside long ones: joining ÷ not joining"
+    behind, greedy = [f"{FASTAPI}, {form}" for form in FORMS], table.get((IN_PROCESS, MANY))
     return [
         *ahead(LOOP, LOOP, 1, 5.0),
         *ahead(LOOP, LOOP, MANY, 10.0),
@@ -522,39 +370,8 @@ def goals(rows: Sequence[BenchRow]) -> list[Goal]:
         *(goal for arm in behind for goal in ahead(f"{arm}, best layout", arm, MANY, 1.0)),
         *ahead(f"{behind[-1]}, best layout", behind[-1], MORE, 1.3),
         *ahead(f"{behind[-1]}, best layout", behind[-1], 1, 0.8),
-        *ratio_goal(f"four beams ÷ greedy, c={MANY}", beams, [greedy], 0.35),
-        *ratio_goal(tail, joining, [waiting], 0.3, lambda window: window.latency.p99, at_most=True),
+        *ratio_goal(f"four beams ÷ greedy, c={MANY}", table.get((BEAMS, MANY)), [greedy], 0.35),
     ]
-
-
-def as_markdown(rows: Sequence[BenchRow]) -> str:
-    """Return the goals, the rows at the load of the goals, and single figures."""
-    lines = []
-    for row in rows:
-        if (first_ms := row.figure(FIRST_PIECE_MS)) is not None:
-            lines.append(f"- {row.load.arm}: first piece after {first_ms:.2f} ms\n")
-        if (memory := row.figure(MEMORY_MIB)) is not None and row.load.level == MANY:
-            lines.append(f"- {row.load.arm}: its processes have {memory:.0f} MiB\n")
-    above = headings("answers", "requests", "inside Triton", "kB on the wire", "the network's own answers")
-    table = markdown(above, [_cells(row) for row in rows if row.load.level == MANY])
-    picture = f"![Sentences per second at {MANY} at a time]({PICTURE})\n\n"
-    return f"{picture}{goals_table(goals(rows))}\n{table}\n" + "".join(lines)
-
-
-def _cells(row: BenchRow) -> tuple[str, ...]:
-    figures = row.figure("requests"), row.figure("requests inside"), (row.figure("bytes") or 0.0) / 1000
-    agrees = row.figure(AGREES)
-    return (
-        *row.cells(),
-        *(f"{figure:.1f}" if figure else "–" for figure in figures),
-        f"{100 * agrees:.1f} %" if agrees else "–",
-    )
-
-
-def _kind(arm: str) -> str:
-    if arm.startswith(FASTAPI):
-        return "another server"
-    return "no server" if arm.startswith((PYTHON, EAGER)) else "Triton"
 
 
 @click.command()
@@ -571,37 +388,29 @@ def _kind(arm: str) -> str:
 @click.option("--sentences", "count", default=200, type=POSITIVE, help="Number at most.", show_default=True)
 @click.option("--turns", default=3, type=POSITIVE, help="How often all is measured.", show_default=True)
 @click.option("--window", "window_s", default=4.0, show_default=True, type=click.FloatRange(0.2, 60))
-@click.option("--write", type=FOUND_FOLDER, help="Rewrite the part of this command in FOLDER/loop.md.")
-def generation(
-    weights: Path, data: Path | None, count: int, turns: int, window_s: float, write: Path | None
-) -> None:
+def generation(weights: Path, data: Path | None, count: int, turns: int, window_s: float) -> None:
     """The same sentences looped by the client, by BLS and in process, and by what a user would take instead.
 
     Starts and stops everything itself on free ports, one after another, with the models of triton/models,
     which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
+    uvicorn = programs("generation") / "uvicorn"
     read, cpus = data or data_of(weights), available_cpus()
     with bar("generation") as tick, TemporaryDirectory(prefix="gourmet-generation-") as folder:
         tick(0.0, "the network's own answers")
         checkpoint = load_checkpoint(weights)
         texts = fitting(read, checkpoint, count)
-        options = MeasureOptions(window_s=window_s, windows=1)
-        sentences = Sentences(checkpoint, texts, options, Path(folder))
+        sentences = Sentences(checkpoint, texts, window_options(window_s), Path(folder))
         # Workers and threads of each, by which CTranslate2 may use all processors.
         layouts = sorted({(1, cpus), (cpus, 1)})
         contenders = [
             by_triton(sentences),
-            web_app(sentences),
             *(in_python(sentences, threads) for threads in sorted({1, cpus})),
             eager(sentences),
-            *(behind_fastapi(sentences, form, *layout) for form in FORMS for layout in layouts),
+            *(behind_fastapi(uvicorn, sentences, form, *layout) for form in FORMS for layout in layouts),
         ]
         rows, left_out = run(contenders, turns, tick)
-    shown = [row for row in rows if row.load.level == MANY and row.load.arm not in _CONTINUOUS]
-    title = f"Sentences per second, {MANY} at a time (median; line: least to most)"
-    picture = {PICTURE: bars(shown, title, "sentences per second", _kind, _COLOURS)}
-    words = f"{len(texts)} sentences, {sentences.pieces:.1f} pieces an answer.\n\n{as_markdown(rows)}"
-    PART.publish(words, turns, window_s, left_out, write, picture)
+    publish("One sentence at a time, in five ways", f"{len(texts)} sentences", rows, goals(rows), left_out)
 
 
 if __name__ == "__main__":

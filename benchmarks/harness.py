@@ -1,234 +1,131 @@
-"""Compare with other servers: contenders in turns, checked answers, a part of docs/.
+"""Compare with other servers: contenders in turns, measured, checked and reported by gourmet.bench.
 
-A program brings contenders. `run` starts one after another and measures its loads, A B C … A B C …, so that
-a machine that slows down favours none. `DocsPart` writes the rows and the goals.
+A program brings contenders. `run` starts one after another and measures its loads, every second turn in the
+opposite order, so that a machine that slows down favours none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import hashlib
 import itertools
 import multiprocessing
 import os
-import shutil
-import statistics
-import subprocess
+import shlex
 import sys
 import sysconfig
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import numpy as np
 import psutil
 
-from gourmet.bench import stats
-from gourmet.bench.async_client import Load
-from gourmet.bench.results import Latency, LoadSpec
-from gourmet.bench.server_probe import CpuMeter, memory_mib, tree
+from gourmet.bench import report, stats, sweep, validity
+from gourmet.bench.async_client import LoadGenerator
+from gourmet.bench.comparison import above
+from gourmet.bench.results import FILE, Estimate, Evidence, Latency, LoadSpec, Point, Rejection, Window
+from gourmet.bench.server_probe import CpuMeter, tree, usage
 from gourmet.bench.transports import RawReply, Request, RequestFailed, Wire
+from gourmet.bench.validity import Disturbed
 from gourmet.bench.workload import Addresses, MeasureOptions
-from gourmet.errors import GourmetError, UsageError
+from gourmet.commands.bench import table
+from gourmet.errors import GourmetError, echo
 from gourmet.progress import ReportProgress
-from gourmet.reports import chart, machine
-from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.triton_server import ALL, TritonOptions, TritonServer
 
-# A window in which other processes took more cores than this is measured again, up to _TRIES times.
+# A point during which other programs used more cores than this is measured once more.
 QUIET_CORES: Final = 0.1
-FIRST_PIECE_MS: Final = "first piece ms"
-
-_TRIES: Final = 3
+_TRIES: Final = 2
+# Rows of a call without a server: passing one row to another process would cost as much as a tenth of it.
+_ROWS_A_CALL: Final = 8
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 12.0
-_INSTALL_TIMEOUT_S: Final = 900.0
 _LOG_LINES: Final = 30
 
-
-# --- a window
-
-
-@dataclass(frozen=True)
-class BenchLoad:
-    """The load on an arm: the requests in flight, and what they ask about where an arm has several inputs."""
-
-    arm: str
-    level: int
-    inputs: str = ""
-
-    def __str__(self) -> str:
-        return ", ".join(filter(None, (self.arm, self.inputs, f"{self.level or 'all'} at a time")))
+Measure = Callable[[str, LoadSpec], Point]  # of an arm by its name
+Check = Callable[[Request, RawReply], None]
 
 
-@dataclass(frozen=True)
-class BenchWindow:
-    """The results of an arm under a load while the window was open."""
-
-    load: BenchLoad
-    seconds: float
-    latencies_ms: tuple[float, ...]
-    foreign_cores: float
-    errors: Mapping[str, int] = field(default_factory=dict)
-    cpu_ms: Mapping[str, float] = field(default_factory=dict)  # for an answer, by group of processes
-    memory_mib: Mapping[str, float] = field(default_factory=dict)
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.latencies_ms:
-            why = ", ".join(self.errors) or "take a longer --window"
-            raise UsageError(f"{self.load}: no answer in {self.seconds:.1f} s: {why}")
-
-    @property
-    def per_s(self) -> float:
-        return len(self.latencies_ms) / self.seconds
-
-    @property
-    def latency(self) -> Latency:
-        return stats.latency(np.array(self.latencies_ms))
+def window_options(window_s: float, warm_up_s: float = 1.0) -> MeasureOptions:
+    """Return a measurement of `window_s`; its thirds may differ by half, as the turns are compared."""
+    return MeasureOptions(window_s / 3, windows=3, warm_up_s=warm_up_s, attempts=1, steadiness=0.5)
 
 
-Measure = Callable[[BenchLoad], BenchWindow]
-
-
-def window(
-    load: BenchLoad,
+def measure(
+    load: LoadSpec,
     wire: Wire,
     requests: Iterable[Request],
-    check: Callable[[Request, RawReply], None],
+    check: Check,
     options: MeasureOptions,
-    *,
-    clients: int = 0,
-    groups: Mapping[str, int] | None = None,
-    figures: Mapping[str, float] | None = None,
-    counts: Callable[[Request], int] = lambda _request: 1,
-) -> BenchWindow:
-    """Send the requests again and again, `clients` or `load.level` at a time, and check every answer.
-
-    `groups` are the processes to account for; `counts` returns the number of answers to a request.
-    """
-    meter, level = CpuMeter(groups or {}), LoadSpec(load.arm, clients or load.level)
-    times = options.warm_up_s, options.measure_s
-    traffic = Load(wire, itertools.cycle(requests), level, check, *times, meter.look).run()
-    return window_of(load, traffic, meter, figures or {}, counts)
+    processes: Mapping[str, int] | None = None,
+) -> Point:
+    """Send the requests again and again and check every answer; account for the server's processes."""
+    meter, times = CpuMeter(processes or {}), (options.warm_up_s, options.measure_s)
+    traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.look).run()
+    checks = [Evidence("answers", f"{len(traffic.times)} of {len(traffic.times)} right", "all")]
+    if not isinstance(wire, InPool):  # whose work may be done by threads of this process
+        checks.append(validity.generator_had_time(traffic.client_cores))
+    return sweep.point_of(traffic, options, usage(meter, traffic.client_cores), tuple(checks))
 
 
-def window_of(
-    load: BenchLoad,
-    traffic: Load,
-    meter: CpuMeter,
-    figures: Mapping[str, float],
-    counts: Callable[[Request], int] = lambda _request: 1,
-) -> BenchWindow:
-    """Return the window of `traffic`, whose mark was `meter.look`."""
-    due, _, done = traffic.arrays()
-    held, seconds = traffic.holds(done), traffic.ended - traffic.began
-    answers = np.array([counts(request) for request in traffic.answered], int)
-    latencies_ms = tuple(np.repeat(1000 * (done - due)[held], answers[held]).tolist())
-    requests = max(1, len(done))
-    first_ms = [1000 * (moments[0] - at) for moments, at in zip(traffic.pieces, due, strict=True) if moments]
-    return BenchWindow(
-        load,
-        seconds,
-        latencies_ms,
-        meter.others_cores,
-        traffic.errors,
-        {
-            group: 1000 * (meter.cores(group) or 0.0) * meter.seconds / max(1, len(latencies_ms))
-            for group in meter.groups
-        },
-        {group: memory_mib(tree(pid)) for group, pid in meter.groups.items() if pid},
-        {
-            "requests": traffic.requests_sent / requests,
-            "bytes": traffic.transferred / requests,
-            **({FIRST_PIECE_MS: float(np.median(first_ms))} if first_ms else {}),
-            **figures,
-        },
-    )
+# --- without a server
 
 
-# --- a window without a server
+class InPool:
+    """Calls a function in the threads or processes of a pool."""
 
-# Computes the example of a number; raises WrongAnswers where the answer is not the expected one.
-Compute = Callable[[int], None]
+    def __init__(self, pool: Executor, function: Callable[[Any], Any]) -> None:
+        self._pool, self._function = pool, function
 
+    async def send(self, request: Request) -> RawReply:
+        loop = asyncio.get_running_loop()
+        return RawReply({}, await loop.run_in_executor(self._pool, self._function, request.body))
 
-@dataclass(frozen=True)
-class Layout:
-    """One way to use the machine: a number of sessions, and of threads for each."""
-
-    sessions: int
-    threads: int
-
-    def __str__(self) -> str:
-        return f"{self.sessions} × {self.threads}"
-
-
-def full_layouts() -> list[Layout]:
-    """Return the layouts that use all CPUs: one session, or a session for each CPU."""
-    return [Layout(*pair) for pair in sorted({(1, available_cpus()), (available_cpus(), 1)})]
+    async def close(self) -> None:
+        pass
 
 
 def no_server(
-    load: BenchLoad,
-    layout: Layout,
-    options: MeasureOptions,
-    make: Callable[..., Compute],
-    *arguments: Any,
-) -> BenchWindow:
-    """Measure a layout; `make(*arguments, threads)` opens the network in each process.
+    sessions: int, options: MeasureOptions, check: Check, rows: int, opened: Callable[..., Any], *given: Any
+) -> Point:
+    """Measure a function of a row's number in `sessions` processes; `opened(*given)` makes it in each.
 
-    A session has a process, since threads share the GIL and were a tenth slower.
+    Threads share Python's lock and were a tenth slower.
     """
-    context = multiprocessing.get_context("spawn")
-    together = context.Barrier(layout.sessions)
-    with ProcessPoolExecutor(
-        layout.sessions,
-        mp_context=context,
-        initializer=_open,
-        initargs=(make, (*arguments, layout.threads), together),
-    ) as pool:
-        meter = CpuMeter({})
-        meter.look()
-        working = [pool.submit(_work, options.warm_up_s, options.measure_s) for _ in range(layout.sessions)]
-        results = [future.result() for future in working]
-        meter.look()
-    latencies_ms = tuple(took_ms for took, _, _ in results for took_ms in took)
-    seconds, cpu_s = sum(wall for _, wall, _ in results), sum(cpu for _, _, cpu in results)
-    cpu_ms = {"process": 1000 * cpu_s / max(1, len(latencies_ms))}
-    return BenchWindow(load, seconds / len(results), latencies_ms, meter.others_cores, cpu_ms=cpu_ms)
+    groups = [tuple(range(first, first + _ROWS_A_CALL)) for first in range(0, rows, _ROWS_A_CALL)]
+    requests = [Request(group, [number % rows for number in group]) for group in groups]
+    spawn, load = multiprocessing.get_context("spawn"), LoadSpec("", sessions, batch=_ROWS_A_CALL)
+    with ProcessPoolExecutor(sessions, spawn, initializer=_open, initargs=(opened, given)) as pool:
+        point = measure(load, InPool(pool, _compute_rows), requests, check, options)
+    return replace(
+        point,
+        load=LoadSpec("", sessions),
+        latency_ms=Latency(*(ms / _ROWS_A_CALL for ms in vars(point.latency_ms).values())),
+        split_ms=replace(point.split_ms, network=point.split_ms.network / _ROWS_A_CALL),
+        windows=tuple(
+            Window(_ROWS_A_CALL * w.requests_per_s, w.mean_ms / _ROWS_A_CALL) for w in point.windows
+        ),
+        requests=_ROWS_A_CALL * point.requests,
+    )
 
 
-_compute: list[Compute] = []
+_compute: list[Callable[[int], Any]] = []
 
 
-def _open(make: Callable[..., Compute], arguments: tuple[Any, ...], together: Any) -> None:
-    """Prepare a process, and wait until all others are ready."""
-    _compute.append(make(*arguments))
-    _compute[0](0)
-    together.wait(_START_TIMEOUT_S)
+def _open(opened: Callable[..., Callable[[int], Any]], given: tuple[Any, ...]) -> None:
+    _compute.append(opened(*given))
 
 
-def _work(warm_up_s: float, measure_s: float) -> tuple[list[float], float, float]:
-    """Compute examples in turn; return the milliseconds of each, and the seconds and CPU seconds of all."""
-    numbers, latencies_ms = itertools.count(), list[float]()
-    ends = time.perf_counter() + warm_up_s
-    while time.perf_counter() < ends:
-        _compute[0](next(numbers))
-    busy_s, began = time.process_time(), time.perf_counter()
-    while (sent := time.perf_counter()) < began + measure_s:
-        _compute[0](next(numbers))
-        latencies_ms.append(1000 * (time.perf_counter() - sent))
-    return latencies_ms, time.perf_counter() - began, time.process_time() - busy_s
+def _compute_rows(numbers: Sequence[int]) -> list[Any]:
+    return [_compute[0](number) for number in numbers]
 
 
 # --- contenders in turns
@@ -242,48 +139,96 @@ class DidNotStart(GourmetError):
 class Contender:
     """A server, or an arm without one, and its loads; `start` yields the function that measures a load."""
 
-    words: str
-    loads: Sequence[BenchLoad]
+    name: str
+    loads: Sequence[tuple[str, LoadSpec]]  # each with the name of its arm
     start: Callable[[], AbstractContextManager[Measure]]
+
+    def measured(self) -> sweep.Measured:
+        points: list[Point] = []
+        refused: list[Rejection] = []
+        try:
+            with self.start() as measure_load:
+                for arm, load in self.loads:
+                    try:
+                        points.append(replace(_quietest(partial(measure_load, arm, load)), arm=arm))
+                    except Disturbed as exc:
+                        refused.append(Rejection(f"{arm} {load}", str(exc)))
+        except DidNotStart as exc:
+            refused.append(Rejection(self.name, str(exc)))
+        return points, refused
+
+
+def _quietest(measure_once: Callable[[], Point]) -> Point:
+    """Measure again if others disturbed the measurement; return the quietest point."""
+    tries: list[Point] = []
+    for left in reversed(range(_TRIES)):
+        try:
+            tries.append(measure_once())
+        except Disturbed:
+            if not left and not tries:
+                raise
+        if tries and is_quiet(tries[-1]):
+            break
+    return min(tries, key=others)
+
+
+def others(point: Point) -> float:
+    return point.usage.others_cores or 0.0
+
+
+def is_quiet(point: Point) -> bool:
+    return others(point) <= QUIET_CORES
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm under a load, in every turn in which it could be measured."""
+
+    turns: Mapping[int, Point]
+
+    @property
+    def point(self) -> Point:
+        """The mean of the turns; a * marks an arm that others disturbed."""
+        merged = stats.merge(list(self.turns.values()))
+        return merged if self.is_quiet else replace(merged, arm=f"{merged.arm} *")
+
+    @property
+    def arm(self) -> str:
+        return next(iter(self.turns.values())).arm
+
+    @property
+    def load(self) -> LoadSpec:
+        return next(iter(self.turns.values())).load
+
+    @property
+    def at_a_time(self) -> float:
+        return self.load.level * self.load.batch
+
+    @property
+    def is_quiet(self) -> bool:
+        return all(map(is_quiet, self.turns.values()))
 
 
 def run(
-    contenders: Sequence[Contender], turns: int, tick: ReportProgress
-) -> tuple[list[BenchRow], dict[str, str]]:
-    """Measure each contender in turn; return the rows, and who was left out with the reason.
+    contenders: Sequence[Contender], turns: int, on_step: ReportProgress
+) -> tuple[list[Row], dict[str, str]]:
+    """Measure every contender in turns; return the rows, and what was left out with the reason."""
+    arms = {contender.name: contender.measured for contender in contenders}
+    results = sweep.in_turns(arms, turns, on_step)
+    rows: dict[tuple[str, LoadSpec], dict[int, Point]] = {}
+    for turn, (points, _) in enumerate(results):
+        for point in points:
+            rows.setdefault((point.arm, point.load), {})[turn] = point
+    refused = {rejection.name: rejection.reason for _, rejected in results for rejection in rejected}
+    return [*map(Row, rows.values())], refused
 
-    A contender is left out if its server does not start in the first turn.
-    """
-    windows: list[BenchWindow] = []
-    left_out: dict[str, str] = {}
-    steps = turns * sum(len(contender.loads) for contender in contenders)
-    # The run must also end on a machine that is never quiet.
-    repeats = steps // 3
-    for turn in range(turns):
-        for contender in contenders:
-            if contender.words in left_out:
-                continue
-            step = f"turn {turn + 1} of {turns}: {contender.words}"
-            tick(len(windows) / steps, step)
-            try:
-                with contender.start() as measure:
-                    for load in contender.loads:
-                        tick(len(windows) / steps, f"turn {turn + 1} of {turns}: {load}")
-                        tried = [measure(load)]
-                        while tried[-1].foreign_cores > QUIET_CORES and len(tried) < _TRIES and repeats:
-                            repeats -= 1
-                            tried.append(measure(load))
-                        windows.append(min(tried, key=lambda window: window.foreign_cores))
-            except DidNotStart as exc:
-                if turn:
-                    raise
-                left_out[contender.words] = str(exc)
-    return rows_of(windows), left_out
+
+# --- servers
 
 
 @contextlib.contextmanager
 def started(
-    words: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, ask: Callable[[], object]
+    name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, ask: Callable[[], object]
 ) -> Iterator[int]:
     """Start a server and yield its process id when `ask` succeeds.
 
@@ -305,7 +250,7 @@ def started(
             wait_until(answers, _START_TIMEOUT_S, "did not answer", poll_s=0.1)
         except TimeoutError as exc:
             last = " | ".join([line.strip() for line in lines if line.strip()][-5:])
-            raise DidNotStart(f"{words} {exc}; its last lines: {last}") from exc
+            raise DidNotStart(f"{name} {exc}; its last lines: {last}") from exc
         yield child.pid
     finally:
         # BentoML's workers leave the child's session.
@@ -330,36 +275,18 @@ def own_triton(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Ite
     http, grpc, metrics = free_ports(3)
     options = TritonOptions(tuple(repositories), http_port=http, grpc_port=grpc, metrics_port=metrics)
     server = TritonServer(options, deque[str](maxlen=_LOG_LINES).append)
-    try:
+    with contextlib.closing(server):
         server.start(models)
         server.wait_until_live()
         yield Addresses(options.http_url, options.grpc_url)
-    finally:
-        server.close()
 
 
-def programs(requirements: Path) -> Path:
-    """Return the programs of an environment with these packages; make it at the first use, in a minute."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gourmet"
-    name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    home = cache / f"peers-{name}"
-    if not (home / ".ready").exists():
-        click.echo(f"installing other servers into {home}, once", err=True)
-        shutil.rmtree(home, ignore_errors=True)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python"]
-        pip += [str(home / "bin" / "python"), "install", "--quiet", "--requirement", str(requirements)]
-        try:
-            # Our pip installs the packages: another pip would take ten seconds more.
-            for command in ([sys.executable, "-m", "venv", "--without-pip", str(home)], pip):
-                subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S
-                )
-        except subprocess.SubprocessError as exc:
-            shutil.rmtree(home, ignore_errors=True)
-            reason = str(getattr(exc, "stderr", None) or exc)[-500:]
-            raise GourmetError(f"{requirements} cannot be installed: {reason}") from exc
-        (home / ".ready").touch()
-    return home / "bin"
+def programs(name: str) -> Path:
+    """Return the programs of other servers, which `make bench-peers` and `make bench-generation` install."""
+    folder = Path(__file__).parents[1] / f".venv-{name}" / "bin"
+    if not folder.is_dir():
+        raise GourmetError(f"{folder} is missing: `make bench-{name}` installs the other servers there")
+    return folder
 
 
 def main(command: click.Command) -> None:
@@ -367,204 +294,93 @@ def main(command: click.Command) -> None:
     try:
         command()
     except GourmetError as exc:
-        click.echo(f"Error: {exc}", err=True)
+        echo(f"Error: {exc}", err=True)
         sys.exit(exc.exit_code)
 
 
-# --- rows, goals and a part of docs/
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """An arm under a load, over all turns."""
-
-    load: BenchLoad
-    windows: Sequence[BenchWindow]
-
-    @property
-    def per_s(self) -> list[float]:
-        return [window.per_s for window in self.windows]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.per_s)
-
-    @property
-    def disturbed(self) -> bool:
-        return max(window.foreign_cores for window in self.windows) > QUIET_CORES
-
-    @property
-    def name(self) -> str:
-        return self.load.arm + (" *" if self.disturbed else "")
-
-    @property
-    def errors(self) -> int:
-        return sum(Counter(window.errors).total() for window in self.windows)
-
-    def figure(self, name: str) -> float | None:
-        """Return the median over the turns that have the figure."""
-        return self.medians("figures").get(name)
-
-    def medians(self, name: str) -> dict[str, float]:
-        """Return the medians of a mapping of figures, such as `cpu_ms` and `memory_mib`."""
-        values: dict[str, list[float]] = {}
-        for window in self.windows:
-            for key, value in getattr(window, name).items():
-                values.setdefault(key, []).append(value)
-        return {key: statistics.median(figures) for key, figures in values.items()}
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells below `headings`; percentiles are of all turns' answers together."""
-        took = stats.latency(np.concatenate([window.latencies_ms for window in self.windows]))
-        return (
-            self.name,
-            str(self.load.level or "–"),
-            median_and_range(self.per_s, ".0f" if self.median >= 50 else ".1f"),
-            *(f"{ms:.0f}" if ms >= 20 else f"{ms:.1f}" for ms in (took.p50, took.p95, took.p99)),
-        )
-
-
-def headings(what: str, *more: str) -> tuple[str, ...]:
-    """Return the headings over `cells`, and more."""
-    return ("", "at a time", f"{what}/s", "p50 ms", "p95 ms", "p99 ms", *more)
-
-
-def rows_of(windows: Iterable[BenchWindow]) -> list[BenchRow]:
-    """Return a row for each load, in the order of the first measurement."""
-    groups: dict[BenchLoad, list[BenchWindow]] = {}
-    for window in windows:
-        groups.setdefault(window.load, []).append(window)
-    return [BenchRow(load, same) for load, same in groups.items()]
+# --- goals
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure per turn, and what its median should reach."""
+    """A figure with its interval over the turns, and what it should reach."""
 
-    what: str
-    per_turn: tuple[float, ...]
-    wanted: float
+    name: str
+    figure: Estimate
+    limit: float
     at_most: bool = False
     unit: str = "×"
-    # Other processes took so much of the machine that it is not to be judged.
-    disturbed: bool = False
+    is_quiet: bool = True  # else other programs took so much of the machine that it is not to be judged
 
     @property
     def verdict(self) -> str:
-        if self.disturbed:
+        if not self.is_quiet:
             return "not judged: disturbed"
-        reached = {
-            figure <= self.wanted if self.at_most else figure >= self.wanted for figure in self.per_turn
-        }
-        if len(reached) > 1:  # in some turns, and not in others
-            return "not decided"
-        return "met" if reached.pop() else "not met"
+        is_above = above(self.figure, self.limit)
+        return "not decided" if is_above is None else "met" if is_above != self.at_most else "not met"
 
     def cells(self) -> tuple[str, ...]:
         unit = self.unit if self.unit == "×" else f" {self.unit}"
-        wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
-        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
+        limit = f"at {'most' if self.at_most else 'least'} {self.limit:g}{unit}"
+        return self.name, f"{self.figure:.2f}{unit}", limit, self.verdict
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a Markdown table: words are aligned left, numbers right."""
-    last = (rows or [headings])[-1]
-    ruled = ["---:" if cell[:1].isdigit() or cell == "–" else "---" for cell in last]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, ruled, *rows))
+def compared(
+    name: str,
+    rows: Sequence[Row | None],
+    limit: float,
+    figure: Callable[..., float],
+    *,
+    at_most: bool = False,
+    unit: str = "×",
+) -> list[Goal]:
+    """Return the goal for `figure(point of each row)`, taken turn by turn; none if a row was not measured."""
+    measured = [row for row in rows if row]
+    if len(rows) < 2 or len(measured) < len(rows):
+        return []
+    common = set.intersection(*(set(row.turns) for row in measured))
+    figures = [figure(*(row.turns[turn] for row in measured)) for turn in sorted(common)]
+    if not figures:
+        return []
+    return [Goal(name, stats.interval(figures), limit, at_most, unit, all(row.is_quiet for row in measured))]
 
 
-def goals_table(goals: Iterable[Goal]) -> str:
-    cells = [goal.cells() for goal in goals]
-    return markdown(("goal", "measured", "wanted", ""), cells) if cells else ""
-
-
-def median_and_range(values: Sequence[float], form: str) -> str:
-    """Format the median, with minimum and maximum if there are several figures."""
-    if len(values) == 1:
-        return f"{values[0]:{form}}"
-    return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"
+def rate(point: Point) -> float:
+    return point.rows_per_s.value
 
 
 def ratio_goal(
-    what: str,
-    ours: BenchRow | None,
-    others: Sequence[BenchRow | None],
-    wanted: float,
-    figure: Callable[[BenchWindow], float] = lambda window: window.per_s,
+    name: str,
+    ours: Row | None,
+    rivals: Sequence[Row | None],
+    limit: float,
+    figure: Callable[[Point], float] = rate,
+    *,
     at_most: bool = False,
 ) -> list[Goal]:
-    """Return the goal for our figure ÷ the best of the others', or none if a row was not measured.
+    """Return the goal for our figure ÷ the best of the rivals'."""
+    best = min if at_most else max
 
-    Ratios are taken turn by turn, so that a machine that slows down in between favours neither.
-    """
-    rows = [ours, *others]
-    measured = [row for row in rows if row]
-    if len(rows) < 2 or len(measured) < len(rows) or len({len(row.windows) for row in measured}) > 1:
-        return []
-    turns = zip(*([figure(window) for window in row.windows] for row in measured), strict=True)
-    ratios = tuple(mine / (min if at_most else max)(theirs) for mine, *theirs in turns)
-    return [Goal(what, ratios, wanted, at_most, disturbed=any(row.disturbed for row in measured))]
+    def ratio(mine: Point, *theirs: Point) -> float:
+        return figure(mine) / best(map(figure, theirs))
+
+    return compared(name, [ours, *rivals], limit, ratio, at_most=at_most)
 
 
-def bars(
-    rows: Sequence[BenchRow], title: str, unit: str, kind: Callable[[str], str], colours: Mapping[str, str]
-) -> chart.Drawing:
-    """Draw bars of medians, with whiskers from minimum to maximum; `kind` of an arm names its colour."""
-    shown = [
-        chart.Bar(
-            row.name,
-            row.median,
-            min(row.per_s),
-            max(row.per_s),
-            colours[kind(row.load.arm)],
-            says=f"{row.median:.{0 if row.median >= 50 else 1}f}",
-        )
-        for row in rows
-    ]
-    return chart.bars(shown, title, unit, colours=colours)
-
-
-@dataclass(frozen=True)
-class DocsPart:
-    """The part of a docs/ page that a command writes, with the pictures beside the page."""
-
-    command: str
-    page: str
-
-    def publish(
-        self,
-        words: str,
-        turns: int,
-        window_s: float,
-        left_out: Mapping[str, str],
-        folder: Path | None,
-        pictures: Mapping[str, chart.Drawing] | None = None,
-    ) -> None:
-        """Print the part; write it into its page if there is a folder.
-
-        It begins with the command, the date, the machine and what figures are.
-        """
-        where = "; ".join(f"{name} {value}" for name, value in machine.about().items())
-        words = (
-            f"`{self.command}`, {date.today().isoformat()}: {where}.\n\n"
-            f"Windows of {window_s:g} s, one arm after another; turns: {turns}. Figures are medians over "
-            "the turns with the least and the most, percentiles are of all turns' answers together, and "
-            "ratios are taken turn by turn. Every answer was checked. A window in which others took more "
-            f"than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never had a quiet "
-            "one in some turn.\n\n"
-            + "".join(f"Left out: {arm}: {why}\n\n" for arm, why in left_out.items())
-            + words
-        )
-        click.echo(words)
-        if not folder:
-            return
-        begin, end = (f"<!-- {at} `{self.command}` -->" for at in ("from here on written by", "to here:"))
-        page = folder / self.page
-        text = page.read_text() if page.exists() else f"# {self.page}\n\n{begin}\n{end}\n"
-        before, begun, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not begun or not ended:
-            raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both where the part belongs")
-        page.write_text(f"{before}{begin}\n{words}{end}{after}")
-        for name, drawing in (pictures or {}).items():
-            (folder / name).write_text(f"{drawing}\n", encoding="utf-8")
+def publish(
+    title: str, about: str, rows: Sequence[Row], goals: Sequence[Goal], left_out: Mapping[str, str]
+) -> None:
+    """Print the goals and the figures, and save them as `gourmet bench run` does."""
+    refused = [Rejection(name, reason) for name, reason in left_out.items()]
+    points = [row.point for row in rows]
+    if goals:
+        table(("goal", "measured", "wanted", ""), [goal.cells() for goal in goals])
+    if points:
+        table(*report.figures(points))
+        if any(point.stream for point in points):
+            table(*report.streamed(points))
+        folder = report.save(sweep.bench(title, shlex.join(sys.argv), about, points, refused))
+        echo(f"saved in {folder}: {FILE}, bench.csv, {report.CHART}")
+    for rejection in refused:
+        echo(str(rejection))
+    echo(f"*: other programs used more than {QUIET_CORES:g} cores in some turn")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,57 +25,49 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet import repository
+from gourmet.bench.results import LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request, photo_request
 from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import MeasureOptions, ask_each
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FOLDER, POSITIVE, counts
+from gourmet.commands.values import POSITIVE, counts
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import views
-from gourmet.reports.chart import stacked
+from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
 from harness import (
-    BenchLoad,
-    BenchRow,
-    BenchWindow,
-    Compute,
     Contender,
-    DocsPart,
     Goal,
     Measure,
-    bars,
-    full_layouts,
-    goals_table,
+    Row,
     gourmet_up,
-    headings,
     main,
-    markdown,
+    measure,
     no_server,
     programs,
+    publish,
     ratio_goal,
     run,
     started,
-    window,
+    window_options,
 )
 
-PART: Final = DocsPart("make bench-peers", "measuring.md")
-PICTURE: Final = "peers.svg"
 SERVERS: Final = Path(__file__).resolve().parent / "servers"
-REQUIREMENTS: Final = SERVERS / "peers.txt"
 # The default model: the network in eight bits.
 MODEL: Final = "food_classifier_int8"
 # The concurrency for which goals were set.
 GOAL_LEVEL: Final = 8
 # As many as one classroom; a refusal is an error.
 CROWDS: Final = (64, 128)
+# Without a server, a session for each processor.
+_LEVELS: Final = {"no server": available_cpus()}
 # TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
 # than this are of other pixels or another model.
 TOLERANCE: Final = 2e-3
 _MAX_ALIKE: Final = 0.1
 _SEED: Final = 11
-_COLOURS: Final = {"no server": "#9e9e9e", "ours": "#1b5e9b", "peers": "#c98a1b"}
 
 Decode = Callable[[bytes], Pixels]
 Decoder = Literal["ours", "peers"]
@@ -158,17 +150,10 @@ def answering(threads: int = 0) -> Callable[[Pixels], Floats]:
     return answer
 
 
-def checked(photos: Sequence[bytes], right: Floats, threads: int) -> Compute:
+def classifying(photos: Sequence[bytes], threads: int) -> Callable[[int], Floats]:
     """Return a function that classifies a photo by its number, without a server."""
     answer = answering(threads)
-
-    def classify(number: int) -> None:
-        photo = number % len(photos)
-        probabilities = answer(SYSTEM.pixels(photos[photo]))
-        if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
-            raise WrongAnswers(f"photo {photo} has another answer on {threads} threads")
-
-    return classify
+    return lambda number: answer(SYSTEM.pixels(photos[number]))
 
 
 def complaint(body: bytes, expected: Floats) -> str | None:
@@ -214,7 +199,10 @@ ARMS: Final = {
     "litserve": PhotoArm("LitServe, two workers", "peers", _LITSERVE),
     "bentoml": PhotoArm("BentoML, two workers", "peers", _BENTOML),
 }
-ROLES: Final = {arm.words: arm.role for arm in ARMS.values()}
+
+
+def named(arm: PhotoArm, photos: str) -> str:
+    return f"{photos} photos, {arm.words}"
 
 
 @dataclass(frozen=True)
@@ -228,9 +216,8 @@ class PhotoBench:
     programs: Path | None  # of the peers' environment
 
     def contender(self, arm: PhotoArm) -> Contender:
-        # The best layout of the limit may differ from turn to turn, so it has no level.
-        levels = [0] if arm.role == "no server" else self.levels
-        loads = [BenchLoad(arm.words, level, photos) for photos in self.sets for level in levels]
+        levels = [_LEVELS[arm.role]] if arm.role in _LEVELS else self.levels
+        loads = [(named(arm, photos), LoadSpec(photos, level)) for photos in self.sets for level in levels]
         return Contender(arm.words, loads, partial(self._start, arm))
 
     @contextmanager
@@ -246,27 +233,30 @@ class PhotoBench:
             with started(arm.words, command, env, cwd, lambda: ask_each(wire(), [sample])) as pid:
                 groups = _groups(arm, pid)
 
-                def measure(load: BenchLoad) -> BenchWindow:
+                def measure_load(_arm: str, load: LoadSpec) -> Point:
                     decoder: Decoder = "peers" if arm.role == "peers" else "ours"
-                    right = self.expected[load.inputs, decoder]
-                    forms = [
-                        photo_request((n,), photo) for n, photo in enumerate(self.sets[load.inputs].photos)
-                    ]
+                    right, photos = self.expected[load.model, decoder], self.sets[load.model].photos
+                    forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
                     def check(request: Request, reply: RawReply) -> None:
                         (number,) = request.rows
                         if wrong := complaint(reply.body, right[number]):
                             raise WrongAnswers(f"{arm.words} answers photo {number} wrongly: {wrong}")
 
-                    return window(load, wire(), forms, check, self.options, groups=groups)
+                    return measure(load, wire(), forms, check, self.options, groups)
 
-                yield measure
+                yield measure_load
 
-    def _without_server(self, load: BenchLoad) -> BenchWindow:
-        """Measure the layouts without a server; return the window of the fastest."""
-        photos, right = self.sets[load.inputs].photos, self.expected[load.inputs, "ours"]
-        windows = [no_server(load, layout, self.options, checked, photos, right) for layout in full_layouts()]
-        return max(windows, key=lambda window: window.per_s)
+    def _without_server(self, arm: str, load: LoadSpec) -> Point:
+        photos, right = self.sets[load.model].photos, self.expected[load.model, "ours"]
+
+        def check(request: Request, reply: RawReply) -> None:
+            for photo, probabilities in zip(request.body, reply.body, strict=True):
+                if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
+                    raise WrongAnswers(f"{arm}: photo {photo} has another answer than before")
+
+        point = no_server(int(load.level), self.options, check, len(photos), classifying, photos, 1)
+        return replace(point, load=load)
 
     def _command(self, arm: PhotoArm, port: int, home: Path) -> tuple[list[str], dict[str, str], Path]:
         """Return the command, its environment variables, and its working directory."""
@@ -289,24 +279,23 @@ class PhotoBench:
 
 
 def _groups(arm: PhotoArm, pid: int) -> dict[str, int]:
-    """Return the processes to account for separately: our web app and our Triton, or the whole server."""
+    """Return the processes to account for separately: our Triton and our web app, or the whole server."""
     if arm.role != "ours":
         return {"server": pid}
-    return {
-        "Triton" if "tritonserver" in child.name() else "web app": child.pid
-        for child in psutil.Process(pid).children()
-    }
+    triton, web = sorted(psutil.Process(pid).children(), key=lambda child: "tritonserver" not in child.name())
+    return {"server": triton.pid, "web app": web.pid}
 
 
 # --- the page
 
 
-def goals(photos: str, rows: Sequence[BenchRow]) -> list[Goal]:
+def goals(photos: str, rows: Sequence[Row]) -> list[Goal]:
     """Return the goals for a set of photos whose contenders were all measured."""
 
-    def at(level: int) -> tuple[BenchRow | None, list[BenchRow]]:
-        by_arm = {row.load.arm: row for row in rows if row.load.level == level}
-        return by_arm.get(OURS.words), [row for arm, row in by_arm.items() if ROLES[arm] == "peers"]
+    def at(level: int) -> tuple[Row | None, list[Row]]:
+        by_arm = {row.arm: row for row in rows if row.at_a_time == level}
+        rivals = [by_arm.get(named(arm, photos)) for arm in ARMS.values() if arm.role == "peers"]
+        return by_arm.get(named(OURS, photos)), [row for row in rivals if row]
 
     small, (ours, peers), (alone, peers_alone) = photos == "small", at(GOAL_LEVEL), at(1)
     crowds = [(level, row) for level in CROWDS if (row := at(level)[0])]
@@ -323,53 +312,13 @@ def goals(photos: str, rows: Sequence[BenchRow]) -> list[Goal]:
                 f"{photos} photos: ours at {level} at a time ÷ at {GOAL_LEVEL}", row, [ours], 0.95
             )
         ),
-        *ratio_goal(p99, ours, peers, 1.0, lambda window: window.latency.p99, at_most=True),
+        *ratio_goal(p99, ours, peers, 1.0, lambda point: point.latency_ms.p99, at_most=True),
         *(
-            ratio_goal(p50, alone, peers_alone, 1.25, lambda window: window.latency.p50, at_most=True)
+            ratio_goal(p50, alone, peers_alone, 1.25, lambda point: point.latency_ms.p50, at_most=True)
             if small
             else []
         ),
     ]
-
-
-def as_markdown(sets: Mapping[str, PhotoSet], expected: Expected, rows: Mapping[str, list[BenchRow]]) -> str:
-    """Return the generated part of the page, of the rows by photos."""
-    pinned = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
-    named = ("fastapi", "uvicorn", "litserve", "bentoml")
-    versions = [line for line in pinned if line.partition("==")[0].split("[")[0] in named]
-    words = (
-        "CPU is of all processes of a server, per photo, in milliseconds of one core; memory counts once "
-        f"what processes share. Peers: {', '.join(versions)}.\n\n"
-        + "".join(f"- {photo_set}\n" for photo_set in sets.values())
-        + f"\n![Photos per second at {GOAL_LEVEL} at a time]({PICTURE})\n\n"
-        + goals_table(goal for photos in sets for goal in goals(photos, rows[photos]))
-    )
-    above = headings("photos", "answers", "errors", "CPU ms a photo", "MiB")
-    for photos in sets:
-        words += f"\n### {photos.capitalize()} photos\n\n" + markdown(above, [*map(_cells, rows[photos])])
-    words += "\nHow other decoding changes answers:\n\n"
-    for photos in sets:
-        ours, theirs = expected[photos, "ours"], expected[photos, "peers"]
-        same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-        apart = np.abs(ours - theirs).max(axis=1)
-        words += (
-            f"- {photos} photos decoded plainly: the same label for {same} of {len(ours)}; "
-            f"probabilities apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most\n"
-        )
-    return words
-
-
-def _cells(row: BenchRow) -> tuple[str, ...]:
-    answers = sum(len(window.latencies_ms) for window in row.windows)
-    used = _sum(row.medians("cpu_ms"), 1), _sum(row.medians("memory_mib"), 0)
-    return (*row.cells(), str(answers), str(row.errors), *used)
-
-
-def _sum(parts: Mapping[str, float], digits: int) -> str:
-    if len(parts) < 2:
-        return "".join(f"{value:.{digits}f}" for value in parts.values())
-    listed = ", ".join(f"{name} {value:.{digits}f}" for name, value in parts.items())
-    return f"{sum(parts.values()):.{digits}f}: {listed}"
 
 
 @click.command()
@@ -386,39 +335,31 @@ def _sum(parts: Mapping[str, float], digits: int) -> str:
     help="small: 400×300; phone: 12 megapixels.  [default: both]",
 )
 @click.option("--arm", "keys", multiple=True, type=click.Choice(list(ARMS)), help="Measure this one only.")
-@click.option("--write", type=FOUND_FOLDER, help="Rewrite the part of this command in FOLDER/measuring.md.")
 def peers(
     turns: int,
     window_s: float,
     levels: tuple[int, ...],
     photos: tuple[str, ...],
     keys: tuple[str, ...],
-    write: Path | None,
 ) -> None:
     """Ours, FastAPI, LitServe, BentoML and no server at all, on the same photos, one after another.
 
-    Starts and stops everything itself on free ports; the peers get a virtual environment of their own
-    under the user's cache, made once. All in its default takes about 20 minutes. Every answer is checked
+    Starts and stops everything itself on free ports; the peers have a virtual environment of their own,
+    which `make bench-peers` makes once. All in its default takes about 20 minutes. Every answer is checked
     against the same ONNX file run without a server; a wrong one ends the run.
     """
     chosen = [ARMS[key] for key in keys or ARMS]
-    options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=0.7)
+    options = window_options(window_s, warm_up_s=0.7)
     sets = {name: SETS[name] for name in photos}
-    others = programs(REQUIREMENTS) if any(arm.role == "peers" for arm in chosen) else None
+    others = programs("peers") if any(arm.role == "peers" for arm in chosen) else None
     with bar("peers") as tick:
         tick(0.0, "drawing photos, and what each photo's answer must be")
         expected = expected_answers(sets)
         bench = PhotoBench(sets, expected, levels, options, others)
-        all_rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
-    rows = {name: [row for row in all_rows if row.load.inputs == name] for name in sets}
-    title = f"Photos per second, {GOAL_LEVEL} at a time (median; line: least to most; *: disturbed)"
-    drawings = []
-    for name, photo_set in sets.items():
-        shown = [row for row in rows[name] if row.load.level in (0, GOAL_LEVEL)]
-        drawing = bars(shown, str(photo_set), "photos per second", ROLES.__getitem__, _COLOURS)
-        drawings.append((str(photo_set), drawing))
-    picture = {PICTURE: stacked(title, drawings)}
-    PART.publish(as_markdown(sets, expected, rows), turns, window_s, left_out, write, picture)
+        rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
+    about = "; ".join(map(str, sets.values()))
+    judged = [goal for name in sets for goal in goals(name, [row for row in rows if row.load.model == name])]
+    publish("Photos a second beside other servers", about, rows, judged, left_out)
 
 
 if __name__ == "__main__":

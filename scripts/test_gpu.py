@@ -29,7 +29,7 @@ import click
 import numpy as np
 import onnxruntime as ort
 
-from gourmet.bench.async_client import Load
+from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.inputs import InputRows, rows_of
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.server_probe import CpuMeter
@@ -302,7 +302,7 @@ def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int,
 
     everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
-    traffic = Load(wire, everything, LoadSpec(model, level), check, measure_s=MEASURED_S).run()
+    traffic = LoadGenerator(wire, everything, LoadSpec(model, level), check, measure_s=MEASURED_S).run()
     wrong = sum(difference > ALLOWED for difference in off)
     return len(traffic.arrays()[0]), wrong, max(off, default=0.0), list(traffic.errors)
 

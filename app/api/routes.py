@@ -23,7 +23,7 @@ from app.models import Prediction
 from app.photos import answer_of, classify_each
 from app.services import NavigationEntry, Services
 from app.web.errors import RETRY_AFTER_S, ServingError, as_dict
-from app.web.http import API, CONTENT_POLICY, JSON, marked, unstored
+from app.web.http import API, CONTENT_POLICY, JSON, route_options, unstored
 from app.web.messages import t
 from app.web.metrics import Metrics
 from gourmet.contracts import COVERAGE_PARAMETER
@@ -61,7 +61,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return unstored(schemas.Models(default=default, models=available))
 
     @routes.post("/classify")
-    @marked(admitted="photos")
+    @route_options(admitted="photos")
     def classify() -> Response:
         """Classify the photos of the request."""
         with_all = one_of("probabilities", ("all",)) == "all"
@@ -77,7 +77,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return classify_each(services, describe)
 
     @routes.get("/health")
-    @marked(open=True)
+    @route_options(open=True)
     def health() -> Response:
         """Report whether the system's model can answer now.
 
@@ -89,7 +89,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     pages = Blueprint("docs", __name__)
 
     @pages.get(f"{API}openapi.json")
-    @marked(open=True)
+    @route_options(open=True)
     def openapi() -> Response:
         return jsonify(services.document)
 
@@ -112,12 +112,12 @@ def _add_probes(app: Flask, services: Services) -> None:
     measured: Metrics = app.extensions["metrics"]
 
     @routes.get("/healthz")
-    @marked(probe=True)
+    @route_options(probe=True)
     def healthz() -> Response:
         return Response('{"alive":true}\n', content_type=JSON)
 
     @routes.get("/readyz")
-    @marked(probe=True)
+    @route_options(probe=True)
     def readyz() -> Response:
         states = {name: _state(state) for name, state in services.states().items()}
         first = states[services.first_system]  # the first system alone decides
@@ -128,7 +128,7 @@ def _add_probes(app: Flask, services: Services) -> None:
         return response
 
     @routes.get("/metrics")
-    @marked(probe=True)
+    @route_options(probe=True)
     def metrics() -> Response:
         for system, state in services.last_known().items():
             measured.ready.labels(system).set(not isinstance(state, ServingError))

@@ -12,14 +12,13 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
 from app.api import schemas
-from app.served_models import Served, ServedModels
+from app.models import Model, ServedModels
 from app.web.admission import admission
 from app.web.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
 from app.web.http import phases_ms, request_id
@@ -34,6 +33,8 @@ from gourmet.contracts import (
     TooMuch,
     WarnsOfAnswers,
 )
+from gourmet.pictures import header
+from gourmet.pictures.decode import identify
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable
 
@@ -44,9 +45,8 @@ _AT_ONCE: Final = 8
 
 # A part, or None if the model was silent for a while.
 Parts = Iterator[schemas.Schema | None]
-ReadyModel = Served[Generation]
 # Turns an answer and its times into the last part of a stream.
-LastPart = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
+LastPart = Callable[[Model[Generation], GeneratedText, schemas.GenerationTimings], schemas.Schema]
 
 
 class Generator(ServedModels[Generation]):
@@ -59,7 +59,9 @@ class Generator(ServedModels[Generation]):
             raise BadRequest("name a model: configured are " + ", ".join(self.configured.values()))
         return super().default_system
 
-    def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
+    def find_streaming(
+        self, model: str, streaming: str, deadline: Deadline, system: str
+    ) -> Model[Generation]:
         """Find `model`; without a name, `streaming` if the configured model does not stream."""
         served = self.find(model, deadline, system)
         if served.info.decoupled or model:
@@ -69,15 +71,23 @@ class Generator(ServedModels[Generation]):
         except (ModelUnavailable, UnknownModel):
             return served
 
-    def guarded(
-        self, model: ReadyModel, example: bytes, deadline: Deadline
-    ) -> AbstractContextManager[dict[str, float]]:
-        """Return a context manager for a request: it checks a picture and limits slow decoding meanwhile."""
-        is_picture = model.system.example_kind == "picture"
-        return self._decoding.guarded(example, deadline) if is_picture else contextlib.nullcontext({})
+    @contextlib.contextmanager
+    def checked_and_admitted(
+        self, model: Model[Generation], example: bytes, deadline: Deadline
+    ) -> Iterator[dict[str, float]]:
+        """Check a picture, hold its place while the model decodes it, and yield the time so far."""
+        if model.system.example_kind != "picture":
+            yield {}
+            return
+        started = time.perf_counter()
+        head = header.look(example)
+        with self._decoding.decode_in_app(deadline):
+            identify(head)
+        with self._decoding.decode_in_model(head, deadline):
+            yield {"decode": (time.perf_counter() - started) * 1000}
 
     def pieces(
-        self, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
+        self, model: Model[Generation], example: bytes, options: Options, deadline: Deadline
     ) -> Pieces[GeneratedText | None, None, None]:
         """Yield the model's pieces, or one piece from a model that answers whole; None in a silence."""
         if not model.info.decoupled:
@@ -89,13 +99,13 @@ class Generator(ServedModels[Generation]):
                 yield None if outputs is None else model.system.generated(outputs, model.info)
 
     def answers(
-        self, model: ReadyModel, examples: Sequence[bytes], options: Options, deadline: Deadline
+        self, model: Model[Generation], examples: Sequence[bytes], options: Options, deadline: Deadline
     ) -> tuple[list[GeneratedText], dict[str, float]]:
         """Return the answers, and their phases in milliseconds. A picture is the only example of its call.
 
         Examples share requests to Triton if the model answers whole, else each has its own.
         """
-        with self.guarded(model, examples[0], deadline) as before:
+        with self.checked_and_admitted(model, examples[0], deadline) as before:
             started = time.perf_counter()
             if model.info.decoupled:
                 answers = [joined(self.pieces(model, example, options, deadline)) for example in examples]
@@ -109,7 +119,7 @@ class Generator(ServedModels[Generation]):
         return [_with_warning(model, *pair) for pair in zip(examples, answers, strict=True)], phases
 
     def _together(
-        self, model: ReadyModel, examples: Sequence[bytes], options: Options, deadline: Deadline
+        self, model: Model[Generation], examples: Sequence[bytes], options: Options, deadline: Deadline
     ) -> list[GeneratedText]:
         """Ask about the examples in one request."""
         rows = [_inputs(model, example, options) for example in examples]
@@ -128,7 +138,7 @@ class Generator(ServedModels[Generation]):
 
 
 @contextlib.contextmanager
-def _explained(model: ReadyModel) -> Iterator[None]:
+def _explained(model: Model[Generation]) -> Iterator[None]:
     """Turn the refusal of a model that decodes into the error of the picture or of the request."""
     try:
         yield
@@ -146,7 +156,7 @@ def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
     return GeneratedText(text, last.tokens, last.score, sentences=last.sentences)
 
 
-def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
+def _inputs(model: Model[Generation], example: bytes, options: Options) -> Tensors:
     try:
         return model.system.request_inputs(example, model.info, options)
     except TooMuch as exc:
@@ -155,7 +165,7 @@ def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
         raise BadRequest(str(exc)) from exc
 
 
-def _with_warning(model: ReadyModel, example: bytes, answer: GeneratedText) -> GeneratedText:
+def _with_warning(model: Model[Generation], example: bytes, answer: GeneratedText) -> GeneratedText:
     """Add to the whole answer to `example` the warning of its system, if the system gives warnings."""
     system = model.system
     return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer
@@ -163,7 +173,7 @@ def _with_warning(model: ReadyModel, example: bytes, answer: GeneratedText) -> G
 
 def whole(
     generator: Generator,
-    model: ReadyModel,
+    model: Model[Generation],
     examples: Sequence[bytes],
     options: Options,
     deadline: Deadline,
@@ -177,7 +187,7 @@ def whole(
 
 def in_pieces(
     generator: Generator,
-    model: ReadyModel,
+    model: Model[Generation],
     example: bytes,
     options: Options,
     deadline: Deadline,
@@ -187,7 +197,7 @@ def in_pieces(
     g.model = model.info.name
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_place())
-        inner = dict(held.enter_context(generator.guarded(model, example, deadline)))
+        inner = dict(held.enter_context(generator.checked_and_admitted(model, example, deadline)))
         started = time.perf_counter()
         pieces = generator.pieces(model, example, options, deadline)
         held.callback(pieces.close)
@@ -198,7 +208,7 @@ def in_pieces(
 
 
 def _parts(
-    model: ReadyModel,
+    model: Model[Generation],
     example: bytes,
     pieces: Iterator[GeneratedText | None],
     started: float,
@@ -225,7 +235,7 @@ def _parts(
 
 
 def observed(
-    model: ReadyModel, tokens: int | None, timings: Mapping[str, float]
+    model: Model[Generation], tokens: int | None, timings: Mapping[str, float]
 ) -> schemas.GenerationTimings:
     metrics: Metrics = current_app.extensions["metrics"]
     counted = metrics.of_system[model.system.name]
@@ -253,7 +263,7 @@ def answer_fields(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
 
 
 def generated_fields(
-    model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings
+    model: Model[Generation], answer: GeneratedText, timings: schemas.GenerationTimings
 ) -> dict[str, Any]:
     """Return the fields of every answer's shape."""
     return {

@@ -1,7 +1,7 @@
 """Read requests: a form's photo, the photos of an API call, or texts as JSON.
 
-A body is read into memory once the request is admitted. It is limited in size and never written to disk. The
-proxy in front limits how long a client may take to send (proxy/nginx.conf).
+A view reads the body into memory, once its request is admitted. It is limited in size and never written to
+disk. The proxy in front limits how long a client may take to send (proxy/nginx.conf).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 
 from app.api.schemas import Base64Photos, Schema
-from app.web.admission import admission
+from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError
-from app.web.http import JSON, marks
+from app.web.http import JSON, options_of_route
 from app.web.settings import Settings
 from gourmet.pictures.decode import from_base64
 from gourmet.pictures.errors import PictureError
@@ -56,7 +56,7 @@ def init_app(app: Flask, settings: Settings) -> None:
 def _discard(response: Response) -> Response:
     """Read and discard the rest of the body for a moment, so that the client reads the refusal."""
     has_end = request.content_length is not None or "wsgi.input_terminated" in request.environ
-    if response.status_code < 400 or not marks().admitted or not has_end:
+    if response.status_code < 400 or not options_of_route().admitted or not has_end:
         return response
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
@@ -77,14 +77,10 @@ def _discard(response: Response) -> Response:
 
 @contextlib.contextmanager
 def receiving(too_large: str) -> Iterator[None]:
-    """Admit the request before its body is read, and time the reading.
-
-    Raise Overloaded, or the error of a body that is too large or broken.
-    """
-    uploading = current_app.extensions["metrics"].in_flight[marks().admitted or "photos"].labels("upload")
+    """Time the reading of the body; raise the error of one that is too large or broken."""
+    uploading = current_app.extensions["metrics"].in_flight[options_of_route().admitted].labels("upload")
+    started = time.perf_counter()
     try:
-        admission().acquire()
-        started = time.perf_counter()
         with uploading.track_inprogress():
             yield
     except RequestEntityTooLarge:
@@ -92,6 +88,7 @@ def receiving(too_large: str) -> Iterator[None]:
     except _BROKEN as exc:
         raise BadRequest("the request's body has invalid chunks, or its connection was lost") from exc
     g.receive_ms = (time.perf_counter() - started) * 1000
+    deadline_of_request().restart()  # the client's connection may be slow
 
 
 def one_of(parameter: str, allowed: Collection[str]) -> str:

@@ -14,16 +14,17 @@ from pydantic import Field
 
 from app.api import schemas, text_calls
 from app.api.schemas import Generated, Schema
-from app.api.text_calls import ReadyModel, generated_fields
+from app.api.text_calls import generated_fields
 from app.api.uploads import form_photo, only_photo, photos_and_more
+from app.models import Model
 from app.photos import answer_each
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
-from app.web.http import marked, render
+from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Generation
 from gourmet.systems.captioner.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name
@@ -64,11 +65,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return Response(SYSTEM.sample(), content_type="image/jpeg")
 
     @routes.post("/caption")
-    @marked(admitted="texts", charged=True)
+    @route_options(admitted="texts", charged=True)
     def form() -> Response:
         """Caption one photo, sent by the form without scripts, and show the caption on its own page."""
         photo = form_photo(settings)
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         model = generator.find("", deadline, SYSTEM.name)
         (answer,), timings = text_calls.whole(generator, model, [photo], {}, deadline)
         caption = _caption(model, answer, timings)
@@ -76,13 +77,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return render("caption_result.html", lambda: caption, caption=caption, again=again)
 
     @services.api.post("/caption", endpoint="caption")
-    @marked(admitted="texts")
+    @route_options(admitted="texts")
     def caption() -> Response:
         """Caption each photo of the request."""
         photos, chosen, fields = photos_and_more(settings, CaptionRequest)
         options, stream = _options(fields)
         count_photos(len(photos))
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         if stream:
             photo = only_photo(photos, "only a single photo is streamed")
             model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
@@ -100,7 +101,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 
 def _caption(
-    model: ReadyModel,
+    model: Model[Generation],
     answer: GeneratedText,
     timings: schemas.GenerationTimings,
     filename: str | None = None,

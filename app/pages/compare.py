@@ -19,12 +19,12 @@ from PIL import Image
 
 from app.api.schemas import Classified
 from app.api.uploads import form_photo, one_of
-from app.models import Classifier, Prediction, ServedModel
+from app.models import Classifier, Model, Prediction
 from app.photos import answer_of, form_answer, observed
 from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor
-from app.web.http import marked, render
+from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
@@ -73,11 +73,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return services.page("compare.html", chosen(), comparable=comparable)
 
     @routes.post("/compare")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def compare_photo() -> Response:
         system = chosen()
         data = form_photo(settings)
-        deadline = deadline_of_request(settings.request_deadline_s)
+        deadline = deadline_of_request()
         models = classifier.models(deadline, system.name)
         if not models:
             raise ModelNotReady(settings.models[system.name], [])
@@ -102,11 +102,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     @routes.post("/thumbnail")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def thumbnail() -> Response:
         """Return a photo as a JPEG that any browser shows; the app does not store it."""
         photo = form_photo(settings)
-        pixels = classifier.whole(photo, _SHOWN, deadline_of_request(settings.request_deadline_s))
+        pixels = classifier.whole(photo, _SHOWN, deadline_of_request())
         picture = io.BytesIO()
         Image.fromarray(pixels).save(picture, "JPEG", quality=92)
         return Response(picture.getvalue(), content_type="image/jpeg", headers={"Cache-Control": "no-store"})
@@ -136,7 +136,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
         return services.page("picture_page.html", system, labels=labels(system), action=action)
 
     @routes.post("/classify/<name>")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def classify(name: str) -> Response:
         if name not in systems:
             abort(404)
@@ -151,7 +151,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 
 
 def _ask_in_turns(
-    classifier: Classifier, models: Sequence[ServedModel], data: bytes, deadline: Deadline
+    classifier: Classifier, models: Sequence[Model[PictureClassifier]], data: bytes, deadline: Deadline
 ) -> tuple[list[list[Timed] | GourmetError], int]:
     """Ask each model about a photo several times, in turns; return the answers and the number of turns.
 
@@ -179,14 +179,14 @@ def _ask_in_turns(
     return answers_by_model, _TURNS
 
 
-def _ask(classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline) -> Timed:
+def _ask(classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline) -> Timed:
     started = time.perf_counter()
     system = model.system.name
     prediction = classifier.classify(data, deadline, model.info.target, system=system)
     return (time.perf_counter() - started) * 1000, prediction
 
 
-def _row(model: ServedModel, answers: list[Timed] | GourmetError) -> dict[str, Any]:
+def _row(model: Model[PictureClassifier], answers: list[Timed] | GourmetError) -> dict[str, Any]:
     """Return the answer with the median time, or with the lower one of the two in the middle."""
     about = {
         "model": {"name": model.info.name, "version": model.info.version},

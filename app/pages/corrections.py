@@ -24,7 +24,7 @@ from app.api.uploads import one_of, only_photo, photos_and_model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import BadRequest, ServingError
-from app.web.http import marked, request_id, unstored
+from app.web.http import request_id, route_options, unstored
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER, folder_of
 from gourmet.served.files import written_aside
@@ -39,7 +39,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return ()
 
     @services.api.post("/corrections")
-    @marked(admitted="photos")
+    @route_options(admitted="photos")
     def correct() -> Response:
         """Store a photo with the label that it really shows."""
         sent, _ = photos_and_model(settings)
@@ -49,7 +49,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if not label:
             raise BadRequest(f"send one photo, and as label one of {', '.join(allowed)}")
         photo = only_photo(sent, "one photo at a time is corrected")
-        deadline = deadline_of_request(settings.request_deadline_s)
+        deadline = deadline_of_request()
         pixels = services.classifier.pixels(system, photo, deadline)
         folder = folder_of(label, system.labels) if label in system.labels else OTHER
         # Release the place first, so that photos of others do not wait for a disk that hangs.

@@ -13,7 +13,7 @@ from app import photos
 from app.api.schemas import Failed, Photo, Schema
 from app.photos import answer_of
 from app.services import NavigationEntry, Services
-from app.web.http import marked
+from app.web.http import route_options
 from app.web.messages import t
 from gourmet.systems.digits.contract import SYSTEM
 
@@ -48,13 +48,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     @routes.post("/digits")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def read() -> Response:
         again = (url_for("digits.page"), t("digits.another"))
         return photos.form_answer(services, SYSTEM.name, Digit, digit=True, again=again)
 
     @services.api.post("/digits", endpoint="digits")
-    @marked(admitted="photos")
+    @route_options(admitted="photos")
     def read_digits() -> Response:
         """Read the digit in each picture of the request."""
         return photos.classify_each(services, partial(answer_of, Digit), SYSTEM.name)

@@ -18,14 +18,14 @@ from flask import Flask, Response
 from app.api import schemas
 from app.api.text_calls import LINES, streamed
 from app.api.uploads import one_of, only_photo, photos_and_model
-from app.models import AskRows, ServedModel
+from app.models import AskRows, Model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import ServingError
-from app.web.http import marked, request_id
+from app.web.http import request_id, route_options
 from app.web.rate_limit import count_photos
 from app.web.tracing import carried
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.served.fair_queue import FairQueue
 from gourmet.triton_client.deadline import Deadline
@@ -53,13 +53,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     queue = FairQueue(1)
 
     @services.api.post("/explain")
-    @marked(admitted="heat maps")
+    @route_options(admitted="heat maps")
     def explain() -> Response:
         """Stream heat maps that show which regions of the photo matter for the answer."""
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         photo = only_photo(photos, "one photo at a time is explained")
-        deadline = deadline_of_request(settings.explain_deadline_s)
+        deadline = deadline_of_request()
         served, ask = classifier.rows(deadline, model)
         labels = served.labels
         if served.system.subject and served.subject_threshold:
@@ -90,7 +90,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return ()
 
 
-def _answered_column(row: Floats, served: ServedModel) -> int:
+def _answered_column(row: Floats, served: Model[PictureClassifier]) -> int:
     """Return the column of `row` with the model's answer: a label, or the last one for something else."""
     labels = len(served.labels)
     is_denied = len(row) > labels and 1.0 - row[labels] < served.subject_threshold

@@ -9,8 +9,7 @@ from flask import Blueprint, Flask, Response
 
 from app.photos import form_answer
 from app.services import NavigationEntry, Services
-from app.web.admission import admission
-from app.web.http import marked
+from app.web.http import route_options
 from app.web.messages import t
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
@@ -30,15 +29,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return services.page("food.html", SYSTEM, labels=SYSTEM.labels)
 
     @routes.post("/predict")
-    @marked(admitted="photos", charged=True)
+    @route_options(admitted="photos", charged=True)
     def predict() -> Response:
         """Classify the photo that the form sends."""
         return form_answer(services, SYSTEM.name)
 
     @routes.get("/test")
-    @marked(charged=True)
+    @route_options(admitted="photos", charged=True)
     def test() -> Response:
-        admission().acquire()
         return form_answer(services, SYSTEM.name, data=SYSTEM.sample())
 
     @routes.get("/sample.jpg")

@@ -8,14 +8,15 @@ from typing import Final
 from flask import Flask, Response
 
 from app.api import schemas, text_calls
-from app.api.text_calls import ReadyModel, generated
+from app.api.text_calls import generated
 from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body, photo_of_base64
+from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
-from app.web.http import marked, unstored
+from app.web.http import route_options, unstored
 from app.web.settings import Settings
-from gourmet.contracts import ExampleKind
+from gourmet.contracts import ExampleKind, Generation
 
 # Several times the longest text, since each character may be sent as \\uXXXX.
 _MAX_TEXT_BYTES: Final = 200_000
@@ -30,12 +31,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     max_bytes = 4 * settings.max_upload_bytes // 3 + WRAPPING_BYTES if "picture" in kinds else _MAX_TEXT_BYTES
 
     @services.api.post("/generate")
-    @marked(admitted="texts")
+    @route_options(admitted="texts")
     def generate() -> Response:
         """Generate a text from the text or picture of the request."""
         expected = '{"text": "…"} or {"picture": "<base64>"}'
         fields = json_body(schemas.GenerateRequest, max_bytes, expected)
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         model = generator.find(chosen_model(fields.model or "", fields.version), deadline)
         example = _example(fields, model, settings)
         if fields.stream:
@@ -46,7 +47,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return ()
 
 
-def _example(fields: schemas.GenerateRequest, model: ReadyModel, settings: Settings) -> bytes:
+def _example(fields: schemas.GenerateRequest, model: Model[Generation], settings: Settings) -> bytes:
     sent: ExampleKind = "picture" if fields.text is None else "text"
     if sent != model.system.example_kind:
         raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")

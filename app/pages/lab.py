@@ -16,7 +16,7 @@ from flask.typing import ResponseReturnValue
 
 from app.services import NavigationEntry, Services
 from app.web.errors import ServingError, as_serving_error
-from app.web.http import marked
+from app.web.http import route_options
 from app.web.messages import starting_with, t
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import TritonError
@@ -105,7 +105,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     @routes.get("/lab/figures")
-    @marked(probe=True)
+    @route_options(probe=True)
     def now() -> ResponseReturnValue:
         statistics = figures.get()
         if isinstance(statistics, ServingError):

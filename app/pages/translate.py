@@ -13,15 +13,16 @@ from pydantic import Field, model_validator
 
 from app.api import schemas, text_calls
 from app.api.schemas import Said, Schema
-from app.api.text_calls import ReadyModel, answer_fields
+from app.api.text_calls import answer_fields
 from app.api.uploads import chosen_model, json_body, receiving
+from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, for_visitor
-from app.web.http import marked, request_id, unstored
+from app.web.http import request_id, route_options, unstored
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Generation
 from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
@@ -86,7 +87,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def shown(
         system: Translator,
         answer: GeneratedText | None = None,
-        model: ReadyModel | None = None,
+        model: Model[Generation] | None = None,
         **context: Any,
     ) -> str:
         facts = answer_fields(model.info, answer) if answer and model else {}
@@ -112,7 +113,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/translate", defaults={"name": SYSTEM.name})
     @routes.post("/translate/<name>")
-    @marked(admitted="texts", charged=True)
+    @route_options(admitted="texts", charged=True)
     def translate_form(name: str) -> tuple[str, int]:
         """Translate the form's text without scripts, and show the page with the answer."""
         system = systems.get(name) or abort(404)
@@ -125,7 +126,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(why)
             if (foreign := system.foreign(text)) and not request.form.get("anyway"):
                 return shown(system, text=text, foreign=foreign), 200
-            deadline = deadline_of_request(settings.generate_deadline_s)
+            deadline = deadline_of_request()
             model = generator.find("", deadline, name)
             (answer,), _ = text_calls.whole(generator, model, [text.encode()], {}, deadline)
         except GourmetError as exc:
@@ -133,7 +134,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
         return shown(system, answer, model, text=text), 200
 
-    def requested_model(fields: TranslateRequest, deadline: Deadline) -> ReadyModel:
+    def requested_model(fields: TranslateRequest, deadline: Deadline) -> Model[Generation]:
         """Find the translator that the request names, or the model of its system or of the default one."""
         chosen = chosen_model(fields.model or "", fields.version)
         if fields.system and fields.system not in systems:
@@ -148,7 +149,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return generator.find_streaming(chosen, model.system.streaming_model, deadline, model.system.name)
 
     @services.api.post("/translate", endpoint="translate")
-    @marked(admitted="texts")
+    @route_options(admitted="texts")
     def translate() -> Response:
         """Translate the texts of the request, from Russian to English unless it names another pair."""
         expected = '{"texts": ["…"]} or {"text": "…", "stream": true}'
@@ -164,7 +165,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 "translated in one call: send fewer texts at a time",
             )
         count_photos(len(texts), "texts")
-        deadline = deadline_of_request(settings.generate_deadline_s)
+        deadline = deadline_of_request()
         model = requested_model(fields, deadline)
         if fields.stream:
             return text_calls.in_pieces(generator, model, texts[0].encode(), fields.options, deadline)

@@ -4,7 +4,8 @@
                                                │       └ MAX_AT_WORK have one
                                                └ MAX_WAITING wait, none for longer than MAX_WAIT_S
 
-Photos, texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
+Routes with the option `admitted` get a place, and then their deadline, before their view is called. Photos,
+texts and heat maps have one queue each; gourmet.served.fair_queue shares the places between clients.
 A request waits before its body is read, so that a worker holds at most one body per place. gunicorn has more
 threads than all places together, so that some are always free for refusals, pages and probes.
 
@@ -20,18 +21,15 @@ import random
 import re
 import select
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Final
 
 from flask import Flask, current_app, g, request
 
 from app.web.errors import Overloaded, ServingError
-from app.web.http import marks
+from app.web.http import options_of_route
 from app.web.metrics import Metrics
 from app.web.settings import Settings
-from gourmet.pictures import decoders
-from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.served.fair_queue import FairQueue, QueueFull
 from gourmet.triton_client.deadline import Deadline
 
@@ -60,12 +58,10 @@ def client_of_request() -> str:
     return g.get("client") or client_of(request.remote_addr or "")
 
 
-def deadline_of_request(seconds: float) -> Deadline:
-    """Return the deadline of the answer to this request."""
-    client = client_of_request()
-    # A hash that is the same in all workers, since keys and addresses are not passed on.
-    client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
-    return Deadline(seconds, _client_left(), client_hash)
+def deadline_of_request() -> Deadline:
+    """Return the deadline of the answer to this request, which was admitted."""
+    deadline: Deadline = g.deadline
+    return deadline
 
 
 def _client_left(half_closed_s: float = _HALF_CLOSED_S) -> Callable[[], bool]:
@@ -97,10 +93,17 @@ class Admission:
         }
         self._max_wait_s = dict.fromkeys(self._queues, settings.max_wait_s)
         self._max_wait_s["heat maps"] = settings.explain_deadline_s
+        self._deadline_s = {
+            "photos": settings.request_deadline_s,
+            "texts": settings.generate_deadline_s,
+            "heat maps": settings.explain_deadline_s,
+        }
 
-    def acquire(self) -> None:
-        """Wait for a place; raise Overloaded if the queue is full or the wait too long."""
-        kind, client = marks().admitted or "photos", client_of_request()
+    def admit(self) -> None:
+        """Wait for a place if the route needs one; raise Overloaded if there is none in time."""
+        kind, client = options_of_route().admitted, client_of_request()
+        if not kind or request.method == "OPTIONS":
+            return
         # Requests that came together are not all refused together: their clients would come together again.
         max_wait_s = self._max_wait_s[kind] * random.uniform(0.9, 1.0)  # noqa: S311 - not a secret
         end, has_left = time.monotonic() + max_wait_s, _client_left(half_closed_s=0.0)
@@ -116,6 +119,9 @@ class Admission:
             raise Overloaded("wait") from None
         self._in_flight[kind].labels("work").inc()
         g.place = kind, client
+        # A hash that is the same in all workers, since keys and addresses are not passed on.
+        client_hash = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+        g.deadline = Deadline(self._deadline_s[kind], _client_left(), client_hash)
 
     def keep_place(self) -> Callable[[], None]:
         """Keep the place after the request, for a streamed answer; return the function that releases it."""
@@ -135,38 +141,12 @@ class Admission:
 
 
 def init_app(app: Flask, settings: Settings) -> None:
-    app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
-    app.teardown_request(lambda _: admission().release())
+    queues = app.extensions["admission"] = Admission(settings, app.extensions["metrics"])
+    app.before_request(queues.admit)
+    app.teardown_request(lambda _: queues.release())
 
 
 def admission() -> Admission:
     """Return the admission of the app that answers this request."""
     shared: Admission = current_app.extensions["admission"]
     return shared
-
-
-class Decoding:
-    """Limit how many slow pictures are decoded at a time for one kind of model."""
-
-    def __init__(self, max_sandboxed: int) -> None:
-        self._sandboxed = decoders.decoder_queue(max_sandboxed)
-
-    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Return a context manager for decoding in this process, or in one that it starts."""
-        return decoders.decoding_for(
-            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
-        )
-
-    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
-        """Return a context manager for a photo that a model decodes; a slow photo needs a place."""
-        quick = is_harmless(from_base64(photo))
-        return nullcontext() if quick else decoders.decoder_place(self._sandboxed, deadline.client)
-
-    @contextmanager
-    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
-        """Check the photo's header, hold its place, and yield the time so far; raise PictureError."""
-        started = time.perf_counter()
-        with self.here(deadline):
-            identify(photo)
-        with self.there(photo, deadline):
-            yield {"decode": (time.perf_counter() - started) * 1000}

@@ -132,9 +132,6 @@ class _Refusals:
         current_app.logger.warning("503 %s: %s more requests refused (%s)", error.code, count, error.at)
 
 
-_refusals: Final = _Refusals()
-
-
 def refused_picture(refusal: Exception) -> PictureError | None:
     """Return the error that a decoding model reported about a picture, if it did."""
     match = _DECODING_FAILED.search(str(refusal))
@@ -179,7 +176,7 @@ def for_visitor(exc: BaseException) -> ServingError:
     metrics.errors.labels(error.code).inc()
     if isinstance(error, Overloaded):
         metrics.refusals.labels(error.at).inc()
-        _refusals.log(error)
+        current_app.extensions["refusals"].log(error)
     elif error.status >= 500:
         # The cause of a failed connection is of no use to a visitor.
         reason = f"{error}: {exc.__cause__}" if isinstance(exc.__cause__, OSError) else str(error)
@@ -194,6 +191,7 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 
 def init_app(app: Flask, _: Settings) -> None:
+    app.extensions["refusals"] = _Refusals()
     app.register_error_handler(Exception, _answer)
 
 

@@ -65,8 +65,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Marks:
-    """Properties of a view, set by `marked`: admission, charging and the like."""
+class RouteOptions:
+    """What a request passes before its view, and how it is logged."""
 
     admitted: Literal["", "photos", "texts", "heat maps"] = ""  # waits in the queue of this kind
     charged: bool = False  # counts against the rate limit, as every route of the API does
@@ -74,21 +74,21 @@ class Marks:
     probe: bool = False  # polled: logged only if something is wrong
 
 
-_UNMARKED: Final = Marks()
+_NO_OPTIONS: Final = RouteOptions()
 
 
-def marked(**about: Any) -> Callable[[View], View]:
-    def mark(view: View) -> View:
-        view.marks = Marks(**about)  # type: ignore[attr-defined]
+def route_options(**options: Any) -> Callable[[View], View]:
+    def add(view: View) -> View:
+        view.route_options = RouteOptions(**options)  # type: ignore[attr-defined]
         return view
 
-    return mark
+    return add
 
 
-def marks(view: object = None) -> Marks:
-    """Return the marks of `view`, or of the view that answers this request."""
+def options_of_route(view: object = None) -> RouteOptions:
+    """Return the options of `view`, or of the view that answers this request."""
     view = view or current_app.view_functions.get(request.endpoint or "")
-    return cast(Marks, getattr(view, "marks", _UNMARKED))
+    return cast(RouteOptions, getattr(view, "route_options", _NO_OPTIONS))
 
 
 def request_id() -> str:

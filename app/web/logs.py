@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from flask import Flask, Response, g, has_request_context, request
 
-from app.web.http import marks, route, since_start_ms
+from app.web.http import options_of_route, route, since_start_ms
 from app.web.settings import Settings
 
 _requests: Final = logging.getLogger("app.requests")
@@ -62,7 +62,7 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def _log_request(response: Response) -> Response:
-    if response.status_code < 400 and marks().probe:
+    if response.status_code < 400 and options_of_route().probe:
         return response
     fields = {
         "route": route(),

@@ -205,10 +205,7 @@ def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: l
     assert {"answers", "errors", "rows counted by Triton", "Little's law", "windows steady"} <= checks
     (row,) = csv.DictReader((tmp_path / "bench.csv").read_text().splitlines())
     assert float(row["Inferences/Second"]) == pytest.approx(point.rows_per_s.value, abs=0.001)
-    page = (tmp_path / "index.html").read_text()
-    assert page.count("<svg") == 4
-    assert "src=" not in page
-    assert "href=" not in page
+    assert point.name in (tmp_path / "chart.svg").read_text()
     assert point.stream is None
 
 
@@ -228,7 +225,6 @@ def test_the_pieces_of_a_streamed_answer_are_timed(bench: Bench, tmp_path: Path,
     assert 1 < point.stream.pieces_per_answer < 12
     assert point.stream.pieces_per_s.value > point.rows_per_s.value
     assert "first piece p50 ms" in result.output
-    assert "Pieces of answers" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.slow

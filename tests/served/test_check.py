@@ -10,11 +10,9 @@ import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import tritonclient.http as triton_http
@@ -23,18 +21,13 @@ from support.triton import MODELS, RunningTriton, triton_server
 from support.up import GOURMET, restore_signals
 
 from gourmet.cli import main
-from gourmet.evaluation import checking
 from gourmet.evaluation.accuracy import accuracy
-from gourmet.evaluation.picture_check import Agreement, PictureReport
-from gourmet.pictures.classifier import softmax
 from gourmet.stack.processes import wait_until
-from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.systems.parts import SystemParts
 from gourmet.training.files import save_tensors
-from gourmet.triton_client.triton import Triton
 
 FAULTY = Path(__file__).parent / "faulty_model.py"
 FAULTS = ("none", "drops", "swaps", "refuses", "holds", "ten", "nobodys")
@@ -103,16 +96,6 @@ def put_faulty(repository: Path, fault: str) -> None:
     )
 
 
-def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
-    options = checking.CheckOptions(model, data, repository=MODELS, url=url, **more)
-    with Triton(url) as triton:
-        info = triton.describe(model)
-        parts = SystemParts(info.system)
-        report = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))
-    assert isinstance(report, PictureReport)
-    return report
-
-
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
@@ -121,28 +104,16 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     triton: Any, committed: Path, drawn: Path
 ) -> None:
     network, _ = load(committed)
-    answered = EVALUATION.answers(network, drawn, "test", limit=44, device="cpu", tick=lambda share: None)
-    right = accuracy(answered.logits, answered.classes, contract.SYSTEM.labels)
-    report = checked(triton.http_url, "food_classifier_onnx", drawn)
-    assert report.problems() == []
-    assert report.pictures.names == answered.names
-    served = np.exp(report.answers.logits)
-    np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
-    np.testing.assert_allclose(served, softmax(answered.logits, report.model.temperature), atol=1e-3)
-    assert report.quality is not None
-    assert report.quality.accuracy.top1 == right.top1
-    assert report.quality.accuracy.balanced == right.balanced
-    int8 = checked(triton.http_url, "food_classifier_int8", drawn, weights=committed)
-    assert int8.problems() == []
-    assert isinstance(int8.eager, Agreement)
-    assert int8.eager.top1 == right.top1
-    # Where two labels are nearly as likely, eight bits may choose the other one.
-    exact = softmax(answered.logits, int8.model.temperature)
-    chosen = int8.answers.logits.argmax(axis=1)
-    lead = exact.max(axis=1) - exact[np.arange(len(exact)), chosen]
-    assert np.mean(lead >= 0.2) <= 0.1
-    assert int8.quality is not None
-    assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
+    listed = DATA.listing(drawn, "test", 44)
+    answered = EVALUATION.answers(network, listed, "cpu", lambda *_: None)
+    right = accuracy(answered.logits, answered.classes, SYSTEM.labels).as_dict()
+    options = ("--data", drawn, "--url", triton.http_url, "--json", "-")
+    report = json.loads(run("food_classifier_onnx", *options).stdout)
+    assert report["problems"] == []
+    assert right.items() <= report["quality"].items()
+    int8 = json.loads(run("food_classifier_int8", *options).stdout)
+    assert int8["problems"] == []
+    assert abs(int8["quality"]["top1"] - right["top1"]) <= 0.05
 
 
 def test_a_second_model_gets_the_same_pictures_and_is_compared(triton: Any, drawn: Path) -> None:
@@ -195,8 +166,8 @@ def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
     assert "16 of 18 pictures answered" in done.stdout
 
 
-def test_without_labels_the_report_has_speed_and_agreement_with_the_network(
-    triton: Any, committed: Path, tmp_path: Path
+def test_without_labels_the_report_has_speed_and_agreement_with_another_model(
+    triton: Any, tmp_path: Path
 ) -> None:
     for number, data in enumerate(SYSTEM.examples(20, 1, (40, 40))):
         (tmp_path / f"{number}.jpg").write_bytes(data)
@@ -204,8 +175,8 @@ def test_without_labels_the_report_has_speed_and_agreement_with_the_network(
     done = run(
         "food_classifier_onnx",
         *options,
-        "--eager",
-        committed,
+        "--against",
+        "food_classifier_onnx/1",
         "--out",
         tmp_path / "page.html",
         "--json",

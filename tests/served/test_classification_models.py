@@ -30,7 +30,6 @@ from support.eventually import eventually
 from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
-from app.served_models import AppTriton
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import DEFAULT, model_names, read_config
@@ -43,7 +42,7 @@ from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import ModelBusy, ModelUnavailable, NoAnswerInTime, TritonError
 from gourmet.triton_client.model_config import as_json
-from gourmet.triton_client.triton import Answer
+from gourmet.triton_client.triton import Answer, Triton
 
 SYSTEMS = {
     name: system for name, system in registry.load_all().items() if isinstance(system, PictureClassifier)
@@ -317,7 +316,7 @@ def test_requests_beyond_the_queue_are_refused_and_expired_ones_are_not_computed
 ) -> None:
     def ask(seconds: float = 60) -> Answer | TritonError:
         try:
-            return AppTriton(lab_triton.http_url).infer(
+            return Triton(lab_triton.http_url).infer(
                 "waits", {"x": np.zeros((1, 1), np.float32)}, Deadline(seconds)
             )
         except TritonError as error:

@@ -192,7 +192,7 @@ def test_verbs_for_a_remote_triton_leave_the_local_stack_unchanged(
         return {(row["model"], row["version"]): row["state"] for row in rows if row["model"]}
 
     before = {path: path.stat().st_mtime_ns for path in local.rglob("*")}
-    with run_file.kept((1, 2), {"stack": asdict(stack)}):
+    with run_file.run_file_for((1, 2), {"stack": asdict(stack)}):
         made = run("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *server)
         assert "plums_onnx answers: the sample is " in made
         assert f"--url {elsewhere.http_url}" in made, "what comes next is for that server, too"

@@ -138,7 +138,7 @@ def test_hand_in_needs_an_answer_but_no_server(monkeypatch: pytest.MonkeyPatch, 
     with contextlib.ExitStack() as stacks:
         for port in (8001, 8002):
             stack = run_file.RunningStack(os.getpid(), f"127.0.0.1:{port}", "", "", "", [], "explicit")
-            stacks.enter_context(run_file.kept((port,), {"stack": asdict(stack)}))
+            stacks.enter_context(run_file.run_file_for((port,), {"stack": asdict(stack)}))
         result = CliRunner().invoke(main, ["lab", "hand-in"])
     assert result.exit_code == 2
     assert "has no answer yet: work on an exercise first" in result.output

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from support.triton import ROOT
+from support.web_app import StartWeb
 
 from gourmet.cli import main
 from gourmet.lab.exercises import explanations
@@ -115,9 +116,19 @@ def left_as_found(triton: Any) -> Iterator[None]:
     ids=["triton, three exercises", "loops, three exercises", "triton", "loops"],
 )
 def test_every_question_is_answered_and_handed_in(
-    triton: Any, folder: Path, name: str, exercises: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    triton: Any,
+    start: StartWeb,
+    folder: Path,
+    name: str,
+    exercises: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    book = run(notebook(name, WIDE, *exercises), triton.http_url, folder)
+    book = notebook(name, WIDE, *exercises)
+    for cell in book.cells:
+        if cell.source.startswith("begin(9, "):
+            app_url = start(triton.http_url).url.removeprefix("http://")
+            cell.source = f'{cell.source.removesuffix(")")}, app_url="{app_url}")'
+    run(book, triton.http_url, folder)
     keys = {key for key in KEYS if key.startswith("L") == (name == "loops.ipynb")}
     keys = {key for key in keys if not exercises or key[:-1] in exercises}
     by_question = answers(folder)

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from support.triton import some_models, triton_server
 from support.up import GOURMET
 
-from app.served_models import AppTriton
 from gourmet.commands.config import config
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.connect import ask_sample, connect
@@ -53,7 +52,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 def with_keys(locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the locked Triton, whose keys this user has."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with run_file.kept((locked.options.http_port, locked.options.grpc_port), {"admin": KEY}):
+    with run_file.run_file_for((locked.options.http_port, locked.options.grpc_port), {"admin": KEY}):
         yield locked.options.http_url
 
 
@@ -111,7 +110,7 @@ def test_our_own_commands_find_the_key(with_keys: str) -> None:
 
 def test_the_app_lists_models_and_asks_them_without_a_key(locked: TritonServer) -> None:
     tensor = np.zeros((1, 3, 224, 224), np.float32)
-    app = AppTriton(locked.options.http_url)
+    app = Triton(locked.options.http_url)
     assert app.ready_models(Deadline(30)) == ["digits", "food_classifier_onnx"]
     assert app.infer("food_classifier_onnx", {"input": tensor}, Deadline(60)).outputs["output"].size == 11
 

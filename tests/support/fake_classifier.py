@@ -12,13 +12,13 @@ import numpy as np
 from flask.testing import FlaskClient
 
 from app import create_app
-from app.models import AskRows, Classifier, Prediction, ServedModel
-from app.web.admission import Decoding
+from app.models import AskRows, Classifier, Model, Prediction
 from app.web.errors import UnknownModel
 from app.web.settings import Settings
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decoders import Decoding
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.deadline import Deadline
 
@@ -29,10 +29,10 @@ predicted = functools.partial(Prediction, FOOD, FOOD.labels)
 
 def served(
     name: str, version: str, input: TensorSpec, threshold: float, system: PictureClassifier = FOOD
-) -> ServedModel:
+) -> Model[PictureClassifier]:
     """A model that is ready."""
     info = ModelInfo(name, (input,), (), {"system": system.name}, version)
-    return ServedModel(system, info, system.labels, threshold)
+    return Model(system, info, system.labels, threshold)
 
 
 EGG = predicted(
@@ -56,7 +56,7 @@ class FakeClassifier(Classifier):
     def __init__(
         self,
         outcome: Outcome = EGG,
-        ready: Sequence[ServedModel] = READY,
+        ready: Sequence[Model[PictureClassifier]] = READY,
         others: Mapping[str, Outcome] | None = None,
     ) -> None:
         self.outcome = outcome
@@ -79,7 +79,7 @@ class FakeClassifier(Classifier):
             return ModelInfo(outcome.model, (), (), version=outcome.version)
         return ModelInfo("m", (), ())
 
-    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[Model[PictureClassifier], AskRows]:
         """A model to which every picture is the same but for its middle, which is all it looks at."""
         answer = self._answer(self.outcome, model)
         seen: list[Pixels] = []
@@ -91,9 +91,9 @@ class FakeClassifier(Classifier):
             return np.where(same[:, None], np.asarray(answer.probabilities, np.float32), np.float32(0.0))
 
         info = ModelInfo(answer.model, (), (), version=answer.version, max_batch_size=16)
-        return ServedModel(answer.system, info, answer.labels, answer.threshold), ask
+        return Model(answer.system, info, answer.labels, answer.threshold), ask
 
-    def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
+    def models(self, deadline: Deadline, system: str = "") -> list[Model[PictureClassifier]]:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return [model for model in self.ready if system in ("", model.system.name)]

@@ -40,4 +40,4 @@ def stack(port: int = 9100, **more: Any) -> RunningStack:
 def runs(running: RunningStack) -> AbstractContextManager[Path]:
     """Has verbs find that stack."""
     port = int(running.http_url.rpartition(":")[2])
-    return run_file.kept((port, port + 1), {"stack": asdict(running)})
+    return run_file.run_file_for((port, port + 1), {"stack": asdict(running)})

@@ -14,7 +14,7 @@ from support.listener import Listen, Listener, http, listen, ready, serving, ten
 
 from app import create_app
 from app.pages.caption import Captioned, Captions
-from app.web.http import marks
+from app.web.http import options_of_route
 from app.web.settings import Rate, Settings
 from gourmet.systems.captioner.contract import SYSTEM
 
@@ -134,7 +134,7 @@ def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: 
     assert browser.post("/caption", data=form(PHOTO)).status_code == 200
     assert browser.post("/caption", data=form(PHOTO)).status_code == 429
     for endpoint in ("api.caption", "caption.form"):
-        assert marks(app.view_functions[endpoint]).admitted == "texts"
+        assert options_of_route(app.view_functions[endpoint]).admitted == "texts"
 
 
 def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(browser: FlaskClient) -> None:

@@ -19,10 +19,10 @@ from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
 from app.api.text_calls import LINES
-from app.models import AskRows, ServedModel
+from app.models import AskRows, Model
 from app.web import errors
 from app.web.settings import Rate, Settings
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.triton_client.deadline import Deadline
 
@@ -34,7 +34,7 @@ EXPLAIN = "/api/v1/explain"
 
 def test_an_answer_of_no_food_is_explained_by_the_probability_of_another_subject() -> None:
     class Denies(FakeClassifier):
-        def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+        def rows(self, deadline: Deadline, model: str = "") -> tuple[Model[PictureClassifier], AskRows]:
             served, _ = super().rows(deadline, model)
             served = replace(served, subject_threshold=0.5)
 
@@ -119,7 +119,7 @@ def test_without_triton_a_heat_map_is_the_usual_error() -> None:
 class Ending(FakeClassifier):
     """Is away after a few answers."""
 
-    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[Model[PictureClassifier], AskRows]:
         served, whole = super().rows(deadline, model)
         answers: Iterator[None] = iter([None] * 3)
 
@@ -145,7 +145,7 @@ class Held(FakeClassifier):
         super().__init__()
         self.reached, self.may_go_on = threading.Event(), threading.Event()
 
-    def rows(self, deadline: Deadline, model: str = "") -> tuple[ServedModel, AskRows]:
+    def rows(self, deadline: Deadline, model: str = "") -> tuple[Model[PictureClassifier], AskRows]:
         served, whole = super().rows(deadline, model)
 
         def ask(images: Pixels) -> Floats:

@@ -13,15 +13,16 @@ import pytest
 from support.listener import Listen, answered, http, listen
 
 from app import create_app
-from app.models import Classifier
-from app.served_models import AppTriton
+from app.models import Classifier, request_to_model
 from app.web.errors import ServingError, as_serving_error
 from app.web.settings import Settings
 from gourmet.errors import GourmetError
+from gourmet.pictures import header
 from gourmet.pictures.errors import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11 import contract
 from gourmet.triton_client.deadline import Deadline
+from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]  # the fixture
 
@@ -42,12 +43,14 @@ GOOD = {
 }
 
 
-def classifier_of(triton: AppTriton, model: str = "m") -> Classifier:
+def classifier_of(triton: Triton, model: str = "m") -> Classifier:
     return Classifier(triton, {"food11": contract.SYSTEM, "digits": DIGITS}, {"food11": model, "digits": "d"})
 
 
 def classify(url: str, deadline_s: float = 3.0) -> object:
-    return classifier_of(AppTriton(url, 1.0)).classify(contract.SYSTEM.sample(), Deadline(deadline_s))
+    return classifier_of(Triton(url, connect_timeout_s=1.0)).classify(
+        contract.SYSTEM.sample(), Deadline(deadline_s)
+    )
 
 
 def failure(ask: Callable[[], object]) -> ServingError:
@@ -142,8 +145,21 @@ def test_an_error_of_a_model_that_decodes_reads_like_one_of_the_app(
 
 
 def test_a_file_that_is_not_a_photo_is_refused_as_such_while_triton_is_away() -> None:
-    classifier = classifier_of(AppTriton("127.0.0.1:9", 1.0))
+    classifier = classifier_of(Triton("127.0.0.1:9", connect_timeout_s=1.0))
     assert failure(lambda: classifier.classify(b"text", Deadline(2))).code == "not_a_picture"
+
+
+def test_a_photo_is_read_once_when_triton_goes_away(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listen(dict(GOOD))
+    classifier = classifier_of(Triton(listener.url))
+    classifier.classify(contract.SYSTEM.sample(), Deadline(5))
+    listener.script["/infer"] = b""
+    parsed: list[bytes] = []
+    parse_header = header.read
+    monkeypatch.setattr(header, "read", lambda data: parsed.append(data) or parse_header(data))
+    error = failure(lambda: classifier.classify(contract.SYSTEM.sample(), Deadline(5)))
+    assert (error.code, len(parsed)) == ("triton_unavailable", 1)
+    assert failure(lambda: classifier.classify(b"text", Deadline(5))).code == "not_a_picture"
 
 
 def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: Listen) -> None:
@@ -158,7 +174,7 @@ def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: List
 
 def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(AppTriton(listener.url))
+    classifier = classifier_of(Triton(listener.url))
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).version == "1"
     pixels = {
         "name": "m",
@@ -174,7 +190,7 @@ def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> No
 
 def test_the_threshold_of_a_new_version_is_read_again(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(AppTriton(listener.url))
+    classifier = classifier_of(Triton(listener.url))
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5
     config = {"parameters": {"threshold": {"string_value": "0.75"}}}
     listener.script |= {"/config": http(config), "/infer": answered([1.0] + [0.0] * 10, "2")}
@@ -187,7 +203,7 @@ def test_a_model_replaced_between_two_rows_is_an_error(listen: Listen) -> None:
     listener = listen(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
     )
-    served, ask = classifier_of(AppTriton(listener.url)).rows(Deadline(5))
+    served, ask = classifier_of(Triton(listener.url)).rows(Deadline(5))
     info = served.info
     assert (info.name, info.version, info.max_batch_size) == ("m", "1", 4)
     picture = np.zeros((1, 224, 224, 3), np.uint8)
@@ -242,10 +258,9 @@ def test_a_good_request_id_is_kept_and_passed_on_to_triton(listen: Listen, sent_
 
 def test_a_stream_that_its_client_leaves_is_counted() -> None:
     outcomes: list[tuple[str, str]] = []
-    triton = AppTriton("127.0.0.1:9", count=lambda *outcome: outcomes.append(outcome))
 
     def stream() -> Iterator[int]:
-        with triton._counted("m"):
+        with request_to_model(lambda *outcome: outcomes.append(outcome), "m/1"):
             yield 1
 
     pieces = stream()

@@ -11,10 +11,10 @@ from support.listener import Listen, listen
 
 from app import create_app
 from app.pages import lab
-from app.served_models import AppTriton
 from app.web.settings import Rate, Settings, SettingsError
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.statistics import ModelStatistics
+from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]  # the fixture
 
@@ -48,7 +48,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
     """The app whose Triton counted each of `answers` in turn, and nothing after the last."""
     left = list(answers)
 
-    def ask(_: AppTriton, model: str, deadline: Deadline) -> list[ModelStatistics]:
+    def ask(_: Triton, model: str, deadline: Deadline) -> list[ModelStatistics]:
         assert deadline.seconds <= 2
         result = left.pop(0)
         if isinstance(result, Exception):
@@ -56,7 +56,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
         return result  # type: ignore[no-any-return]
 
     monkeypatch.setattr(lab, "_AGE_S", 60)
-    monkeypatch.setattr(AppTriton, "statistics", ask)
+    monkeypatch.setattr(Triton, "statistics", ask)
     return client()
 
 
@@ -89,9 +89,9 @@ def test_the_lab_shows_the_load_of_the_machine_and_the_configs_where_known(
 ) -> None:
     metrics = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(METRICS) + METRICS
     url = f"http://{listen({'/metrics': metrics}).url}/metrics"
-    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
+    monkeypatch.setattr(Triton, "statistics", lambda *_: [COUNTED])
     config = {"max_batch_size": 8, "instance_group": [{"kind": "KIND_CPU", "count": 1}]}
-    monkeypatch.setattr(AppTriton, "config", lambda *_: config)
+    monkeypatch.setattr(Triton, "config", lambda *_: config)
     browser = client(triton_metrics_url=url)
     body = browser.get("/lab/figures").get_json()
     assert body["machine"] == [

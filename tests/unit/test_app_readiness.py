@@ -6,7 +6,6 @@ import io
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -223,10 +222,12 @@ def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.Mo
     """Found: the thread could be seen before it was started, and /metrics answered 500."""
     monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
     readiness = services.Readiness(lambda _: HealthModel(name="m"), "m")
+    readiness.check()
+    start = threading.Thread.start
 
-    def look(_: int) -> None:
-        for _ in range(500):
-            readiness.last_known(time.monotonic() + 60)
+    def start_while_another_joins(thread: threading.Thread) -> None:
+        readiness._asking.join()
+        start(thread)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(look, range(4)))
+    monkeypatch.setattr(threading.Thread, "start", start_while_another_joins)
+    assert isinstance(readiness.check(), HealthModel)

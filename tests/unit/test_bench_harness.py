@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
+from support.points import a_point
 
 import foundation
+from gourmet.bench import sweep
+from gourmet.bench.results import Estimate, Latency, LoadSpec, Point, Split, Usage, read
 from gourmet.bench.transports import Http, RawReply, Request
-from gourmet.bench.validity import WrongAnswers
+from gourmet.bench.validity import Disturbed, WrongAnswers
 from gourmet.bench.workload import MeasureOptions
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError
 from harness import (
-    BenchLoad,
-    BenchWindow,
     Contender,
     DidNotStart,
-    DocsPart,
     Goal,
+    InPool,
     Measure,
+    Row,
+    measure,
+    no_server,
     programs,
+    publish,
     ratio_goal,
-    rows_of,
     run,
     started,
 )
-from harness import window as measure_window
 
-SHORT = MeasureOptions(window_s=0.6, windows=1, warm_up_s=0.1)
-LOAD = BenchLoad("arm", 3, "small")
+# Figures that nobody needs to believe.
+SHORT = MeasureOptions(window_s=0.3, windows=2, warm_up_s=0.1, steadiness=1e9)
+LOAD = LoadSpec("small", 3)
 
 
-def window(arm: str = "arm", per_s: int = 100, foreign_cores: float = 0.0) -> BenchWindow:
-    return BenchWindow(BenchLoad(arm, 8), 1.0, (10.0,) * per_s, foreign_cores)
+def a_row(arm: str = "arm", per_s: tuple[float, ...] = (100.0,), others: float = 0.0, **more: Any) -> Row:
+    """A row with a turn for each rate."""
+    usage = Usage(0.1, 1.0, others_cores=others)
+    points = [a_point(arm, (rate, rate, rate), usage=usage, **more) for rate in per_s]
+    return Row(dict(enumerate(points)))
 
 
 class FailingServer(BaseHTTPRequestHandler):
@@ -84,28 +96,29 @@ def check(request: Request, reply: RawReply) -> None:
     assert reply.body == b"right"
 
 
-def looped(port: int) -> BenchWindow:
-    wire = Http(f"127.0.0.1:{port}", "/")
-    return measure_window(LOAD, wire, REQUESTS, check, SHORT, groups={"server": os.getpid()})
+def looped(port: int) -> Point:
+    return measure(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, check, SHORT, {"server": os.getpid()})
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
-    answers = errors = 0
-    while answers + errors < 20:  # a busy machine's window may have fewer
-        measured = looped(port)
-        answers, errors = len(measured.latencies_ms), sum(measured.errors.values())
-    assert 0.05 < errors / (answers + errors) < 0.4, "errors are counted and never averaged in"
-    assert list(measured.errors) == ["HTTP 503: right"]
-    assert measured.seconds >= 0.6
-    assert measured.per_s == pytest.approx(answers / measured.seconds)
-    assert measured.cpu_ms["server"] > 0
-    assert measured.memory_mib["server"] > 1
+    errors, point = 0, looped(port)
+    while (
+        point.requests + (errors := sum(point.errors.values())) < 20
+    ):  # a busy machine's window may have fewer
+        point = looped(port)
+    assert 0.05 < errors / (point.requests + errors) < 0.6, "errors are counted and never averaged in"
+    assert list(point.errors) == ["HTTP 503: right"]
+    assert point.rows_per_s.value == pytest.approx(fmean(point.rates))
+    assert (point.usage.server_cores or 0) > 0
+    assert (point.usage.server_memory_mib or 0) > 1
+    littles_law = next(check for check in point.checks if check.name == "Little's law")
+    assert littles_law.allowed == "5%", "requests that failed were in flight, too"
 
 
 def test_a_server_that_answers_nothing_has_no_speed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        with pytest.raises(UsageError, match=r"arm, small, 3 at a time: no answer in .*Connect call failed"):
+        with pytest.raises(Disturbed, match=r"no request was answered in 0.6 s"):
             looped(taken.getsockname()[1])
 
 
@@ -114,33 +127,62 @@ def test_a_wrong_answer_ends_the_run_also_before_the_window(port: int) -> None:
         raise WrongAnswers("photo 0 wrongly: Bread")
 
     with pytest.raises(WrongAnswers, match="photo 0 wrongly"):
-        measure_window(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, is_wrong, SHORT)
+        measure(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, is_wrong, SHORT)
 
 
-def contender(arm: str, calls: list[str], foreign: list[float] | None = None) -> Contender:
+def test_work_in_threads_of_this_process_does_not_count_as_a_busy_client() -> None:
+    def work(_: object) -> None:
+        ends = time.thread_time() + 0.005
+        while time.thread_time() < ends:
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        point = measure(LoadSpec("", 1), InPool(pool, work), REQUESTS, lambda *_: None, SHORT)
+    assert "client busy" not in {check.name for check in point.checks}
+
+
+def test_without_a_server_rows_are_computed_in_processes_and_checked() -> None:
+    def is_triple(request: Request, reply: RawReply) -> None:
+        if reply.body != [3 * number for number in request.body]:
+            raise WrongAnswers("not three times the number")
+
+    point = no_server(1, SHORT, is_triple, 10, partial, operator.mul, 3)
+    assert point.rows_per_s.value == pytest.approx(fmean(point.rates)), "by row, not by call"
+
+
+def contender(arm: str, calls: list[str], others: list[float] | None = None) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         calls.append(arm)
-        yield lambda load: replace(window(arm, foreign_cores=foreign.pop(0) if foreign else 0.0), load=load)
 
-    return Contender(arm, [BenchLoad(arm, level) for level in (1, 8)], start)
+        def measure_load(_arm: str, load: LoadSpec) -> Point:
+            return a_point(load=load, usage=Usage(0.1, others_cores=others.pop(0) if others else 0.0))
+
+        yield measure_load
+
+    return Contender(arm, [(arm, LoadSpec("m", level)) for level in (1, 8)], start)
 
 
-def test_contenders_take_turns() -> None:
+def test_contenders_take_turns_in_alternating_order() -> None:
     calls: list[str] = []
     rows, _ = run([contender("a", calls), contender("b", calls)], 2, lambda *_: None)
-    assert calls == ["a", "b", "a", "b"]
-    assert [(row.load.arm, row.load.level) for row in rows] == [("a", 1), ("a", 8), ("b", 1), ("b", 8)]
-    assert {len(row.windows) for row in rows} == {2}
+    assert calls == ["a", "b", "b", "a"]
+    assert [(row.point.arm, row.at_a_time) for row in rows] == [("a", 1), ("a", 8), ("b", 1), ("b", 8)]
+    assert {row.point.turns for row in rows} == {2}
 
 
-def test_the_quietest_of_three_windows_counts() -> None:
-    foreign = [0.5, 0.3, 0.4, 0.05]
-    rows, _ = run([contender("a", [], foreign)], 1, lambda *_: None)
-    assert [row.windows[0].foreign_cores for row in rows] == [0.5, 0.3], "a run of two may repeat none"
-    foreign = [0.5, 0.3, 0.05, *[0.0] * 9]
-    rows, _ = run([contender(arm, [], foreign) for arm in "abcdef"], 1, lambda *_: None)
-    assert rows[0].windows[0].foreign_cores == 0.05
+def test_the_quieter_of_two_points_counts() -> None:
+    rows, _ = run([contender("a", [], [0.5, 0.3, 0.05])], 1, lambda *_: None)
+    assert [row.point.usage.others_cores for row in rows] == [0.3, 0.05]
+    assert [row.point.arm for row in rows] == ["a *", "a"]
+
+
+def test_a_point_that_is_disturbed_every_time_is_left_out_with_the_reason() -> None:
+    def disturbed(*_: object) -> Point:
+        raise Disturbed("the windows differ")
+
+    rows, left_out = run([Contender("x", [("x", LOAD)], lambda: nullcontext(disturbed))], 1, lambda *_: None)
+    assert (rows, left_out) == ([], {"x c=3": "the windows differ"})
 
 
 def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
@@ -148,88 +190,93 @@ def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
     def start() -> Iterator[Measure]:
         with started("a server", [sys.executable, "-c", "exit('no port')"], {}, Path("/"), refuse) as pid:
             raise AssertionError(pid)
-        yield lambda load: window()
+        yield sweep.measure
 
     def refuse() -> None:
         raise ConnectionRefusedError
 
-    rows, left_out = run([Contender("x", [LOAD], start), contender("a", [])], 2, lambda *_: None)
+    rows, left_out = run([Contender("x", [("x", LOAD)], start), contender("a", [])], 2, lambda *_: None)
     assert left_out == {"x": "a server ended with status 1; its last lines: no port"}
-    assert {row.load.arm for row in rows} == {"a"}
+    assert {row.point.arm for row in rows} == {"a"}
     with pytest.raises(DidNotStart), start():
         pass
 
 
 def test_goals_are_ratios_turn_by_turn_against_whichever_was_best() -> None:
-    rates = {"ours": (90, 90), "one": (80, 60), "other": (60, 100)}
-    windows = [window(arm, rates_of_arm[turn]) for turn in (0, 1) for arm, rates_of_arm in rates.items()]
-    ours, *others = rows_of(windows)
-    (goal,) = ratio_goal("ours ÷ the best", ours, others, 1.0)
-    assert goal.per_turn == pytest.approx((90 / 80, 0.9))
+    ours, one, other = a_row("ours", (90, 90)), a_row("one", (80, 60)), a_row("other", (60, 100))
+    (goal,) = ratio_goal("ours ÷ the best", ours, [one, other], 1.0)
+    assert goal.figure.value == pytest.approx((90 / 80 + 0.9) / 2)
     assert goal.verdict == "not decided"
-    assert ratio_goal("ours ÷ the best", None, others, 1.0) == []
+    assert ratio_goal("ours ÷ the best", None, [one], 1.0) == []
+
+
+def test_a_turn_in_which_one_was_not_measured_is_not_compared() -> None:
+    ours, other = a_row("ours", (90, 90, 95)), a_row("other", (30, 45, 45))
+    (goal,) = ratio_goal("ours ÷ the other", ours, [Row({2: other.turns[2]})], 1.0)
+    assert goal.figure == Estimate(pytest.approx(95 / 45))
 
 
 @pytest.mark.parametrize(
-    ("per_turn", "at_most", "verdict"),
+    ("figure", "at_most", "verdict"),
     [
-        ((1.0, 1.2), False, "met"),
-        ((0.7, 0.9), False, "not met"),
-        ((0.86, 1.03, 1.12), False, "not decided"),
-        ((0.99,), True, "met"),
+        (Estimate(1.1, 1.05, 1.2), False, "met"),
+        (Estimate(0.8, 0.7, 0.9), False, "not met"),
+        (Estimate(1.0, 0.86, 1.12), False, "not decided"),
+        (Estimate(0.9, 0.85, 0.99), True, "met"),
+        (Estimate(0.9), True, "not decided"),
     ],
 )
-def test_a_goal_is_met_where_every_turn_reaches_it(
-    per_turn: tuple[float, ...], at_most: bool, verdict: str
+def test_a_goal_is_met_where_the_whole_interval_reaches_it(
+    figure: Estimate, at_most: bool, verdict: str
 ) -> None:
-    assert Goal("ours ÷ the best peer", per_turn, 1.0, at_most).verdict == verdict
+    assert Goal("ours ÷ the best peer", figure, 1.0, at_most).verdict == verdict
 
 
-def test_a_disturbed_window_is_marked_and_not_judged() -> None:
-    ours, busy = rows_of([window("ours"), window("busy", foreign_cores=0.5)])
+def test_a_disturbed_row_is_marked_and_not_judged() -> None:
+    ours, busy = a_row("ours"), a_row("busy", others=0.5)
     (goal,) = ratio_goal("ours ÷ busy", ours, [busy], 1.0)
-    assert (goal.verdict, ours.name, busy.name) == ("not judged: disturbed", "ours", "busy *")
+    assert (goal.verdict, ours.point.arm, busy.point.arm) == ("not judged: disturbed", "ours", "busy *")
 
 
-def test_a_page_without_a_marker_for_its_part_stays_unchanged(tmp_path: Path) -> None:
-    part = DocsPart("make bench-x", "x.md")
-    (tmp_path / "x.md").write_text("# Ours\n")
-    with pytest.raises(GourmetError, match="add both"):
-        part.publish("words", 1, 1.0, {}, tmp_path)
-    assert (tmp_path / "x.md").read_text() == "# Ours\n"
-
-
-@pytest.mark.slow
-def test_unavailable_packages_are_an_error_that_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_goals_are_printed_and_the_figures_saved_as_those_of_gourmet_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("no-such-package==1\n")
-    with pytest.raises(GourmetError, match="no-such-package"):
-        programs(requirements)
-    assert not any((tmp_path / "gourmet").iterdir())
+    monkeypatch.chdir(tmp_path)
+    ours, busy = a_row("ours", (90, 91)), a_row("busy", others=0.5)
+    goal = Goal("ours ÷ busy", Estimate(1.0), 1.0)
+    publish("A title", "two photos", [ours, busy], [goal], {"peer": "did not answer"})
+    printed = capsys.readouterr().out
+    for words in ("ours ÷ busy", "at least 1×", "busy * c=8", "peer: Rejected: did not answer"):
+        assert words in printed
+    (saved,) = (tmp_path / "runs" / "bench").iterdir()
+    assert [point.turns for point in read(saved).points] == [2, 1]
+    assert "busy * c=8" in (saved / "chart.svg").read_text()
+
+
+def test_missing_servers_are_an_error_that_names_the_command() -> None:
+    with pytest.raises(GourmetError, match="`make bench-nobody` installs"):
+        programs("nobody")
 
 
 def test_what_triton_adds_is_taken_turn_by_turn() -> None:
-    def measured(arm: str, level: int, took_ms: float, per_s: int, **figures: float) -> BenchWindow:
-        return BenchWindow(BenchLoad(arm, level), 1.0, (took_ms,) * per_s, 0.0, figures=figures)
+    def measured(arm: str, level: int, *took_ms: float, per_s: float = 100, inside_ms: float = 0.0) -> Row:
+        split = Split(0, 0, inside_ms, 0, 1)
+        points = [
+            a_point(arm, (per_s,) * 3, level, latency_ms=Latency(*[ms] * 5), split_ms=split) for ms in took_ms
+        ]
+        return Row(dict(enumerate(points)))
 
-    turns = [
-        window
-        for slower_ms in (0.0, 1.0)
-        for window in (
-            measured(foundation.ALONE, 0, 10.0, 100),
-            measured(foundation.SINGLE, 1, 12.0 + slower_ms, 80, **{"inside ms": 11.0}),
-            measured(foundation.SEVERAL, 8, 80.0, 90),
-            measured(foundation.OURS, 8, 20.0, 400),
-            measured(foundation.LABS, 8, 80.0, 100),
-        )
+    rows = [
+        measured(foundation.ALONE, 1, 10.0, 10.0),
+        measured(foundation.SINGLE, 1, 12.0, 13.0, per_s=80, inside_ms=11.0),
+        measured(foundation.SEVERAL, 8, 80.0, 80.0, per_s=90),
+        measured(foundation.OURS, 8, 20.0, 20.0, per_s=400),
+        measured(foundation.LABS, 8, 80.0, 80.0),
     ]
-    goals = {goal.what: goal for goal in foundation.goals(rows_of(turns))}
-    assert goals["added inside Triton, one request at a time, mean"].per_turn == (1.0, 1.0)
-    assert goals["added for HTTP, p50"].per_turn == (2.0, 3.0)
-    assert goals["best through Triton ÷ best without a server"].per_turn == (0.9, 0.9)
-    assert goals["our model.py ÷ a lab's, c=8"].verdict == "met"
-    assert len(goals) == 4, "no goal about gRPC, which was not measured"
+    figures = {goal.name: goal.figure.value for goal in foundation.goals(rows)}
+    assert figures == {
+        "added inside Triton, one request at a time, mean": 1.0,
+        "added for HTTP, p50": 2.5,
+        "best through Triton ÷ best without a server": pytest.approx(0.9),
+        "our model.py ÷ one as labs write it, c=8": pytest.approx(4.0),
+    }, "no goal about gRPC, which was not measured"

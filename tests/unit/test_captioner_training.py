@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.evaluation_file import write_report
 from gourmet.evaluation.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.pictures.made_up import squares
 from gourmet.systems.captioner import data as captioned
@@ -114,20 +115,21 @@ def test_reward_training_starts_from_the_earlier_weights(
 
 
 @contextlib.contextmanager
-def stage(name: str) -> Iterator[Any]:
+def progress_bar(name: str) -> Iterator[Any]:
     yield lambda share, words="": None
 
 
 @pytest.mark.slow
 def test_evaluation_uses_the_served_loop_and_deploys_the_threshold(data: Path, run: Path) -> None:
-    result = EVALUATION.evaluate(EvaluateOptions(run / BEST, data), stage)
-    assert result.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
-    assert result.as_dict()["scores"]["test"]["photos"] == 4
-    report = result.write(run / BEST, "captioner")
-    assert "16.jpg" in report.read_text()
-    assert any("no punctuation" in line for line in result.lines())
+    report, measured = EVALUATION.evaluate(EvaluateOptions(run / BEST, data), progress_bar)
+    scores = report.measures["scores"]
+    assert scores.keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
+    assert scores["test"]["photos"] == 4
+    page = write_report(report, run / BEST, measured)
+    assert "16.jpg" in page.read_text()
+    assert "no punctuation" in report.text()
     deployment = EXPORT.open(run / BEST, data, lambda share, words="": None)
-    assert deployment.calibration == {"threshold": result.as_dict()["threshold"]}
+    assert deployment.calibration == {"threshold": report.measures["threshold"]}
     assert list(deployment.targets) == ["vision", "decoder", "python", "stream"]
 
 

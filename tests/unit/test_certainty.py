@@ -18,16 +18,16 @@ FALLING = [judged(-place / 1000, (place * 7919) % 1000 >= place) for place in ra
 
 def test_the_share_of_near_answers_above_the_threshold_meets_the_goal_by_its_lower_bound() -> None:
     result = certainty("chosen on", {"chosen on": FALLING})
-    part = result.parts["chosen on"]
-    assert part.least >= PRECISION
-    assert part.near > part.least
+    threshold, part = result.measures["threshold"], result.measures["parts"]["chosen on"]
+    assert part["least"] >= PRECISION
+    assert part["near"] > part["least"]
     # One that is lower has too few.
-    below = [answer.is_near for answer in FALLING if answer.score >= result.threshold - 0.05]
-    assert sum(below) / len(below) < part.near
+    below = [answer.is_near for answer in FALLING if answer.score >= threshold - 0.05]
+    assert sum(below) / len(below) < part["near"]
     bare = chosen(
         [answer.score for answer in FALLING], [answer.is_near for answer in FALLING], PRECISION, errors=0
     )
-    assert bare < result.threshold
+    assert bare < threshold
 
 
 def test_few_answers_or_an_uninformative_score_give_no_threshold() -> None:
@@ -35,16 +35,17 @@ def test_few_answers_or_an_uninformative_score_give_no_threshold() -> None:
     assert chosen([-0.1, -0.2], [True, True], PRECISION, errors=0) == -0.2
     blind = [judged(-rank / 1000, rank % 2 == 0) for rank in range(1000)]
     result = certainty("v", {"v": blind})
-    assert (result.threshold, result.parts["v"].sure) == (NEVER, 0.0)
-    assert "no answer will be sure" in next(result.lines())
+    assert (result.measures["threshold"], result.measures["parts"]["v"]["sure"]) == (NEVER, 0.0)
+    assert "never: no score is high enough for 80% near answers" in result.lines()[0]
 
 
 def test_an_answer_with_a_warning_is_not_sure_and_not_used_for_calibration() -> None:
     warned = [judged(-0.001, is_near=True, warning="not Russian") for _ in range(1000)]
-    result = certainty("v", {"v": [*FALLING, *warned]})
-    assert result.threshold == certainty("v", {"v": FALLING}).threshold
-    assert result.parts["v"].doubtful == 1000
-    assert result.parts["v"].sure == pytest.approx(certainty("v", {"v": FALLING}).parts["v"].sure / 2)
+    result = certainty("v", {"v": [*FALLING, *warned]}).measures
+    without = certainty("v", {"v": FALLING}).measures
+    assert result["threshold"] == without["threshold"]
+    assert result["parts"]["v"]["doubtful"] == 1000
+    assert result["parts"]["v"]["sure"] == pytest.approx(without["parts"]["v"]["sure"] / 2)
 
 
 def test_sure_is_unknown_without_a_threshold_and_otherwise_follows_the_worst_sentence() -> None:

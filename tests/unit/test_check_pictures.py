@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.evaluation.picture_check import CheckedPictures, find
+from gourmet.evaluation.picture_check import CheckedPictures, find_pictures
 from gourmet.evaluation.system_parts import BadData
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
@@ -33,7 +33,7 @@ def fill(folder: Path, blob: bytes, names: list[str]) -> Path:
 
 
 def chosen(data: Path, limit: int | None = None) -> CheckedPictures:
-    return find(DATA, SYSTEM.labels, data, limit)
+    return find_pictures(DATA, SYSTEM.labels, data, limit)
 
 
 def test_the_test_part_is_asked_about_with_names_classes_and_bytes_in_one_order(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,11 @@ from gourmet.evaluation.accuracy import (
     reliability,
 )
 from gourmet.evaluation.calibration import Calibration
-from gourmet.evaluation.picture_evaluation import Answered, EvaluatedClassifier, evaluate
+from gourmet.evaluation.evaluation_file import write_report
+from gourmet.evaluation.picture_evaluation import evaluate_parts
+from gourmet.evaluation.picture_scores import LabelledScores
+from gourmet.evaluation.system_parts import EvaluateOptions, Reference
+from gourmet.evaluation.text_evaluation import TextEvaluation
 from gourmet.pictures.classifier import softmax
 
 LABELS = ("a", "b", "c", "d")
@@ -70,89 +75,114 @@ def test_a_higher_threshold_answers_less() -> None:
     assert choose_threshold(never, accuracy_goal=0.9).accuracy == max(point.accuracy for point in never)
 
 
-def answered(temperature: float) -> Answered:
+def answered(temperature: float) -> LabelledScores:
     logits, classes = sampled(temperature, photos=400)
-    return Answered(
+    return LabelledScores(
         logits, classes, [f"{i}.jpg" for i in range(400)], lambda rows: iter([b"picture"] * len(rows))
     )
 
 
-def page_of(evaluation: EvaluatedClassifier, folder: Path, title: str = "blobs") -> str:
-    weights = folder / "last.safetensors"
-    weights.touch()
-    return evaluation.write(weights, title).read_text()
-
-
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    evaluation = evaluate(parts, LABELS, accuracy_goals={"validation": 0.75})
-    assert evaluation.calibration.temperature == pytest.approx(2.0, rel=0.25)
-    numbers = evaluation.as_dict()
+    calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
+    assert calibration.temperature == pytest.approx(2.0, rel=0.25)
+    numbers = report.measures
     assert numbers["test"]["photos"] == 400
     assert (
         numbers["validation"]["calibration_error_after"] < numbers["validation"]["calibration_error_before"]
     )
     assert 0 < numbers["test"]["answered"] <= 1
+    assert "chosen so that 75.0% of the validation pictures that reach the threshold" in report.text()
 
 
-def test_the_report_holds_everything_itself(tmp_path: Path) -> None:
-    evaluation = evaluate({"validation": answered(1.0)}, LABELS, accuracy_goals={"validation": 0.75})
-    report = page_of(evaluation, tmp_path, "blobs <1>")
-    assert "blobs &lt;1&gt;" in report
-    assert "data:image;base64," in report
-    assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
-    assert report.count("<svg") == 3
+def test_the_page_holds_everything_itself(tmp_path: Path) -> None:
+    _, report = evaluate_parts("blobs <1>", {"validation": answered(1.0)}, LABELS, {"validation": 0.75})
+    weights = tmp_path / "last.safetensors"
+    weights.touch()
+    page = write_report(report, weights, {"accuracy": report.measures})
+    assert page == tmp_path / "last.report.html"
+    assert "blobs &lt;1&gt;" in page.read_text()
+    assert "data:image;base64," in page.read_text()
+    assert "http" not in page.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert page.read_text().count("<svg") == 3
+    assert json.loads((tmp_path / "evaluation.json").read_text())["accuracy"] == report.measures
 
 
 def test_a_second_part_is_split_into_a_calibration_half_and_a_measured_half() -> None:
     parts = {"validation": answered(1.0), "sharp": answered(4.0)}
-    evaluation = evaluate(parts, LABELS, {"validation": 0.75, "sharp": 0.9})
-    halves = [part.accuracy.photos for part in evaluation.parts.values()]
-    assert list(evaluation.parts) == ["validation", "sharp", "sharp, the half not chosen on"]
-    assert halves[:2] == [400, 400]
-    assert 150 < halves[2] < 250
-    assert 1.0 < evaluation.calibration.temperature < 4.0, "which suits both"
-    assert evaluation.parts["validation"].at_threshold.accuracy >= 0.75
-    alone = evaluate(parts, LABELS, {"validation": 0.75})
-    assert evaluation.calibration.threshold > alone.calibration.threshold
-    curve = json.loads(evaluation.calibration.coverage)
-    assert evaluation.calibration.threshold in [threshold for threshold, _, _ in curve]
+    calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75, "sharp": 0.9})
+    photos = [part["photos"] for part in report.measures.values()]
+    assert list(report.measures) == ["validation", "sharp", "sharp, the half not chosen on"]
+    assert photos[:2] == [400, 400]
+    assert 150 < photos[2] < 250
+    assert 1.0 < calibration.temperature < 4.0, "which suits both"
+    assert report.measures["validation"]["right_of_answered"] >= 0.75
+    alone, _ = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
+    assert calibration.threshold > alone.threshold
+    curve = json.loads(calibration.coverage)
+    assert calibration.threshold in [threshold for threshold, _, _ in curve]
     assert [answered for _, answered, _ in curve] == sorted((row[1] for row in curve), reverse=True)
 
 
-def test_pictures_of_another_subject_are_counted_by_their_verdict(tmp_path: Path) -> None:
+def test_pictures_of_another_subject_are_counted_by_their_verdict() -> None:
     foods = answered(2.0)
     foods = replace(foods, relevance=np.linspace(0.4, 1.0, 400, dtype=np.float32))
-    other = Answered(
+    other = LabelledScores(
         np.array([[9.0, 0, 0, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 0]]),
         np.full(3, 4),
-        ["a", "b", "c"],
-        lambda rows: iter([b"picture"] * len(rows)),
-        np.array([0.1, 0.9, 0.9], np.float32),
+        relevance=np.array([0.1, 0.9, 0.9], np.float32),
     )
-    evaluation = evaluate({"validation": foods, "other": other}, LABELS, {"validation": 0.75})
-    assert evaluation.calibration.subject_threshold == pytest.approx(0.406, abs=0.01), (
-        "of a hundred foods, 99 pass"
+    calibration, report = evaluate_parts(
+        "blobs", {"validation": foods, "other": other}, LABELS, {"validation": 0.75}
     )
-    assert list(evaluation.parts) == ["validation"]
-    assert (evaluation.others["other"].irrelevant, evaluation.others["other"].unsure) == (1 / 3, 1 / 3)
-    assert "other: 3 pictures, 33.3% said to be something else, 33.3% not sure" in evaluation.lines()
-    assert "<td>other, 3 pictures<td>33.3% said" in page_of(evaluation, tmp_path)
+    assert calibration.subject_threshold == pytest.approx(0.406, abs=0.01), "of a hundred foods, 99 pass"
+    declined = {"photos": 3, "said to be something else": 0.3333, "not sure": 0.3333}
+    assert report.measures["other"] == declined
+    assert "other: 3 pictures\n" in report.text()
+    assert "33.3% said to be something else, 33.3% not sure" in report.text()
 
 
-def test_accuracy_is_reported_by_source_where_file_names_have_one(tmp_path: Path) -> None:
+def test_accuracy_is_reported_by_source_where_file_names_have_one() -> None:
     part = answered(1.0)
     names = [f"{'web' if row % 4 else 'farm'}_{row}.jpg" for row in range(400)]
-    evaluation = evaluate({"validation": replace(part, names=names)}, LABELS, {"validation": 0.75})
-    evaluation = replace(evaluation, learned_from=["farm"])
-    by_source = evaluation.as_dict()["validation"]["by_source"]
+    parts = {"validation": replace(part, names=names)}
+    _, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75}, learned_from=["farm"])
+    by_source = report.measures["validation"]["by_source"]
     assert {name: figures["photos"] for name, figures in by_source.items()} == {"web": 300, "farm": 100}
-    assert re.search(r"  farm: balanced 0\.\d+, .* \(learned from this source\)", evaluation.lines()[0])
-    assert "100 pictures (learned from this source)" in page_of(evaluation, tmp_path)
-    numbered = evaluate({"validation": part}, LABELS, {"validation": 0.75})
-    assert "by_source" not in numbered.as_dict()["validation"]
+    assert re.search(r"^farm +100 +0\.\d+ +0\.\d+ +learned from$", report.text(), re.M)
+    _, numbered = evaluate_parts("blobs", {"validation": part}, LABELS, {"validation": 0.75})
+    assert "by_source" not in numbered.measures["validation"]
 
 
 def test_a_calibration_that_training_chose_is_kept() -> None:
     chosen = Calibration(1.5, 0.9, 0.4)
-    assert evaluate({"test": answered(2.0)}, LABELS, {}, chosen).calibration == chosen
+    assert evaluate_parts("blobs", {"test": answered(2.0)}, LABELS, {}, chosen)[0] == chosen
+
+
+class Sentences:
+    """Fifty references in each part; fulfils `system_parts.TextData`."""
+
+    def references(self, data: Path, part: str, limit: int | None = None) -> list[Reference]:
+        texts = [f"{part} {'long ' * (number % 2 * 8)}{number}" for number in range(50)]
+        return [Reference("web", text, f"answer {text}") for text in texts][:limit]
+
+
+def test_texts_are_scored_by_part_length_and_source_and_shown_to_read() -> None:
+    evaluation = TextEvaluation(
+        lambda weights, architecture: pytest.fail("the network is not loaded here"),
+        Sentences(),
+        lambda weights, texts, device, on_progress: [f"answer {text}" for text in texts],
+    )
+    options = EvaluateOptions(Path("runs/pairs/last.safetensors"), Path("data"))
+    report, kept = evaluation.evaluate(options, lambda name: nullcontext(lambda share, words="": None))
+    assert kept == {"scores": report.measures}
+    test = report.measures["test"]
+    assert test["all"] == {"texts": 50, "bleu": pytest.approx(100), "chrf": pytest.approx(100)}
+    assert {name: group["texts"] for name, group in test["by_length"].items()} == {
+        "up to 4 words": 25,
+        "up to 12 words": 25,
+    }
+    assert test["by_source"]["web"]["texts"] == 50
+    assert re.search(r"^up to 12 words +25 +100.0 +100.0$", report.text(), re.M)
+    assert "<h1>pairs: last.safetensors" in report.page()
+    assert "<td>validation 0<td>answer validation 0<td>answer validation 0" in report.page()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.needs import need
 
 ROOT = Path(__file__).parents[2]
 TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
@@ -72,3 +73,13 @@ def test_make_says_which_python_does_not_start(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "PYTHON=/no/python3.12 does not start" in done.stdout
     assert "venv module" not in done.stdout
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("1", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_program_is_a_failure_in_ci_and_a_skip_elsewhere(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no such-program here: `apt-get install such-package`"):
+        need("such-program", "such-package")
+    assert need("sh").endswith("/sh")

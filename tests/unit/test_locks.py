@@ -24,7 +24,7 @@ KEY = "a" * 16
 
 
 def kept_key(key: str, *ports: int) -> AbstractContextManager[Path]:
-    return run_file.kept(ports, {"admin": key})
+    return run_file.run_file_for(ports, {"admin": key})
 
 
 @pytest.fixture(autouse=True)

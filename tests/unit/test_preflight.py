@@ -69,7 +69,7 @@ def test_a_second_start_names_the_running_stack_and_the_next_step(
     (http,) = preflight.free_ports(1)
     own, triton = os.getpid(), f"127.0.0.1:{http}"
     stack = run_file.RunningStack(own, triton, "", "", "http://127.0.0.1:5", [], "explicit")
-    with run_file.kept((http,), {"stack": asdict(stack)}):
+    with run_file.run_file_for((http,), {"stack": asdict(stack)}):
         message = CliRunner().invoke(main, ["up", "--triton-only", *free_options(), "--http-port", str(http)])
         assert message.exit_code == 1
         assert (

@@ -94,7 +94,7 @@ def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path:
 def test_the_file_of_a_stack_that_was_killed_is_removed(folder: Path) -> None:
     code = (
         "import os, signal; from gourmet.stack import run_file\n"
-        "with run_file.kept((9100,), {'stack': {}}):\n"
+        "with run_file.run_file_for((9100,), {'stack': {}}):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )
     for _ in range(2):

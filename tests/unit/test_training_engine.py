@@ -55,7 +55,7 @@ class Blobs:
             float("nan") if self.poison else 1
         )
 
-    def kept(self, network: nn.Module) -> nn.Module:
+    def module_to_save(self, network: nn.Module) -> nn.Module:
         return network
 
     @torch.no_grad()

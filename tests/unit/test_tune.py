@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -11,9 +13,9 @@ from google.protobuf import text_format
 from support.points import a_point
 from tritonclient.grpc import model_config_pb2
 
-from gourmet.bench import stats, tuning_report
+from gourmet.bench import stats
 from gourmet.bench.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
-from gourmet.bench.tuning import PRESENT, Duel, Space, Trial, TuneRequest, Tuning, sentence
+from gourmet.bench.tuning import PRESENT, FinalComparison, Grid, Trial, TuneRequest, Tuning, sentence
 from gourmet.cli import main
 from gourmet.errors import UsageError
 from gourmet.repository.config_change import Change, changed
@@ -29,16 +31,16 @@ RUNNING: dict[str, Any] = {
 QUEUED = {**RUNNING, "dynamic_batching": {"default_queue_policy": {"max_queue_size": 9}}}
 
 
-def around(running: dict[str, Any] = RUNNING, **more: Any) -> Space:
-    return Space(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **more}))
+def around(running: dict[str, Any] = RUNNING, **more: Any) -> Grid:
+    return Grid(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **more}))
 
 
 def request(p95_ms: float | None) -> TuneRequest:
     return TuneRequest("m", p95_ms, levels=(8,), cpus=2)
 
 
-def searched(space: Space) -> str:
-    return "\n".join(space.searched([], 1.0, 2.0))
+def described(grid: Grid) -> str:
+    return "\n".join(grid.described(3, 1.0, 2.0))
 
 
 def batching(instances: int, threads: int | None, delay_us: int) -> Change:
@@ -54,40 +56,36 @@ def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float =
         "rows_per_s": Estimate(rate, rate * 0.98, rate * 1.02),
         "latency_ms": Latency(p95 / 2, p95 / 2, p95, p95, p95),
     }
-    return a_point(arm, level=level, windows=windows, config=RUNNING, **{**usual, **more})
+    return a_point(arm, level=level, config=RUNNING, **{"windows": windows, **usual, **more})
 
 
-def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
-    grid = around().coarse()
+def test_the_grid_has_every_layout_without_batching_and_with_each_delay() -> None:
+    grid = around().changes()
     assert {(change.instances, change.threads) for change in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
-    assert len(grid) == 8
+    assert len(set(grid)) == 4 * (1 + 3)
 
 
 @pytest.mark.parametrize(
-    ("space", "because"),
+    ("grid", "because"),
     [
         (around({**RUNNING, "max_batch_size": 0}), "max_batch_size is 0"),
         (around(levels=(1,)), "no two requests"),
     ],
 )
-def test_a_model_without_batching_is_tuned_by_layout_alone_with_the_reason(
-    space: Space, because: str
-) -> None:
-    assert {change.dynamic_batching for change in space.coarse()} == {False}
-    assert space.fine(space.coarse()) == []
-    assert because in searched(space)
+def test_a_model_without_batching_is_tuned_by_layout_alone_with_the_reason(grid: Grid, because: str) -> None:
+    assert {change.dynamic_batching for change in grid.changes()} == {False}
+    assert because in described(grid)
 
 
-def test_the_best_layouts_are_tried_with_delays_that_can_keep_the_goal() -> None:
-    result = around(p95_ms=5).fine([Change(2, 1, dynamic_batching=False), batching(2, 1, 0)])
-    assert result == [batching(2, 1, 100), batching(2, 1, 1000)]  # 5 ms of waiting keeps no goal of 5 ms
-    assert around(delays_us=(0, 300)).fine([Change(2, 1)]) == [batching(2, 1, 300)]
+def test_delays_that_cannot_keep_the_goal_are_not_tried() -> None:
+    delays = {change.delay_us for change in around(p95_ms=1, delays_us=(0, 300, 700)).changes()}
+    assert delays == {None, 0, 300}  # 0.7 ms of waiting keeps no goal of 1 ms
 
 
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
-    assert all(change.dynamic_batching for change in queued.coarse())
-    assert "queue policy" in searched(queued)
+    assert all(change.dynamic_batching for change in queued.changes())
+    assert "queue policy" in described(queued)
     config = changed(QUEUED, batching(2, 1, 100))
     assert config["dynamic_batching"] == {
         "default_queue_policy": {"max_queue_size": 9},
@@ -98,8 +96,8 @@ def test_a_queue_policy_stays_whatever_is_tried() -> None:
 
 def test_on_a_gpu_thread_counts_are_not_tried() -> None:
     gpu = around({**RUNNING, "instance_group": [{"kind": "KIND_GPU", "gpus": [0], "count": 1}]})
-    assert {change.threads for change in gpu.coarse()} == {None}
-    configs = [changed(gpu.running, change) for change in gpu.coarse()]
+    assert {change.threads for change in gpu.changes()} == {None}
+    configs = [changed(gpu.running, change) for change in gpu.changes()]
     assert {config["instance_group"][0]["kind"] for config in configs} == {"KIND_GPU"}
 
 
@@ -123,14 +121,18 @@ def test_the_goal_sets_the_load_and_ranks_configs_that_miss_it_last() -> None:
     assert goal.rank([slow]) > goal.rank([fast]) > goal.rank([point(900, 70)])
 
 
-def duel(ours: Point, theirs: Point, keeps: bool = True, only_ours: bool = False) -> Duel:
-    return Duel(ours, theirs, stats.ratio(ours.rates, theirs.rates), keeps, only_ours)
+def compared(ours: Point, theirs: Point, keeps: bool = True, only_ours: bool = False) -> FinalComparison:
+    return FinalComparison(ours, theirs, stats.rate_ratio(ours, theirs), keeps, only_ours)
 
 
-def test_the_sentence_compares_the_figures_of_both_configs() -> None:
-    ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    message = sentence(request(50), "better", Trial("two", {}), duel(ours, point()))
+def said(verdict: Any, final: FinalComparison, best: str = "two") -> str:
+    return sentence(request(50), verdict, Trial(best, {}), Trial(PRESENT, RUNNING), final)
+
+
+def test_the_sentence_names_both_configs_and_compares_their_figures() -> None:
+    message = said("better", compared(point(200, 10, "two", usage=Usage(0.1, 1.95)), point()))
     assert message.startswith("“two” has 2.00 (1.9")
+    assert "the present config, “1 instance on the CPU; batches of up to 16 rows; no dynamic" in message
     assert (
         "200 rows/s and a p95 of 10 ms at c=8, in batches of 1.0 rows, 1.9 cores busy, instead of 100"
         in message
@@ -140,16 +142,26 @@ def test_the_sentence_compares_the_figures_of_both_configs() -> None:
 
 @pytest.mark.parametrize(("rate", "why"), [(101, "that may be noise."), (80, "that is worse.")])
 def test_a_config_that_does_not_beat_the_current_one_is_not_recommended(rate: float, why: str) -> None:
-    lost = duel(point(rate, 10, "other"), point())
+    lost = compared(point(rate, 10, "other"), point())
     assert not lost.won
-    message = sentence(request(50), "no better", Trial("other", {}), lost)
-    assert message.startswith("The present config stays: ")
+    message = said("no better", lost, "other")
+    assert message.startswith("The present config, “1 instance on the CPU; ")
+    assert "stays: “other” has " in message
     assert message.endswith(why)
 
 
+def test_equal_turns_have_an_interval_as_wide_as_counting_whole_requests_allows() -> None:
+    windows = (Window(20, 10), Window(20, 10), Window(20, 10))
+    ours, theirs = point(windows=windows, requests=60), point(windows=windows, requests=60)
+    final = compared(ours, theirs)
+    assert (final.gain.low or 1) < 0.95 < 1.05 < (final.gain.high or 1)
+    assert f"{final.gain:.2f}" == "1.00 (0.94–1.07)"
+    assert f"{final.gain:.0f}" == "1", "rounded, the interval has no width"
+
+
 def test_keeping_the_goal_decides_before_the_gain() -> None:
-    assert not duel(point(200, 90, "other"), point(), keeps=False).won
-    assert duel(point(90, 10, "other"), point(100, 99), only_ours=True).won
+    assert not compared(point(200, 90, "other"), point(), keeps=False).won
+    assert compared(point(90, 10, "other"), point(100, 99), only_ours=True).won
 
 
 def tuning(verdict: Any, **more: Any) -> Tuning:
@@ -161,8 +173,8 @@ def tuning(verdict: Any, **more: Any) -> Tuning:
     )
     goal = request(50)
     bench = Bench("t", "gourmet tune m", "2026-01-01T00:00:00+00:00", {}, "rows", (ours, point()))
-    fought = duel(ours, point())
-    return Tuning(goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
+    final = compared(ours, point())
+    return Tuning(goal, ("a few",), trials, "other", final, verdict, "Because " * 40, bench, **more)
 
 
 def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
@@ -176,12 +188,16 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
     assert max(len(line) for line in text.splitlines()) < 120
 
 
-def test_the_page_shows_the_phases_of_both_configs_and_the_evidence(tmp_path: Path) -> None:
-    tuning_report.save(tuning("better"), tmp_path)
-    page = (tmp_path / "index.html").read_text()
-    assert page.count("<svg") == 3
-    assert "Where the time goes" in page
-    assert "Why to believe them" in page
+def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_present_one(
+    tmp_path: Path,
+) -> None:
+    assert tuning("better").save(tmp_path) == tmp_path
+    chart = (tmp_path / "chart.svg").read_text()
+    assert ElementTree.fromstring(chart).tag.endswith("svg")
+    for words in ("other c=8: p95 10.0 ms", "present c=8: p95 10.0 ms", ">the best<", ">the present config<"):
+        assert words in chart
+    saved = json.loads((tmp_path / "tune.json").read_text())
+    assert (saved["duel"]["ours"]["arm"], saved["recommended"]) == ("other", "other")
 
 
 @pytest.mark.parametrize(

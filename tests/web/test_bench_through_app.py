@@ -39,10 +39,13 @@ def test_photos_go_through_the_app(bench: Any, tmp_path: Path) -> None:
     assert point.split_ms.network > 0
 
 
-def test_another_model_than_the_app_asks_is_refused(bench: Any) -> None:
-    result = bench("food_classifier_onnx")
-    assert result.exit_code == 2
-    assert "asks food_classifier and not food_classifier_onnx" in result.output
-    assert "FOOD11_MODEL_NAME=food_classifier_onnx" in result.output
-    # The route is another system's: no variable would have it ask this one.
-    assert "MODEL_NAME=" not in bench("digits").output
+def test_the_app_is_asked_for_the_measured_model_and_its_refusal_is_reported(
+    bench: Any, tmp_path: Path
+) -> None:
+    result = bench("food_classifier_onnx", "--save", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert read(tmp_path).points[0].load.model == "food_classifier_onnx"
+    result = bench("digits")
+    assert result.exit_code == 1
+    assert "HTTP 4" in result.output
+    assert "digits" in result.output

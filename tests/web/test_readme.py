@@ -75,7 +75,7 @@ def test_the_config_commands_print_the_output_in_the_readme(python_web, triton) 
     addresses = triton.http_url, triton.grpc_url, "", ""
     stack = run_file.RunningStack(os.getpid(), *addresses, folders, options.model_control)
     # As `gourmet up` lets a verb know what is served where.
-    with run_file.kept((options.http_port, options.grpc_port), {"stack": asdict(stack)}):
+    with run_file.run_file_for((options.http_port, options.grpc_port), {"stack": asdict(stack)}):
         for command in CONFIGS:
             assert form(run(command, python_web.port, triton)) == form(shown(command))
 

@@ -30,7 +30,7 @@ _AFTER_FAILURE_S: Final = 0.02
 
 
 @dataclass
-class Load:
+class LoadGenerator:
     """A load on a server and its results. `check` raises for a wrong answer, which ends the run.
 
     The load lasts `measure_s`, or until another thread calls `stop`, and awaits every answer. Meanwhile
@@ -50,8 +50,9 @@ class Load:
     max_late_s: float = 2.0
     # The times at which each answered request was due, sent and answered.
     times: list[tuple[float, float, float]] = field(default_factory=list)
-    answered: list[Request] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    # The times at which each failed request was due and failed.
+    failures: list[tuple[float, float]] = field(default_factory=list)
     # The times of the pieces of each streamed answer.
     pieces: list[tuple[float, ...]] = field(default_factory=list)
     # Requests, and bytes in both directions, of all answers.
@@ -63,7 +64,7 @@ class Load:
     in_flight: int = 0
     is_stopped: bool = False
 
-    def run(self) -> Load:
+    def run(self) -> LoadGenerator:
         asyncio.run(self._run())
         return self
 
@@ -142,13 +143,13 @@ class Load:
             reply = await self.wire.send(request)
         except RequestFailed as exc:
             self.errors[str(exc)] += 1
+            self.failures.append((due, time.perf_counter()))
             return
         finally:
             self.in_flight -= 1
         done = time.perf_counter()
         self.check(request, reply)
         self.times.append((due, sent, done))
-        self.answered.append(request)
         self.pieces.append(reply.pieces)
         self.requests_sent += reply.requests
         self.transferred += reply.transferred

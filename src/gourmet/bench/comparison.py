@@ -33,7 +33,8 @@ def below(figure: Estimate, limit: float) -> bool | None:
 
 def _times_the_latency(ours: Point, theirs: Point) -> Estimate:
     """Return the ratio of two points' mean latencies."""
-    return stats.ratio(*([window.mean_ms for window in point.windows] for point in (ours, theirs)))
+    mine, other = ([window.mean_ms for window in point.windows] for point in (ours, theirs))
+    return stats.ratio(mine, other)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def refuse_slower(pairs: Sequence[Pair]) -> None:
 
 
 def _pair(before: Point, now: Point) -> Pair:
-    rate, latency = stats.ratio(now.rates, before.rates), _times_the_latency(now, before)
+    rate, latency = stats.rate_ratio(now, before), _times_the_latency(now, before)
     # With a given rate of requests, only the latency counts.
     speed = rate if now.load.arrivals == "closed" else _times_the_latency(before, now)
     verdict: Verdict = (

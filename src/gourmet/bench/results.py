@@ -21,7 +21,7 @@ SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
-# The web app, or a loop of the client's own: as many requests at Triton as an answer has words.
+# app: the web app asks Triton. loop: the client decodes, one request for each token.
 Through = Literal["triton", "app", "loop"]
 
 
@@ -65,9 +65,11 @@ class Estimate:
     high: float | None = None
 
     def __format__(self, form: str) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.value:{form}}"
-        return f"{self.value:{form}} ({self.low:{form}}–{self.high:{form}})"
+        """Write the figure with its interval, unless both ends of that are the same when rounded."""
+        value = f"{self.value:{form}}"
+        if self.low is None or self.high is None or f"{self.low:{form}}" == f"{self.high:{form}}":
+            return value
+        return f"{value} ({self.low:{form}}–{self.high:{form}})"
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Usage:
     server_memory_mib: float | None = None
     app_cores: float | None = None
     app_memory_mib: float | None = None
+    others_cores: float | None = None  # of all other programs
 
 
 @dataclass(frozen=True)
@@ -175,16 +178,15 @@ class Point:
         return [window.requests_per_s * self.load.batch for window in self.windows]
 
     @property
+    def resolution(self) -> float:
+        """The share by which the rate of a window may be off, since it counts whole requests."""
+        return len(self.windows) / max(1, self.requests)
+
+    @property
     def executed_rows(self) -> float:
         """The mean batch size that the network computed."""
         executions = sum(size.executions for size in self.batches)
         return sum(size.rows * size.executions for size in self.batches) / executions if executions else 0.0
-
-    @property
-    def shares(self) -> list[tuple[BatchSize, float]]:
-        """Return the share of rows that the network computed in batches of each size."""
-        rows = sum(size.rows * size.executions for size in self.batches)
-        return [(size, size.rows * size.executions / rows) for size in self.batches]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import psutil
@@ -80,11 +81,17 @@ class ServerProbe:
         return self._counts[-1].since(self._counts[0])
 
     def usage(self, client_cores: float) -> Usage:
-        figures: list[float | None] = []
-        for group, pid in self._cpu.groups.items():
-            cores = self._cpu.cores(group)
-            figures += [cores, memory_mib(tree(pid)) if pid and cores is not None else None]
-        return Usage(client_cores, *figures)
+        return usage(self._cpu, client_cores)
+
+
+def usage(cpu: CpuMeter, client_cores: float) -> Usage:
+    """Return what the groups of the meter used: of the server, then of the web app if there is one."""
+    figures: list[float | None] = []
+    for group, pid in cpu.groups.items():
+        cores = cpu.cores(group)
+        figures += [cores, memory_mib(tree(pid)) if pid and cores is not None else None]
+    others = None if None in cpu.groups.values() else cpu.others_cores
+    return replace(Usage(client_cores, *figures), others_cores=others)
 
 
 def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Split:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,42 +14,56 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from gourmet.bench.results import BatchSize, Estimate, Latency, Point, Split, Stream, Window
+from gourmet.bench.results import BatchSize, Estimate, Latency, Point, Split, Stream, Usage, Window
 
 Array = npt.NDArray[np.float64]
 
 
-def interval(values: Sequence[float]) -> Estimate:
+def interval(values: Sequence[float], resolution: float = 0.0) -> Estimate:
     """Return the mean of independent rates or times with its 95 % interval, unknown for one sample.
 
-    Student's, of the logarithms: noise multiplies, and no rate is below zero.
+    Student's, of the logarithms: noise multiplies, and no rate is below zero. Each value may be off by the
+    share `resolution`; without it, equal values have no interval.
     """
     mean = statistics.fmean(values)
     if len(values) < 2 or min(values) <= 0:
         return Estimate(mean)
-    spread = statistics.variance(map(math.log, values)) / len(values)
-    return _around(mean, spread, len(values) - 1)
+    return _around(mean, _variance(values, resolution) / len(values), len(values) - 1)
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+def ratio(
+    ours: Sequence[float], theirs: Sequence[float], resolutions: tuple[float, float] = (0.0, 0.0)
+) -> Estimate:
     """Return ours ÷ theirs with its 95 % interval (Welch's, of the logarithms).
 
     Where a window had no answer at all, no interval is known.
     """
     if min(*ours, *theirs, 1.0) <= 0:
         return Estimate(statistics.fmean(ours) / (statistics.fmean(theirs) or math.inf))
-    logs = [[math.log(value) for value in values] for values in (ours, theirs)]
-    value = math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
+    value = statistics.geometric_mean(ours) / statistics.geometric_mean(theirs)
     if min(len(ours), len(theirs)) < 2:
         return Estimate(value)
-    first, second = (statistics.variance(log) / len(log) for log in logs)
-    if first + second == 0:
-        return Estimate(value, value, value)
-    degrees = (first + second) ** 2 / (first**2 / (len(ours) - 1) + second**2 / (len(theirs) - 1))
-    return _around(value, first + second, degrees)
+    first, second = (
+        _variance(values, resolution) / len(values)
+        for values, resolution in zip((ours, theirs), resolutions, strict=True)
+    )
+    parts = first**2 / (len(ours) - 1) + second**2 / (len(theirs) - 1)
+    return _around(value, first + second, (first + second) ** 2 / parts if parts else math.inf)
+
+
+def rate_ratio(ours: Point, theirs: Point) -> Estimate:
+    """Return our throughput ÷ theirs with its interval."""
+    return ratio(ours.rates, theirs.rates, (ours.resolution, theirs.resolution))
+
+
+def _variance(values: Sequence[float], resolution: float) -> float:
+    """Return the variance of the logarithms, which is at least that of the resolution."""
+    return max(statistics.variance(map(math.log, values)), resolution**2 / 3)
 
 
 def _around(value: float, variance_of_log: float, degrees: float) -> Estimate:
+    if not variance_of_log:
+        return Estimate(value)
     factor = math.exp(float(stdtrit(degrees, 0.975)) * math.sqrt(variance_of_log))
     return Estimate(value, value / factor, value * factor)
 
@@ -113,7 +128,7 @@ def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
 def merge(turns: Sequence[Point]) -> Point:
     """Merge the turns of a point: means over the turns, whose spread gives the interval.
 
-    A percentile of all turns together cannot be had from theirs; theirs are averaged.
+    Percentiles are averaged over the turns: an approximation.
     """
     if len(turns) == 1:
         return turns[0]
@@ -122,14 +137,18 @@ def merge(turns: Sequence[Point]) -> Point:
         sizes.setdefault(size.rows, []).append(size)
     streams = [point.stream for point in turns if point.stream]
     pieces = interval([point_stream.pieces_per_s.value for point_stream in streams]) if streams else None
+    requests = sum(point.requests for point in turns)
     return replace(
         turns[0],
-        rows_per_s=interval([point.rows_per_s.value for point in turns]),
+        rows_per_s=interval([point.rows_per_s.value for point in turns], len(turns) / max(1, requests)),
         latency_ms=_mean([point.latency_ms for point in turns]),
         split_ms=_mean([point.split_ms for point in turns]),
         batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
         windows=tuple(Window(p.rows_per_s.value / p.load.batch, p.latency_ms.mean) for p in turns),
-        requests=sum(point.requests for point in turns),
+        requests=requests,
+        errors=dict(sum((Counter(point.errors) for point in turns), Counter[str]())),
+        usage=_mean([point.usage for point in turns]),
+        transferred=statistics.fmean(point.transferred for point in turns),
         checks=tuple(check for point in turns for check in point.checks),
         attempts=max(point.attempts for point in turns),
         turns=len(turns),
@@ -142,7 +161,7 @@ def _mean(turns: Sequence[Any]) -> Any:
     if None in turns:
         return None
     first = turns[0]
-    if isinstance(first, Latency | Split | Stream | Estimate):
+    if isinstance(first, Latency | Split | Stream | Estimate | Usage):
         return replace(first, **{name: _mean([vars(turn)[name] for turn in turns]) for name in vars(first)})
     return statistics.fmean(turns)
 

@@ -7,25 +7,29 @@ import itertools
 import math
 import signal
 import statistics
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from gourmet.bench import server_probe, stats, validity
-from gourmet.bench.async_client import Load
-from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection
+from gourmet.bench.async_client import LoadGenerator
+from gourmet.bench.results import Bench, Evidence, LoadSpec, Point, Rejection, Split, Usage
 from gourmet.bench.server_probe import ServerProbe
 from gourmet.bench.transports import requests
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_possible, wire_for
 from gourmet.reports import machine
-from gourmet.served.signals import handled
+from gourmet.served.signals import STOPS, handled
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import Config
 
 OnStep = Callable[[float, str], None]
+Measured = tuple[list[Point], list[Rejection]]
 
 # A request that would wait longer, at the best rate so far, tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
@@ -41,7 +45,7 @@ def run(
     options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
-) -> tuple[list[Point], list[Rejection]]:
+) -> Measured:
     """Measure one load after another; reject each point that fails a check.
 
     Wrong answers and errors are not a matter of one point: they end the run.
@@ -60,8 +64,23 @@ def run(
         try:
             points.append(measure(workload, load, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
-            refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
+            refused.append(Rejection(name, f"{exc.verdict} ({exc})"))
     return points, refused
+
+
+def in_turns(arms: Mapping[str, Callable[[], Measured]], turns: int, on_step: OnStep) -> list[Measured]:
+    """Measure every arm once a turn, every second turn in the opposite order; return the results by turn.
+
+    A machine that slows down meanwhile favours none.
+    """
+    results: list[Measured] = [([], []) for _ in range(turns)]
+    for turn, (points, refused) in enumerate(results):
+        for number, name in enumerate(list(arms)[:: -1 if turn % 2 else 1]):
+            on_step((turn + number / len(arms)) / turns, f"turn {turn + 1} of {turns}: {name}")
+            measured, rejected = arms[name]()
+            points += measured
+            refused += rejected
+    return results
 
 
 def measure(
@@ -82,20 +101,35 @@ def measure(
 
 
 def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
-    """Measure a point; raise Untrusted."""
     probe = ServerProbe(target, load)
     traffic, checks = checked_traffic(workload, load, target, options, probe.look)
-    stretch = traffic.began, traffic.ended
+    checks += (validity.generator_had_time(traffic.client_cores),)
+    point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
+    requests = traffic.requests_sent / len(traffic.times)
+    return replace(
+        point,
+        split_ms=server_probe.split(probe.counted, point.latency_ms.mean, requests),
+        batches=server_probe.batches(probe.counted),
+    )
+
+
+def point_of(
+    traffic: LoadGenerator, options: MeasureOptions, usage: Usage, checks: tuple[Evidence, ...]
+) -> Point:
+    """Return what the load generator measured, with all time as the network's; raise Untrusted."""
+    load, stretch = traffic.load, (traffic.began, traffic.ended)
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if load.arrivals == "closed" else due)
-    checks += (validity.generator_had_time(traffic.client_cores),)
     if not ours.any():
         raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
     took = stats.latency(1000 * (done - due)[ours])
     windows = stats.windows(due, done, *stretch, options.windows)
     rates = [window.requests_per_s for window in windows]
     under_way = stats.in_flight(due, done, *stretch)
+    if traffic.failures:
+        asked, failed = np.array(traffic.failures).T
+        under_way += stats.in_flight(asked, failed, *stretch)
     if load.arrivals == "closed":
         # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
         checks += (validity.littles_law(load.level, under_way),)
@@ -114,14 +148,14 @@ def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options
     return Point(
         arm="",
         load=load,
-        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
+        rows_per_s=stats.interval([load.batch * rate for rate in rates], len(rates) / ours.sum()),
         latency_ms=took,
-        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
-        batches=server_probe.batches(probe.counted),
+        split_ms=Split(0.0, 0.0, 0.0, 0.0, took.mean),
+        batches=(),
         windows=windows,
         requests=int(ours.sum()),
         errors=dict(traffic.errors),
-        usage=probe.usage(traffic.client_cores),
+        usage=usage,
         checks=(*checks, validity.steady(rates, options.steadiness + natural)),
         config={},
         stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
@@ -135,7 +169,7 @@ def checked_traffic(
     target: Addresses,
     options: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
-) -> tuple[Load, tuple[Evidence, ...]]:
+) -> tuple[LoadGenerator, tuple[Evidence, ...]]:
     """Load the server; check every answer, and account for every row."""
     rows, answers = workload.rows, workload.answers
     with connect(target.url) as triton:
@@ -143,7 +177,9 @@ def checked_traffic(
         wire = wire_for(target, load, rows)
         sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
         check = partial(answers.check, wire)
-        traffic = Load(wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark).run()
+        traffic = LoadGenerator(
+            wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark
+        ).run()
         answered = len(traffic.times)
         sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
         counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
@@ -166,21 +202,40 @@ def bench(
     return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused))
 
 
-@contextmanager
-def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
-    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too.
+class ServedConfigs:
+    """The configs of some models, each loaded when it is to be measured; use it by `restored`.
 
-    The caller may replace an entry of the dictionary; that config is restored instead.
+    `usual` has the config that each model had. The caller may replace an entry: it serves afterwards.
     """
-    with connect(target.url) as triton:
-        running = {model: triton.config(model) for model in models}
+
+    def __init__(self, target: Addresses, models: Iterable[str]) -> None:
+        self._target = target
+        with connect(target.url) as triton:
+            self.usual: dict[str, Config] = {model: triton.config(model) for model in models}
+        self._serving = dict(self.usual)
+
+    def serve(self, model: str, config: Config) -> None:
+        if config != self._serving[model]:
+            self._serving[model] = {}  # which of the two serves is unknown until it is loaded
+            load_config(self._target, model, config)
+            self._serving[model] = config
+
+    def restore(self) -> None:
+        for model, config in self.usual.items():
+            self.serve(model, config)
+
+
+@contextmanager
+def restored(target: Addresses, models: Iterable[str]) -> Iterator[ServedConfigs]:
+    """Yield the current configs, and restore them afterwards, after Ctrl-C and SIGTERM too."""
+    configs = ServedConfigs(target, models)
     try:
-        yield running
+        yield configs
     finally:
-        # A second Ctrl-C would leave the server with whatever was being tried.
-        with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
-            for model, config in running.items():
-                load_config(target, model, config)
+        # A second Ctrl-C would leave the server with whatever was being tried. Signals reach the main thread.
+        is_main = threading.current_thread() is threading.main_thread()
+        with handled(dict.fromkeys(STOPS if is_main else (), signal.SIG_IGN)):
+            configs.restore()
 
 
 def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:

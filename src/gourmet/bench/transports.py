@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol
+from urllib.parse import urlencode
 
 import aiohttp
 import numpy as np
@@ -199,10 +200,10 @@ def photo_request(which: tuple[int, ...], photo: bytes) -> Request:
 
 
 class App(Http):
-    """The web app's `POST /predict` with a photo, answered in JSON."""
+    """The web app's `POST /predict` with a photo for `model`, answered in JSON."""
 
-    def __init__(self, address: str, _model: str, rows: InputRows) -> None:
-        super().__init__(address, "/predict")
+    def __init__(self, address: str, model: str, rows: InputRows) -> None:
+        super().__init__(address, f"/predict?{urlencode({'model': model})}")
         self._rows = rows
 
     def request(self, which: tuple[int, ...]) -> Request:

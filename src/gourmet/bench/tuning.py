@@ -1,7 +1,7 @@
 """Search the config that serves a model best on this machine under a goal.
 
-A grid of configs is measured in short windows, then other delays for the best of them. Many short windows
-flatter the lucky, so the best are measured again beside the present config, in turns: only the turns decide.
+A grid of configs is measured briefly. Short measurements are noisy, so the best configs, the shortlist, are
+measured again in turns with the present one: only this final decides.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
-from gourmet.bench import stats, sweep, validity
+from pydantic import Field
+
+from gourmet.bench import report, stats, sweep, validity
 from gourmet.bench.comparison import below
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import Bench, Estimate, LoadSpec, Point, as_data
-from gourmet.bench.sweep import OnStep, load_config, restored
-from gourmet.bench.workload import Addresses, MeasureOptions, prepare
+from gourmet.bench.sweep import OnStep, ServedConfigs, restored
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.errors import UsageError
 from gourmet.repository.config_change import Change, changed
-from gourmet.served.instances import available_cpus, cpu_threads, instance_count
+from gourmet.served.instances import available_cpus, cpu_threads
 from gourmet.triton_client.errors import TritonRefused
 from gourmet.triton_client.model_config import Config, as_pbtxt, summary
 
 PRESENT: Final = "present"
-# The number of configs whose delays are tried, and of those that go into the turns.
-_BASES: Final = 2
-_FINALISTS: Final = 2
-_FEWEST_TURNS: Final = 3
+_SHORTLIST: Final = 2
+_MIN_TURNS: Final = 3
 # Windows may differ by half, since the noise is judged between turns.
 _STEADINESS: Final = 0.5
-_DELAYS_US: Final = (100, 1000, 5000)
+_DELAYS_US: Final = (100, 1000)
 _INSTANCES_A_CPU: Final = 2
 _INSTANCES_ON_A_GPU: Final = (1, 2, 4)
 
@@ -95,10 +97,10 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Duel:
+class FinalComparison:
     """A config and the present one, measured in turns.
 
-    `gain` is the ratio of the throughputs, with its interval. `only_ours` says that the challenger keeps the
+    `gain` is the ratio of the throughputs, with its interval. `only_ours` is True if the challenger keeps the
     limit and the present config does not.
     """
 
@@ -116,13 +118,13 @@ class Duel:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A whole search; `bench` holds the points that the pages of `gourmet bench` can draw."""
+    """A whole search. `bench` has the machine, the command and the points of the final."""
 
     request: TuneRequest
     searched: tuple[str, ...]
     trials: tuple[Trial, ...]
     best: str
-    duel: Duel | None
+    final: Annotated[FinalComparison | None, Field(alias="duel")]  # as the JSON calls it
     verdict: Verdict
     sentence: str
     bench: Bench
@@ -133,16 +135,18 @@ class Tuning:
         return next(trial for trial in self.trials if trial.name == name)
 
     @property
-    def sides(self) -> list[Point]:
-        """The best and the present config, as measured in turns, if they were."""
-        return [self.duel.ours, self.duel.theirs] if self.duel else []
-
-    @property
     def recommended(self) -> Trial | None:
         """The config to serve: the best if it won, else the present one; None if none reaches the goal."""
         if self.verdict == "out of reach":
             return None
         return self.trial(self.best if self.verdict == "better" else PRESENT)
+
+    @property
+    def ranked(self) -> list[Point]:
+        """A point for every measured config, at the load at which it would run, the best first."""
+        measured = [trial.points for trial in self.trials if trial.points]
+        ranked = sorted(measured, key=self.request.rank, reverse=True)
+        return [self.request.best(points) or nearest(points) for points in ranked]
 
     def pbtxt(self) -> str:
         """The recommended config as a file with the reason at the top; empty if there is none."""
@@ -159,13 +163,25 @@ class Tuning:
 
     def as_json(self) -> str:
         data = as_data(self)
-        data["bench"].pop("points")  # which are those of the trials and of the duel
+        data["bench"].pop("points")  # which are those of the trials and of the final
         data["recommended"] = self.recommended.name if self.recommended else None
         return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
+    def save(self, folder: Path | None = None) -> Path:
+        """Write the JSON, the chart of all configs and, if a config is recommended, its config.pbtxt."""
+        folder = folder or Path("runs", "tune", report.folder_name(self.bench.when, self.request.model))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tune.json").write_text(self.as_json())
+        roles = {self.best: "the best", PRESENT: "the present config"}
+        report.save_chart(folder, replace(self.bench, points=tuple(self.ranked)), roles)
+        (folder / "config.pbtxt").unlink(missing_ok=True)
+        if pbtxt := self.pbtxt():
+            (folder / "config.pbtxt").write_text(pbtxt)
+        return folder
+
 
 @dataclass(frozen=True)
-class Space:
+class Grid:
     """The configs to try around a running one, as changes to it that set all that is varied."""
 
     running: Config
@@ -194,23 +210,22 @@ class Space:
     def keeps_its_queue(self) -> bool:
         return "default_queue_policy" in self.running.get("dynamic_batching", {})
 
-    def coarse(self) -> list[Change]:
-        """Return every layout of instances and threads, with and without dynamic batching."""
+    def changes(self) -> list[Change]:
+        """Return every layout of instances and threads, without dynamic batching and with each delay."""
+        delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
+        # Half of the goal as a wait cannot keep it.
+        max_delay_us = 500 * (self.request.p95_ms or math.inf)
+        waits = [0, *(delay_us for delay_us in delays if 0 < delay_us <= max_delay_us)]
+        waits = waits if self.batches else [0] if self.keeps_its_queue else []
         changes = []
         for instances, threads in self._layouts():
             layout = Change(instances, threads)
             if not self.keeps_its_queue:
                 changes.append(replace(layout, dynamic_batching=False))
-            if self.batches or self.keeps_its_queue:
-                changes.append(_batching(layout, 0))
+            # Where a config names no preferred size, Triton fills in the largest batch for some backends.
+            batching = replace(layout, dynamic_batching=True, preferred_batches=())
+            changes += [replace(batching, delay_us=delay_us) for delay_us in waits]
         return changes
-
-    def fine(self, bases: Iterable[Change]) -> list[Change]:
-        """Return the best layouts with longer delays; half of the goal as a wait cannot keep it."""
-        delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
-        max_delay_us = 500 * (self.request.p95_ms or math.inf)
-        waits = [delay_us for delay_us in delays if 0 < delay_us <= max_delay_us] if self.batches else []
-        return list(dict.fromkeys(_batching(base, delay_us) for base in bases for delay_us in waits))
 
     def _layouts(self) -> list[tuple[int, int | None]]:
         request, cpus = self.request, self.request.cpus
@@ -223,15 +238,13 @@ class Space:
         # One thread alone: a small network loses more by sharing a row out than it gains.
         return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
 
-    def searched(self, trials: Sequence[Trial], short_s: float, turn_s: float) -> tuple[str, ...]:
+    def described(self, count: int, short_s: float, turn_s: float) -> tuple[str, ...]:
         """Describe what was tried, for a reader to judge the result."""
-        request = self.request
-        loads = ", ".join(load.at for load in request.loads)
+        loads = ", ".join(load.at for load in self.request.loads)
         lines = [
-            f"{len(trials)} configs at {loads}, {short_s:.2g} s a load: layouts of instances and threads, "
-            f"dynamic batching, and other delays for the best {_BASES}; others may be better",
-            f"the best {_FINALISTS} beside the present config, {request.turns} turns of {turn_s:.2g} s each: "
-            "only these decide",
+            f"grid: {count} configs at {loads}, {short_s:.2g} s a load; others may be better",
+            f"final: the best {_SHORTLIST} and the present config, {self.request.turns} turns of "
+            f"{turn_s:.2g} s each; it alone decides",
         ]
         if self.running.get("max_batch_size", 0) < 1:
             lines.append("batching is not tried: max_batch_size is 0, the network takes one input at a time")
@@ -242,11 +255,6 @@ class Space:
         if not self.on_cpu:
             lines.append("threads are not varied: the instances are on a GPU")
         return tuple(lines)
-
-
-def _batching(base: Change, delay_us: int) -> Change:
-    # Where a config names no preferred size, Triton fills in the largest batch for some backends.
-    return replace(base, dynamic_batching=True, delay_us=delay_us, preferred_batches=())
 
 
 def tune(
@@ -260,31 +268,32 @@ def tune(
 ) -> Tuning:
     """Search the best config of a served model. Restore the config afterwards, unless the best is applied.
 
-    Applied is only what beat the present config in turns, by more than their noise.
+    A config is applied only if it beat the present one in the final, by more than the noise.
     """
     on_step(0.0, "asking every row alone")
     steady = replace(options, steadiness=max(_STEADINESS, options.steadiness))
-    with restored(target, [request.model]) as serves_afterwards:
-        space = Space(serves_afterwards[request.model], request)
-        search = _Search(space, target, steady, data, on_step)
-        verdict, best, duel = search.run()
+    # A third of the time and one attempt: the final is longer than any other measurement.
+    short = replace(steady, window_s=steady.window_s / 3, warm_up_s=steady.warm_up_s / 2, attempts=1)
+    turn = replace(steady, window_s=steady.window_s / 2)
+    with restored(target, [request.model]) as configs:
+        grid = Grid(configs.usual[request.model], request)
+        search = _Search(grid, configs, target, prepare(request.model, target, data), on_step)
+        search.try_grid(short, replace(short, attempts=turn.attempts))
+        verdict, best, final = search.decide(turn)
         if applied := request.apply and verdict == "better":
-            serves_afterwards[request.model] = best.config
+            configs.usual[request.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
+    points = [final.ours, final.theirs] if final else best.points
+    title = f"The best config of {request.model} here: {request}"
     return Tuning(
         request,
-        space.searched(list(search.trials.values()), search.short.measure_s, search.turn.measure_s),
+        grid.described(len(search.trials), short.measure_s, turn.measure_s),
         tuple(search.trials.values()),
         best.name,
-        duel,
+        final,
         verdict,
-        sentence(request, verdict, best, duel),
-        sweep.bench(
-            f"The best config of {request.model} here: {request}",
-            command,
-            search.workload.rows.about,
-            [duel.ours, duel.theirs] if duel else best.points,
-        ),
+        sentence(request, verdict, best, search.trials[PRESENT], final),
+        sweep.bench(title, command, search.workload.rows.about, points),
         applied,
     )
 
@@ -293,131 +302,114 @@ class _Search:
     """One search on one model. Use it only within `restored`."""
 
     def __init__(
-        self, space: Space, target: Addresses, options: MeasureOptions, data: DataSource, on_step: OnStep
+        self, grid: Grid, configs: ServedConfigs, target: Addresses, workload: Workload, on_step: OnStep
     ) -> None:
-        self._space, self._target, self._on_step, self._request = space, target, on_step, space.request
-        self.workload = prepare(self._request.model, target, data)
-        self._changes: dict[str, Change] = {}
+        self._grid, self._request, self._configs = grid, grid.request, configs
+        self._target, self.workload, self._on_step = target, workload, on_step
         self.trials: dict[str, Trial] = {}
-        self._serving = PRESENT
-        # A third of the time and one attempt: the turns together are longer than any other measurement.
-        self.turn = replace(options, window_s=options.window_s / 2)
-        self.short = replace(
-            options, window_s=options.window_s / 3, warm_up_s=options.warm_up_s / 2, attempts=1
-        )
 
-    def run(self) -> tuple[Verdict, Trial, Duel | None]:
-        """Return the best config, and its turns against the present one, if they were possible."""
-        running = self._space.running
-        retried = replace(self.short, attempts=self.turn.attempts)
-        self.trials[PRESENT] = self._tried(Trial(PRESENT, running), retried)
-        self._try(self._space.coarse(), 0.05, 0.4)
-        present = Change(instance_count(running), cpu_threads(running) if self._space.on_cpu else None)
-        bases = [self._changes.get(trial.name, present) for trial in self._ranked()[:_BASES]]
-        self._try(self._space.fine(bases), 0.4, 0.6)
-        ranked = self._ranked()
-        best = ranked[0]
-        if not self._request.best(best.points):
-            return "out of reach", best, None
-        finalists = [trial for trial in ranked if trial.name != PRESENT][:_FINALISTS]
-        if not finalists:
-            return "no better", best, None
-        duels = self._in_turns(finalists)
-        if not duels:
-            return "undecided", finalists[0], None
-        won = max(duels, key=lambda name: (duels[name].won, duels[name].gain.value))
-        return "better" if duels[won].won else "no better", self.trials[won], duels[won]
+    def try_grid(self, options: MeasureOptions, of_the_present: MeasureOptions) -> None:
+        """Measure the present config and each change of the grid that differs from it."""
+        running, changes = self._grid.running, self._grid.changes()
+        self.trials[PRESENT] = self._tried(Trial(PRESENT, running), of_the_present)
+        # The present config may leave its threads to the default, which a change names.
+        threads = Change(threads=cpu_threads(running)) if self._grid.on_cpu else Change()
+        present = summary(changed(running, threads))
+        for number, change in enumerate(changes):
+            config = changed(running, change)
+            if (name := summary(config)) in (present, *self.trials):
+                continue
+            self._on_step(0.05 + 0.55 * number / len(changes), f"{number + 1} of {len(changes)}: {name}")
+            self.trials[name] = self._tried(Trial(name, config), options)
 
-    def _ranked(self) -> list[Trial]:
-        """Return the trials, the best first, without rejected ones; raise if all were rejected."""
+    def decide(self, options: MeasureOptions) -> tuple[Verdict, Trial, FinalComparison | None]:
+        """Return the best config, and its final against the present one, if that was possible."""
         measured = [trial for trial in self.trials.values() if trial.points]
         if not measured:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
             raise validity.Untrusted("no config could be measured: " + "; ".join(reasons))
-        return sorted(measured, key=lambda trial: self._request.rank(trial.points), reverse=True)
-
-    def _try(self, changes: Sequence[Change], begin: float, end: float) -> None:
-        """Try each change but those that are known; `begin` and `end` are shares of the whole search."""
-        running = self._space.running
-        # The present config may leave its threads to the default, which a change names.
-        threads = Change(threads=cpu_threads(running)) if self._space.on_cpu else Change()
-        known = [summary(changed(running, threads)), *self.trials]
-        for number, change in enumerate(changes):
-            config = changed(running, change)
-            if (name := summary(config)) in known:
-                continue
-            share = begin + (end - begin) * number / len(changes)
-            self._on_step(share, f"{number + 1} of {len(changes)}: {name}")
-            self._changes[name] = change
-            self.trials[name] = self._tried(Trial(name, config), self.short)
+        ranked = sorted(measured, key=lambda trial: self._request.rank(trial.points), reverse=True)
+        if not self._request.best(ranked[0].points):
+            return "out of reach", ranked[0], None
+        shortlist = [trial for trial in ranked if trial.name != PRESENT][:_SHORTLIST]
+        if not shortlist:
+            return "no better", ranked[0], None
+        finals = self._final(shortlist, options)
+        if not finals:
+            return "undecided", shortlist[0], None
+        name = max(finals, key=lambda name: (finals[name].won, finals[name].gain.value))
+        return "better" if finals[name].won else "no better", self.trials[name], finals[name]
 
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
         try:
-            self._serve(trial)
+            self._configs.serve(self._request.model, trial.config)
             points, refused = sweep.run(self.workload, self._request.loads, self._target, options, trial.name)
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
             if trial.name == PRESENT and not isinstance(exc, validity.CountsDisagree):
                 raise
-            return replace(trial, refused=str(exc))
+            return replace(trial, refused=f"{trial.name}: {exc}")
         return replace(trial, points=tuple(points), refused="; ".join(map(str, refused)))
 
-    def _serve(self, trial: Trial) -> None:
-        if trial.name != self._serving:
-            load_config(self._target, self._request.model, trial.config)
-            self._serving = trial.name
-
-    def _in_turns(self, finalists: Sequence[Trial]) -> dict[str, Duel]:
-        """Measure them beside the present config in turns, each at its best load."""
+    def _final(self, shortlist: Sequence[Trial], options: MeasureOptions) -> dict[str, FinalComparison]:
+        """Measure the shortlist and the present config in turns, each at its best load."""
         request, present = self._request, self.trials[PRESENT]
-        usual = request.best(finalists[0].points) or nearest(finalists[0].points)
-        seen: dict[str, list[Point]] = {trial.name: [] for trial in (*finalists, present)}
-        for turn in range(request.turns):
-            for trial in [*finalists, present][:: 1 if turn % 2 else -1]:
-                words = f"turn {turn + 1} of {request.turns}: {trial.name}"
-                self._on_step(0.6 + 0.4 * turn / request.turns, words)
-                load = (request.best(trial.points) or usual).load
-                with suppress(validity.Disturbed, validity.CountsDisagree):
-                    self._serve(trial)
-                    point = sweep.measure(self.workload, load, self._target, self.turn, trial.name)
-                    seen[trial.name].append(point)
-        enough = min(request.turns, _FEWEST_TURNS)
-        merged = {name: stats.merge(points) for name, points in seen.items() if len(points) >= enough}
-        if PRESENT not in merged:
+        usual = request.best(shortlist[0].points) or nearest(shortlist[0].points)
+
+        def measure(trial: Trial) -> sweep.Measured:
+            load = (request.best(trial.points) or usual).load
+            with suppress(validity.Disturbed, validity.CountsDisagree):
+                self._configs.serve(request.model, trial.config)
+                return [sweep.measure(self.workload, load, self._target, options, trial.name)], []
+            return [], []
+
+        def on_step(share: float, words: str) -> None:
+            self._on_step(0.6 + 0.4 * share, words)
+
+        arms = {trial.name: partial(measure, trial) for trial in (present, *shortlist)}
+        points = [point for turn, _ in sweep.in_turns(arms, request.turns, on_step) for point in turn]
+        enough = min(request.turns, _MIN_TURNS)
+        turns = {name: [point for point in points if point.arm == name] for name in arms}
+        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= enough}
+        theirs = merged.pop(PRESENT, None)
+        if not theirs:
             return {}
-        theirs = merged.pop(PRESENT)
         return {
-            name: Duel(ours, theirs, stats.ratio(ours.rates, theirs.rates), keeps, keeps and misses)
+            name: FinalComparison(ours, theirs, stats.rate_ratio(ours, theirs), keeps, keeps and misses)
             for name, ours in merged.items()
             for keeps, misses in [(request.keeps(ours), not request.keeps(theirs))]
         }
 
 
-def sentence(request: TuneRequest, verdict: Verdict, best: Trial, duel: Duel | None) -> str:
-    """Say what the search found, and by which figures."""
+def sentence(
+    request: TuneRequest, verdict: Verdict, best: Trial, present: Trial, final: FinalComparison | None
+) -> str:
+    """Name the best config and the present one, the winner first, and the figures that decided."""
+    ours, theirs = f"“{best.name}”", f"“{summary(present.config)}”"
+    stays = f"The present config, {theirs}, stays"
     if verdict == "out of reach":
+        name = theirs if best.name == PRESENT else ours
         return (
-            f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest, “{best.name}”, "
+            f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest, {name}, "
             f"has {_reached(nearest(best.points))}."
         )
     if verdict == "undecided":
         return (
-            f"The present config stays: “{best.name}” could not be compared with it, since too few turns "
-            "could be believed; wait until nothing else runs here, or use a longer --window."
+            f"{stays}: {ours} could not be compared with it, since too few turns could be believed; "
+            "wait until nothing else runs here, or use a longer --window."
         )
-    if duel is None:
-        return "The present config stays: no other could be measured."
-    ours, theirs = duel.ours, duel.theirs
-    text = (
-        f"“{best.name}” has {duel.gain:.2f} times the throughput of the present config: {_reached(ours)}, "
-        f"instead of {_reached(theirs)}"
-    )
-    if duel.won:
-        return f"{text}." if not duel.only_ours else f"{text}, which misses the goal."
+    if final is None:
+        return f"{stays}: no other could be measured."
+    figures = f"{_reached(final.ours)}, instead of {_reached(final.theirs)}"
+    if final.won:
+        misses = ", which misses the goal" if final.only_ours else ""
+        gain = f"{final.gain:.2f} times the throughput of the present config, {theirs}"
+        return f"{ours} has {gain}: {figures}{misses}."
     # Noise is only what the interval does not exclude.
-    why_not = "that is worse" if below(duel.gain, 1) else "that may be noise"
-    return f"The present config stays: {text}; {why_not if duel.keeps else 'its p95 misses the goal'}."
+    why_not = "that is worse" if below(final.gain, 1) else "that may be noise"
+    why_not = why_not if final.keeps else "its p95 misses the goal"
+    return f"{stays}: {ours} has {final.gain:.2f} times its throughput, {figures}; {why_not}."
 
 
 def _reached(point: Point) -> str:

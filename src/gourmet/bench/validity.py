@@ -40,13 +40,13 @@ class CountsDisagree(Untrusted):
 class Disturbed(Untrusted):
     """The measurement was disturbed; measuring again may help."""
 
-    in_short = "too noisy"
+    verdict = "too noisy"
 
 
 class ServerOverrun(Untrusted):
     """Requests come faster than the server answers."""
 
-    in_short = "overrun"
+    verdict = "overrun"
 
 
 def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evidence:

@@ -25,11 +25,11 @@ from gourmet.bench.transports import (
     Wire,
 )
 from gourmet.bench.validity import Untrusted, WrongAnswers
-from gourmet.contracts import Array, ModelInfo
+from gourmet.contracts import Array
 from gourmet.errors import UsageError
 from gourmet.served.reading import in_short
 from gourmet.stack.connect import connect
-from gourmet.systems import registry
+from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 
 # A batch's products round differently than a single row's; more than this is another answer.
@@ -44,6 +44,14 @@ class Addresses:
     url: str = "localhost:8000"
     grpc_url: str = "localhost:8001"
     app_url: str = "localhost:5000"
+
+    @classmethod
+    def of(cls, url: str, grpc_url: str = "", app_url: str = "") -> Addresses:
+        """Return those of the stack with the Triton at `url`, or the usual ports of its host."""
+        stack, at = stack_at(url), Address.of(url)
+        web = stack.web_url.removeprefix("http://") if stack else ""
+        grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
+        return cls(url, grpc_url, app_url or web or f"{at.host}:5000")
 
 
 @dataclass(frozen=True)
@@ -216,8 +224,6 @@ def prepare(
         )
     wire = wire_for(target, LoadSpec(model, through=through), rows)
     alone = ask_alone(wire, rows)
-    if through == "app":
-        _check_served_by(alone[0], rows.info, target)
     if data.reference is None:
         return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"
@@ -225,17 +231,3 @@ def prepare(
     for row, answer in enumerate(alone):
         right.check_row(row, answer, "a row asked alone")
     return Workload(model, rows, right)
-
-
-def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> None:
-    served = answer["model"].item().decode()
-    if served == model.name:
-        return
-    with connect(target.url) as triton:
-        system = triton.describe(served).system
-    # One system's models answer at /predict: no variable makes it ask a model of another.
-    variable = registry.load(system).model_variable if system == model.system else ""
-    raise UsageError(
-        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: name that model"
-        + (f", or start the app with {variable}={model.name}" if variable else "")
-    )

@@ -203,16 +203,16 @@ class PhotoRows(ModelRows):
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
         }
-        return {**row, "answer": in_short(row, self.contract.subject)[0]}
+        return {**row, "answer": label_and_share(row, self.contract.subject)[0]}
 
     def in_words(self, row: Row) -> str:
-        label, share = in_short(row, self.contract.subject)
+        label, share = label_and_share(row, self.contract.subject)
         words = f"{row['candidates'] or label}, {share:.0%}"
         is_sure = row["sure"] or row.get("relevant") is False
         return words if is_sure else f"{words}{NOT_SURE}"
 
 
-def in_short(row: Row, subject: str) -> tuple[str, float]:
+def label_and_share(row: Row, subject: str) -> tuple[str, float]:
     """Return the label and its probability; of a photo that shows something else, "not food" and its."""
     if row.get("relevant") is False:
         return f"not {subject}", 1 - float(row[subject])

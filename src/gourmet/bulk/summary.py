@@ -2,95 +2,69 @@
 
 from __future__ import annotations
 
-import base64
 import heapq
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from PIL import Image
 
-from gourmet.bulk.model_rows import in_short
+from gourmet.bulk.model_rows import label_and_share
 from gourmet.bulk.resumable_table import Row
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.reports.chart import Bar, bars
-from gourmet.reports.page import render
-from gourmet.reports.table import columns
+from gourmet.reports.report import Chart, Photo, Report, Section, Table
 
 # How many of the least sure answers and of the failures are shown.
 _SHOWN: Final = 24
+_REASONS: Final = 5
 _THUMBNAIL: Final = 112
 
 
-@dataclass
-class Summary:
-    total: int = 0
-    sure: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-    failed: list[Row] = field(default_factory=list)
-    least_sure: list[Row] = field(default_factory=list)
+def summarise(rows: Iterable[Row], contract: PictureClassifier) -> Report:
+    """Summarise `rows`; few of them are in memory at a time."""
+    counts, reasons = Counter[str](), Counter[str]()
+    failed: list[Row] = []
+    sure = 0
 
-    @classmethod
-    def of(cls, rows: Iterable[Row], subject: str = "") -> Summary:
-        """Summarise `rows`; few of them are in memory at a time."""
-        summary = cls()
-        summary.least_sure = heapq.nsmallest(
-            _SHOWN, summary._counted(rows, subject), key=lambda row: in_short(row, subject)[1]
-        )
-        return summary
-
-    def _counted(self, rows: Iterable[Row], subject: str) -> Iterator[Row]:
+    def counted() -> Iterator[Row]:
         """Count the rows, and yield those that have an answer."""
+        nonlocal sure
         for row in rows:
-            self.total += 1
             if row["error"] or None in (row["label"], row["probability"]):
-                self.failures[_reason(row["error"] or "no answer")] += 1
-                if len(self.failed) < _SHOWN:
-                    self.failed.append(row)
+                reasons[_reason(row["error"] or "no answer")] += 1
+                if len(failed) < _SHOWN:
+                    failed.append(row)
                 continue
-            self.counts[in_short(row, subject)[0]] += 1
-            self.sure += bool(row["sure"])
+            counts[label_and_share(row, contract.subject)[0]] += 1
+            sure += bool(row["sure"])
             yield row
 
-    def text(self) -> str:
-        """Return the summary for a terminal."""
-        answered = self.counts.total()
-        parts = [f"{answered:,} of {self.total:,} photos have an answer, {self.sure:,} of them sure"]
-        if answered:
-            rows = [
-                (label, f"{count}", f"{count / answered:.0%}") for label, count in self.counts.most_common()
-            ]
-            parts.append(columns([("class", "photos", "share"), *rows]))
-        parts += [f"{count:,} without an answer: {reason}" for reason, count in self.failures.most_common(5)]
-        return "\n".join(parts)
+    least_sure = heapq.nsmallest(_SHOWN, counted(), key=lambda row: label_and_share(row, contract.subject)[1])
+    answered, lost = counts.total(), reasons.total()
+    classes = [(label, f"{count}", f"{count / answered:.0%}") for label, count in counts.most_common()]
+    why = [(reason, f"{count:,}") for reason, count in reasons.most_common()]
+    first = "without an answer" + (f": the first {len(failed)}" if lost > len(failed) else "")
+    section = Section(
+        tables=[
+            Table(("class", "photos", "share"), classes),
+            Table(("without an answer", "photos"), why, _REASONS),
+            Table((first, "why"), [(str(row["path"]), str(row["error"])) for row in failed], in_terminal=0),
+        ],
+        charts=lambda: _draw(counts) if counts else (),
+        photos_title="Least sure",
+        photos=lambda: list(_thumbnails(least_sure, contract)),
+    )
+    headline = f"{answered:,} of {answered + lost:,} photos have an answer, {sure:,} of them sure"
+    return Report("Photos classified", headline, counts, [section])
 
-    def failed_rows(self) -> list[tuple[str, str]]:
-        return [(str(row["path"]), str(row["error"])) for row in self.failed]
 
-    def page(self, contract: PictureClassifier, command: str, when: str) -> str:
-        sheet = [
-            (row["path"], *in_short(row, contract.subject), _thumbnail(contract, str(row["path"])))
-            for row in self.least_sure
-        ]
-        return render(
-            "bulk/summary.html",
-            title="Photos classified",
-            says=self.text().partition("\n")[0],
-            command=command,
-            when=when,
-            summary=self,
-            sheet=[row for row in sheet if row[-1]],
-            classes=self._drawn(),
-        )
-
-    def _drawn(self) -> str:
-        shown = [Bar(label, float(count)) for label, count in self.counts.most_common()]
-        return bars(shown, "Photos of each class", "photos") if shown else ""
+def _draw(counts: Counter[str]) -> Sequence[Chart]:
+    shown = [Bar(label, float(count)) for label, count in counts.most_common()]
+    return [Chart("Photos of each class", bars(shown, "Photos of each class", "photos"))]
 
 
 def _reason(error: str) -> str:
@@ -98,12 +72,14 @@ def _reason(error: str) -> str:
     return error.rpartition("[")[2].rstrip("]") if error.endswith("]") else error
 
 
-def _thumbnail(contract: PictureClassifier, path: str) -> str:
-    """Return a JPEG in base64; empty if the photo is gone."""
-    try:
-        pixels = contract.pixels(Path(path).read_bytes())
-    except (OSError, PictureError):
-        return ""
-    out = io.BytesIO()
-    Image.fromarray(pixels).resize((_THUMBNAIL, _THUMBNAIL)).save(out, "JPEG", quality=80)
-    return base64.b64encode(out.getvalue()).decode()
+def _thumbnails(rows: Iterable[Row], contract: PictureClassifier) -> Iterator[Photo]:
+    """Yield the photos as small JPEGs, without those that are gone."""
+    for row in rows:
+        try:
+            pixels = contract.pixels(Path(str(row["path"])).read_bytes())
+        except (OSError, PictureError):
+            continue
+        out = io.BytesIO()
+        Image.fromarray(pixels).resize((_THUMBNAIL, _THUMBNAIL)).save(out, "JPEG", quality=80)
+        label, share = label_and_share(row, contract.subject)
+        yield Photo(out.getvalue(), f"{label} ({share:.2f})", str(row["path"]))

@@ -24,8 +24,6 @@ from gourmet.commands.options import json_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, POSITIVE, model_of
 from gourmet.errors import UsageError, echo, printable
-from gourmet.stack.run_file import stack_at
-from gourmet.triton_client.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -69,11 +67,9 @@ def measuring(command: Command) -> Command:
     @json_option
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **values: Any) -> Any:
-        stack, at = stack_at(url), Address.of(url)
-        grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
-        app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or f"{at.host}:5000"
+        target = Addresses.of(url, grpc_url or "", app_url or "")
         options = MeasureOptions(**{field.name: values.pop(field.name) for field in fields(MeasureOptions)})
-        return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **values)
+        return command(*args, target=target, options=options, **values)
 
     return measured  # type: ignore[return-value]
 
@@ -177,7 +173,7 @@ def run(
         table(*report.figures(points))
         if any(point.stream for point in points):
             table(*report.streamed(points))
-        echo(f"saved in {folder}: open {folder}/index.html")
+        echo(f"saved in {folder}: {results.FILE}, bench.csv, {report.CHART}")
     if refused:
         raise validity.Untrusted(reasons)
 

@@ -10,7 +10,7 @@ import click
 
 from gourmet.commands.options import alone_in, given_url, serving_url, url_option
 from gourmet.commands.progress import Stopped, bar
-from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, model_of
+from gourmet.commands.values import PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository import DEFAULT, newest
 from gourmet.served.files import own_models, write_whole
@@ -18,7 +18,7 @@ from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
 if TYPE_CHECKING:  # which would import numpy for --help
-    from gourmet.evaluation.checking import CheckReport
+    from gourmet.reports.report import Report
 
 
 @click.command()
@@ -31,13 +31,6 @@ if TYPE_CHECKING:  # which would import numpy for --help
 )
 @click.option("--limit", type=POSITIVE, help="Use at most N examples, sampled evenly.")
 @url_option()
-@click.option(
-    "--eager",
-    "weights",
-    type=FOUND_FILE,
-    help="Compare with the network of these weights.  "
-    "[default: those of the model's manifest, if they are in runs/]",
-)
 @click.option("--against", metavar="OLD", help="Ask OLD, another model or version, the same and compare.")
 @click.option(
     "--model-repository",
@@ -45,20 +38,21 @@ if TYPE_CHECKING:  # which would import numpy for --help
     type=PATH,
     default=DEFAULT,
     show_default="triton/models",
-    help="Find the model's manifest in this repository.",
+    help="With --calibrate: find the model in this repository.",
 )
 @click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
 @click.option("--out", type=PATH, help="Write a page: FILE.html, or a folder for MODEL.html.")
 @click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
-def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **how: Any) -> None:
+def check(
+    model: str, json_to: str | None, out: Path | None, calibrate: bool, repository: Path, **how: Any
+) -> None:
     """Measure how often the served MODEL is right, and how fast it answers, on many examples.
 
-    A classifier gets labelled pictures. Its answers are compared with those of the network that it was
-    exported from, and some pictures are sent twice, to check that every answer belongs to its picture. A
-    model that generates text gets its system's examples, whole and, if it streams, in pieces; with --data of
-    texts and their right answers, BLEU and chrF are reported too, and with --eager how many answers are the
-    network's own. With --against, how many answers equal those of another model or version.
+    A classifier gets labelled pictures. Some are sent twice, to check that every answer belongs to its
+    picture. A model that generates text gets its system's examples, whole and, if it streams, in pieces; with
+    --data of texts and their right answers, BLEU and chrF are reported too. With --against, the report says
+    how many answers equal those of another model or version.
 
     The exit status is 1 if requests failed, if answers were mixed up, or if top-1 is below --min-top1;
     130 after Ctrl-C.
@@ -76,7 +70,7 @@ def check(model: str, json_to: str | None, out: Path | None, calibrate: bool, **
             raise UsageError("--calibrate needs labelled examples: name them with --data")
         from gourmet.stack.overview import owner_of
 
-        folders = how["repository"], own_models()
+        folders = repository, own_models()
         models = next((folder for folder in folders if (folder / model).is_dir()), own_models())
         _calibrate(owner_of(models / model)[0], how["data"], models, json_to)
         return
@@ -104,25 +98,24 @@ def _page_path(out: Path | None, model: str) -> Path | None:
     return out / f"{model.replace('/', '-')}.check.html" if out and not out.suffix else out
 
 
-def _write_json(numbers: dict[str, Any], json_to: str) -> None:
+def _write_json(text: str, json_to: str) -> None:
     """Write into the file of --json, or to the terminal for `-`."""
-    text = json.dumps(numbers, indent=2)
     echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
 
 
-def _give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
-    """Print and write the report; raise Stopped after Ctrl-C, or GourmetError if it has faults."""
+def _give(report: Report, json_to: str | None, page: Path | None) -> None:
+    """Print and write the report; raise Stopped after Ctrl-C, or GourmetError if it has failures."""
     if json_to:
-        _write_json(report.as_dict(), json_to)
+        _write_json(report.json(), json_to)
     if json_to != "-":
-        echo(report.summary())  # it has other people's names and texts
+        echo(report.text())
     if page:
         write_whole(page, report.page())
         echo(f"page in {page}", err=True)
     if report.stopped:
-        raise Stopped(f"stopped after {report.progress()}")
-    if faults := report.faults():
-        raise GourmetError("\n       ".join(faults))
+        raise Stopped(f"stopped after {report.stopped}")
+    if report.failures:
+        raise GourmetError("\n       ".join(report.failures))
 
 
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
@@ -149,7 +142,7 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
         with served_as_before(triton, chosen):
             recalibrate(chosen, calibrated.calibration, calibrated.facts, served)
     if json_to:
-        _write_json(dict(calibrated.facts), json_to)
+        _write_json(json.dumps(calibrated.facts, indent=2), json_to)
     if json_to == "-":
         return
     echo("\n".join(calibrated.lines))

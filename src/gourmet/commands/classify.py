@@ -13,7 +13,7 @@ import click
 
 from gourmet.bulk.inputs import Photos
 from gourmet.bulk.model_rows import PhotoRows
-from gourmet.bulk.summary import Summary
+from gourmet.bulk.summary import summarise
 from gourmet.commands.bulk import Engine, bulk_options, check_out, print_answers, table_by_ray, table_of
 from gourmet.errors import UsageError, echo
 
@@ -64,8 +64,8 @@ def _to_table(inputs: Photos, photo_rows: PhotoRows, out: Path) -> None:
     from gourmet.served.files import write_whole
 
     with table_of(inputs, photo_rows, out) as rows:
-        summary, page = Summary.of(rows, photo_rows.contract.subject), out.with_suffix(".html")
+        report, page = summarise(rows, photo_rows.contract), out.with_suffix(".html")
         command, when = shlex.join(["gourmet", *sys.argv[1:]]), datetime.now(UTC)
-        write_whole(page, summary.page(photo_rows.contract, command, when.isoformat(timespec="seconds")))
-    echo(summary.text())
+        write_whole(page, report.page(command, when.isoformat(timespec="seconds")))
+    echo(report.text())
     echo(f"table in {out}, page in {page}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
     Without trained weights, measure the served ones on the examples of --data.
     """
+    from gourmet.evaluation import evaluation_file
     from gourmet.evaluation.system_parts import EvaluateOptions
     from gourmet.served import malloc
     from gourmet.training.run import data_of
@@ -47,12 +47,9 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
             )
         weights = _served(system)
     weights = weights or trained
-    measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
-    report = measured.write(weights, f"{system}: {weights.name}")
-    if as_json:
-        echo(json.dumps(measured.as_dict(), indent=2))
-    else:
-        echo("\n".join([*measured.lines(), f"report in {report}"]))
+    report, measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
+    page = evaluation_file.write_report(report, weights, measured)
+    echo(report.json() if as_json else f"{report.text()}\nreport in {page}")
 
 
 def _served(system: str) -> Path:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from gourmet.bench import tuning, tuning_report
+from gourmet.bench import tuning
 from gourmet.bench.inputs import DataSource
-from gourmet.bench.report import figures
+from gourmet.bench.report import CHART, figures
 from gourmet.commands.bench import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, counts, durations, goal, levels, model_of
@@ -36,7 +36,7 @@ _COLUMNS: Final = 100
     "--delays",
     "delays_us",
     type=durations,
-    help="Queue delays to try.  [default: 100us,1ms,5ms, below half of --p95]",
+    help="Queue delays to try.  [default: 100us,1ms, below half of --p95]",
 )
 @click.option("--turns", default=5, type=click.IntRange(2), help="A/B rounds against the current config.")
 @click.option("--apply", is_flag=True, help="Load the best config if it wins the A/B rounds.")
@@ -56,9 +56,9 @@ def tune(
 ) -> None:
     """Find the config with which the served MODEL answers most rows a second on this machine.
 
-    Configs go to the running server through the load API: a grid in short windows, other delays for its
-    best, and at last the best two beside the present config in turns. Only the turns decide. Afterwards the
-    server has its earlier config again; with --apply the best, if it won.
+    Configs go to the running server through the load API: a grid in short windows, and at last the best two
+    and the present config in turns. Only these decide. Afterwards the server has its earlier config again;
+    with --apply the best, if it won.
 
     \b
     gourmet tune food_classifier_onnx --p95 50ms
@@ -68,19 +68,20 @@ def tune(
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
         result = tuning.tune(request, target, options, rows, command=command_line(), on_step=tick)
-    folder = tuning_report.save(result, save)
+    folder = result.save(save)
     if as_json:
         echo(result.as_json(), nl=False)
     else:
         echo(result.sentence)
-        table(*figures(tuning_report.tried(result)))
-        refused = [f"{trial.name}: {trial.refused}" for trial in result.trials if trial.refused]
+        table(*figures(result.ranked))
+        refused = [trial.refused for trial in result.trials if trial.refused]
         for words in (*result.searched, *refused):
             echo(textwrap.fill(f"· {words}", _COLUMNS, subsequent_indent="  "))
-        if result.sides:
+        if result.final:
             echo("In turns against the present config:")
-            table(*figures(result.sides))
-        echo(textwrap.fill(tuning_report.served(result), _COLUMNS))
-        echo(f"saved in {folder}: open {folder}/index.html")
+            table(*figures([result.final.ours, result.final.theirs]))
+        echo(f"The server has {'the best' if result.applied else 'its earlier'} config.")
+        config = ", config.pbtxt" if result.recommended else ""
+        echo(f"saved in {folder}: tune.json, {CHART}{config}")
     if result.verdict in ("out of reach", "undecided"):
         raise GourmetError(result.sentence)

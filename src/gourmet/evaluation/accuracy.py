@@ -136,15 +136,6 @@ def by_origin(rows: Sequence[OfOrigin]) -> dict[str, Any]:
     }
 
 
-def origin_lines(rows: Sequence[OfOrigin], learned_from: Sequence[str] = ()) -> list[str]:
-    """Describe accuracy by source, one line for each."""
-    return [
-        f"{row.origin}: balanced {row.balanced:.3f}, top-1 {row.top1:.3f}, {row.photos} pictures"
-        + (" (learned from this source)" if row.origin in learned_from else "")
-        for row in rows
-    ]
-
-
 @dataclass(frozen=True)
 class Bin:
     """Answers of similar confidence."""

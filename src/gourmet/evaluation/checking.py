@@ -1,6 +1,6 @@
 """Check served models: ask many questions at a time, and report failures, times and scores.
 
-`picture_check` and `text_check` have a function `check` with the questions and the report of their task.
+`picture_check` and `text_check` have the questions and the report of their task.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.evaluation.system_parts import Stage, SystemParts
-from gourmet.progress import ReportProgress
+from gourmet.evaluation.system_parts import SystemParts
+from gourmet.progress import ProgressBar, ReportProgress
+from gourmet.reports.report import Report
 from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.triton import Triton
 
@@ -56,10 +57,8 @@ class CheckOptions:
 
     model: str
     data: Path | None
-    repository: Path  # where the served model's manifest lies
     url: str = "localhost:8000"
     limit: int | None = None
-    weights: Path | None = None  # of the eager network
     min_top1: float | None = None
     against: str | None = None  # another served model or version, asked the same
 
@@ -111,37 +110,16 @@ class Replies(Generic[AnyAnswer]):
             self.stopped = True
 
     @property
-    def latency_ms(self) -> dict[str, float]:
-        """Percentiles of the answered requests' times; empty if there are none."""
-        times = [answer.total_ms for answer in self.answers]
-        return percentiles(times)
-
-
-class CheckReport(Protocol):
-    """The result of a check, for a terminal, a script and a browser."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def progress(self) -> str:
-        """Describe how many examples a stopped check has answers to."""
-
-    def faults(self) -> list[str]:
-        """Return the reasons why the check fails; empty if it passes."""
-
-    def summary(self) -> str: ...
-
-    def as_dict(self) -> dict[str, Any]: ...
-
-    def page(self) -> str: ...
+    def times_ms(self) -> list[float]:
+        return [answer.total_ms for answer in self.answers]
 
 
 def check(
-    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
-) -> CheckReport:
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
+) -> Report:
     """Check a served model as the task of its system does. Ctrl-C ends it early and keeps the answers."""
     task = importlib.import_module(_CHECKS[parts.contract.task])
-    report: CheckReport = task.check(triton, options, model, parts, stage)
+    report: Report = task.check(triton, options, model, parts, progress_bar)
     return report
 
 
@@ -151,7 +129,7 @@ def ask_all(
     total: int,
     triton: Triton,
     replies: Replies[AnyAnswer],
-    tick: ReportProgress,
+    on_progress: ReportProgress,
     threads: int = _IN_FLIGHT,
 ) -> None:
     """Fill `replies` with answers about `total` examples.
@@ -176,7 +154,7 @@ def ask_all(
             else:
                 replies.answers.append(answer)
             rate = replies.sent / max(1e-9, time.monotonic() - began)
-            tick(replies.sent / total, f"{replies.sent}/{total} · {rate:.0f}/s")
+            on_progress(replies.sent / total, f"{replies.sent}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:
         raise GourmetError(
             f"Triton at {exc.address} went away after {replies.sent} of {total} examples: start it again and "
@@ -194,13 +172,8 @@ def percentiles(times_ms: Sequence[float]) -> dict[str, float]:
     return {**times, "max": round(max(times_ms), 2)}
 
 
-def as_words(times_ms: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.0f}" for name, value in times_ms.items()) + " ms"
-
-
-def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
-    """Format names and values for a terminal; leave out empty values."""
-    return [f"{name:<12}{value}" for name, value in facts if value]
+def percentiles_text(times_ms: Sequence[float]) -> str:
+    return ", ".join(f"{name} {value:.0f}" for name, value in percentiles(times_ms).items()) + " ms"
 
 
 def first_of(reasons: Sequence[object], count: int = 5) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.reports.report import Report
 from gourmet.served.files import write_whole
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import in_short, malformed_as_value_error, read_table
@@ -21,6 +23,14 @@ class NotEvaluated(GourmetError):
 def write(weights: Path, **measured: Any) -> None:
     content = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
     write_whole(weights.parent / _NAME, json.dumps(content, indent=2) + "\n")
+
+
+def write_report(report: Report, weights: Path, measured: Mapping[str, Any]) -> Path:
+    """Write the page and the measurements beside `weights`; return the path of the page."""
+    page = weights.with_suffix(".report.html")
+    write_whole(page, report.page())
+    write(weights, **measured)
+    return page
 
 
 def read(weights: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, evenly
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, sample_per_class
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
@@ -97,7 +97,7 @@ class LabelledPictures:
             raise BadData(f"{data} has no {part} part: it has {', '.join(sorted(sources))}")
         if not photos:
             raise EmptyPart(f"{data} has no photos in its {part} part")
-        return evenly(photos, limit)
+        return sample_per_class(photos, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
         parts = ["validation", "test", *_sources(data)]

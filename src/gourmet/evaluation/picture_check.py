@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -16,39 +15,34 @@ import numpy.typing as npt
 
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UnknownSystem, UsageError
-from gourmet.evaluation import picture_evaluation
-from gourmet.evaluation.accuracy import Scores, origin_lines
+from gourmet.evaluation.accuracy import Scores
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,
     Replies,
-    as_words,
     ask_all,
-    fact_lines,
     first_of,
+    percentiles,
+    percentiles_text,
 )
 from gourmet.evaluation.labelled_pictures import ALL
-from gourmet.evaluation.picture_evaluation import Answered, Declined, Measured
-from gourmet.evaluation.system_parts import BadData, Data, Stage, SystemParts, evenly, spread
+from gourmet.evaluation.picture_scores import LabelledScores, measure_part, measure_rejections
+from gourmet.evaluation.system_parts import BadData, Data, SystemParts, sample_evenly, sample_per_class
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
-from gourmet.progress import ReportProgress
-from gourmet.reports.table import columns
-from gourmet.served import malloc
-from gourmet.served.manifest import MANIFEST, sha256
-from gourmet.served.reading import read_table
+from gourmet.progress import ProgressBar, ReportProgress
+from gourmet.reports.report import Report, Section, Table
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.triton import Triton
 
 # Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
 _SAME_WITHIN: Final = 0.02
-_WORST: Final = 10
-_NAMED: Final = 5
+_FURTHEST: Final = 10
+_IN_TERMINAL: Final = 5
 _AGAIN: Final = 64
 _BATCH: Final = 16
-_RUNS: Final = Path("runs")  # where the weights that a manifest names may lie
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,13 @@ class CheckedPictures:
         return len(self.names)
 
 
-def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> CheckedPictures:
+def find_pictures(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> CheckedPictures:
     """Find the test part of `data`, which `source` reads, or all pictures of a folder with nothing else."""
-    if loose := _loose(data):
+    if loose := _pictures_of_plain_folder(data):
         try:
             listed = source.listing(data, ALL)
         except GourmetError as exc:
-            chosen = spread(loose, limit)
+            chosen = sample_evenly(loose, limit)
             return CheckedPictures(
                 data,
                 [path.name for path in chosen],
@@ -81,7 +75,7 @@ def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> 
             )
     else:
         listed = source.listing(data, "test")
-    pictures = evenly(listed, limit)
+    pictures = sample_per_class(listed, limit)
     absent = [labels[class_id] for class_id in sorted({*range(len(labels))} - {p.class_id for p in pictures})]
     return CheckedPictures(
         data,
@@ -92,7 +86,7 @@ def find(source: Data, labels: Sequence[str], data: Path, limit: int | None) -> 
     )
 
 
-def _loose(data: Path) -> list[Path]:
+def _pictures_of_plain_folder(data: Path) -> list[Path]:
     """Return the pictures of a folder that has no subfolders or archives."""
     visible = [entry for entry in sorted(data.iterdir()) if entry.name[0] != "."] if data.is_dir() else []
     if not data.is_dir() or any(entry.is_dir() or entry.suffix.lower() == ".zip" for entry in visible):
@@ -123,16 +117,16 @@ class BatchAnswer:
     total_ms: float  # of the request
 
 
-def joined(
-    pictures: CheckedPictures | Answered, answers: Sequence[BatchAnswer], labels: int
-) -> tuple[npt.NDArray[np.int64], Answered]:
+def join_answers(
+    pictures: CheckedPictures | LabelledScores, answers: Sequence[BatchAnswer], labels: int
+) -> tuple[npt.NDArray[np.int64], LabelledScores]:
     """Return the rows of the pictures that have an answer, and their answers."""
     rows = np.array([row for answer in answers for row in answer.rows], np.int64)
     scores = np.concatenate(
         [np.empty((0, labels), np.float32), *(answer.probabilities for answer in answers)]
     )
     relevance = [answer.relevance for answer in answers if answer.relevance is not None]
-    answered = Answered(
+    answered = LabelledScores(
         np.log(np.maximum(scores, 1e-12)),
         np.zeros(len(rows), np.int64) if pictures.classes is None else pictures.classes[rows],
         [pictures.names[row] for row in rows],
@@ -142,267 +136,33 @@ def joined(
     return rows, answered
 
 
-@dataclass(frozen=True)
-class AskedAgain:
-    """Agreement of two answers about the same pictures: in a batch, and alone."""
-
-    pictures: int
-    largest_difference: float
-    different: tuple[str, ...]  # names of pictures that got another answer alone, and whose it was
-    refused: tuple[str, ...] = ()  # names of pictures that got none alone, and why
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement of a served model with its network or another model, on the pictures that both answered."""
-
-    other: str  # the file of the network, or the other model
-    pictures: int
-    different: int  # answered with another class
-    largest_difference: float  # of any probability
-    worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
-    top1: float | None  # of the other, where there are labels
-
-    def __str__(self) -> str:
-        top1 = "" if self.top1 is None else f", whose top-1 is {self.top1:.4f}"
-        return (
-            f"{self.different} of {self.pictures} answered otherwise than by {self.other}{top1}; "
-            f"probabilities apart by at most {self.largest_difference:.1e}"
-        )
-
-    @property
-    def headings(self) -> tuple[str, str, str, str]:
-        return f"furthest from {self.other}", "served", "other", "apart"
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Picture, answers of both, and how far apart, for a table."""
-        return [
-            (
-                row["name"],
-                f"{row['served']} {row['served_sure']:.3f}",
-                f"{row['other']} {row['other_sure']:.3f}",
-                f"{row['difference']:.1e}",
-            )
-            for row in self.worst
-        ]
-
-    def as_dict(self, other: str, answers: str) -> dict[str, Any]:
-        """Return the facts, where `other` and its `answers` have these names."""
-        facts = asdict(self)
-        worst = [{name.replace("other", answers): fact for name, fact in row.items()} for row in self.worst]
-        return {other: facts.pop("other"), **facts, "worst": worst}
-
-
-def agreement(
-    answers: Answered, theirs: Scores, labels: tuple[str, ...], other: str, *, labelled: bool
-) -> Agreement:
-    """Compare the served answers with `theirs`, the other probabilities of the same pictures."""
-    mine = np.exp(answers.logits)
-    apart = np.abs(mine - theirs).max(axis=1)
-    best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
+def differences(
+    answers: LabelledScores, theirs: LabelledScores, labels: Sequence[str], model: str
+) -> dict[str, Any]:
+    """Compare the answers with those of another model to the same pictures."""
+    served, other = np.exp(answers.logits), np.exp(theirs.logits)
+    apart = np.abs(served - other).max(axis=1)
+    best, others_best = served.argmax(axis=1), other.argmax(axis=1)
     # Other classes first, and the largest differences first among them.
-    order = np.lexsort((-apart, best == right))[:_WORST]
-    return Agreement(
-        other=other,
-        pictures=len(mine),
-        different=int((best != right).sum()),
-        largest_difference=float(apart.max()),
-        worst=[
+    order = np.lexsort((-apart, best == others_best))[:_FURTHEST]
+    return {
+        "model": model,
+        "pictures": len(served),
+        "different": int((best != others_best).sum()),
+        "largest_difference": float(apart.max()),
+        "worst": [
             {
                 "name": answers.names[row],
                 "served": labels[best[row]],
-                "served_sure": float(mine[row].max()),
-                "other": labels[right[row]],
-                "other_sure": float(theirs[row].max()),
+                "served_sure": float(served[row].max()),
+                "other": labels[others_best[row]],
+                "other_sure": float(other[row].max()),
                 "difference": float(apart[row]),
             }
             for row in order
         ],
-        top1=float(np.mean(right == answers.classes)) if labelled else None,
-    )
-
-
-@dataclass(frozen=True)
-class PictureReport:
-    """One check of one served model."""
-
-    model: ModelInfo
-    contract: PictureClassifier
-    pictures: CheckedPictures
-    options: CheckOptions
-    replies: Replies[BatchAnswer]
-    answers: Answered
-    again: AskedAgain | None
-    eager: Agreement | str  # or why it was not compared
-    against: Agreement | None = None  # with another served model or version
-
-    @property
-    def stopped(self) -> bool:
-        return self.replies.stopped
-
-    @property
-    def answered(self) -> int:
-        return len(self.answers.names)
-
-    @property
-    def versions(self) -> list[str]:
-        return sorted({answer.version for answer in self.replies.answers})
-
-    @property
-    def _calibration(self) -> Calibration:
-        """The thresholds of the model; its probabilities are calibrated already."""
-        return Calibration(1.0, self.model.threshold, self.model.subject_threshold)
-
-    @cached_property
-    def quality(self) -> Measured | None:
-        """Return the accuracy, or None without labels or answers."""
-        if self.pictures.classes is None or not self.answered:
-            return None
-        return picture_evaluation.measure(
-            self.answers, self.contract.labels_of(self.model), self._calibration
-        )
-
-    @cached_property
-    def declined(self) -> Declined | None:
-        """Return the shares of declined answers; None where the model does not report what is relevant."""
-        if self.answers.relevance is None:
-            return None
-        return picture_evaluation.declined(self.answers, self._calibration)
-
-    def problems(self) -> list[str]:
-        """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
-        problems = []
-        replies, again = self.replies, self.again
-        if failures := replies.failures:
-            lost = sum(len(failure.names) for failure in failures)
-            problems.append(
-                f"{len(failures)} of {len(failures) + len(replies.answers)} requests failed, "
-                f"which leaves {lost} of {replies.sent} pictures without an answer: {first_of(failures)}"
-            )
-        if again:
-            other = "got another answer when asked about alone, so the model mixes up the rows of its batches"
-            refused = "were refused when asked about alone"
-            problems += [
-                f"{len(names)} of {again.pictures} pictures {what}: {first_of(names)}"
-                for what, names in ((other, again.different), (refused, again.refused))
-                if names
-            ]
-        if len(self.versions) > 1:
-            problems.append(
-                f"the versions {', '.join(self.versions)} answered, so these are numbers of "
-                "none of them: repeat the check when nothing is being deployed"
-            )
-        return problems
-
-    def faults(self) -> list[str]:
-        """Return the reasons why the check fails; empty if it passes."""
-        goal, faults = self.options.min_top1, self.problems()
-        if goal is not None and self.quality is None:
-            faults.append(f"--min-top1 {goal} cannot be judged: there are no labels, or no answers")
-        elif goal is not None and self.quality and (top1 := self.quality.accuracy.top1) < goal:
-            faults.append(f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for")
-        return faults
-
-    def progress(self) -> str:
-        return f"{self.answered} of {len(self.pictures)} pictures"
-
-    def as_dict(self) -> dict[str, Any]:
-        problems, replies, quality, eager = self.problems(), self.replies, self.quality, self.eager
-        return {
-            "model": self.model.name,
-            "versions": self.versions,
-            "system": self.model.system,
-            "url": self.options.url,
-            "data": str(self.pictures.source),
-            "note": self.pictures.note or None,
-            "complete": not self.stopped and not problems,
-            "stopped": self.stopped,
-            "problems": problems,
-            "pictures": len(self.pictures),
-            "sent": replies.sent,
-            "answered": self.answered,
-            "failed_requests": [
-                {"pictures": list(failure.names), "reason": failure.reason} for failure in replies.failures
-            ],
-            "requests": {
-                "answered": len(replies.answers),
-                "latency_ms": replies.latency_ms,
-                "seconds": round(replies.wall_s, 2),
-            },
-            "asked_again": self.again and asdict(self.again),
-            "eager": {"compared": False, "why": eager}
-            if isinstance(eager, str)
-            else {"compared": True, **eager.as_dict("weights", "eager")},
-            "against": self.against and self.against.as_dict("model", "other"),
-            "quality": quality
-            and {
-                "calibration_error": round(quality.error, 4),
-                "threshold": self.model.threshold or None,
-                "answered_surely": round(quality.at_threshold.coverage, 4),
-                **quality.as_dict(),
-            },
-            "declined": self.declined and self.declined.as_dict(),
-        }
-
-    def headline(self) -> str:
-        """The model, the pictures, and whether all of them were answered."""
-        versions = ", ".join(self.versions) or self.model.version
-        return (
-            f"{self.model.name} version {versions} at {self.options.url}: {self.answered} of "
-            f"{len(self.pictures)} pictures answered ({self.pictures.source})"
-        )
-
-    @property
-    def _agreements(self) -> list[Agreement]:
-        """The comparisons in which any probability differs."""
-        compared = [both for both in (self.eager, self.against) if isinstance(both, Agreement)]
-        return [both for both in compared if both.largest_difference]
-
-    def summary(self) -> str:
-        stopped = "what follows is about the answers that had come by then" if self.stopped else ""
-        quality, warnings = self.quality, [("STOPPED", stopped), ("note", self.pictures.note)]
-        facts = [*(quality.facts() if quality else ()), *self.facts()]
-        lines = [self.headline(), *fact_lines([*warnings, *facts])]
-        if quality:
-            heading = ("class", "pictures", "recall", "precision")
-            lines += ["", columns([heading, *quality.accuracy.rows()])]
-            lines += ["", *origin_lines(quality.origins)] if quality.origins else []
-        for both in self._agreements:
-            lines += ["", columns([both.headings, *both.rows()[:_NAMED]])]
-        return "\n".join(lines)
-
-    def facts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and value of each measurement but for the accuracy."""
-        replies, again = self.replies, self.again
-        if self.declined:
-            yield self.contract.subject, str(self.declined)
-        yield "network", f"not compared: {self.eager}" if isinstance(self.eager, str) else str(self.eager)
-        if self.against:
-            yield "against", str(self.against)
-        if again:
-            yield (
-                "order",
-                f"{again.pictures} asked again alone: {len(again.different)} answered otherwise, "
-                f"probabilities apart by at most {again.largest_difference:.1e}",
-            )
-        if replies.answers:
-            requests = "1 request" if len(replies.answers) == 1 else f"{len(replies.answers)} requests"
-            yield "latency", f"{as_words(replies.latency_ms)}, {requests}"
-            yield "throughput", f"{self.answered / replies.wall_s:.0f} pictures/s, decoding here included"
-
-    def page(self) -> str:
-        from gourmet.evaluation.pages import answers_page
-
-        warnings = [self.pictures.note, "Stopped before the end." if self.stopped else "", *self.problems()]
-        return answers_page(
-            f"gourmet check: {self.model.name}",
-            self.headline(),
-            {"answers": self.quality} if self.quality else {},
-            self.contract.labels_of(self.model),
-            problems=list(filter(None, warnings)),
-            facts=[*self.facts()],
-            tables={both.headings: both.rows() for both in self._agreements},
-        )
+        "top1": float(np.mean(others_best == answers.classes)),
+    }
 
 
 @dataclass(frozen=True)
@@ -411,8 +171,8 @@ class PictureCheck:
 
     triton: Triton
     model: ModelInfo
-    parts: SystemParts
-    pictures: CheckedPictures | Answered
+    system: PictureClassifier
+    pictures: CheckedPictures | LabelledScores
 
     def questions(self, batch: int = _BATCH) -> Iterator[PictureBatch]:
         """Yield batches, of which the last may be smaller. None is larger than what the model takes."""
@@ -429,10 +189,10 @@ class PictureCheck:
     def ask(self, question: PictureBatch) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
         (spec,) = self.model.inputs
-        model, contract, pictures, encoded = self.model, self.parts.classifier, len(question.blobs), []
+        model, system, pictures, encoded = self.model, self.system, len(question.blobs), []
         for name, blob in zip(question.names, question.blobs, strict=True):
             try:
-                encoded.append(contract.encode(blob, spec.datatype))
+                encoded.append(system.encode(blob, spec.datatype))
             except PictureError as exc:
                 raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
         began = time.monotonic()
@@ -442,21 +202,21 @@ class PictureCheck:
         for name, output in outputs.items():
             if model.max_batch_size and len(output) != pictures:
                 raise BadAnswer(f"{name} has {len(output)} rows in answer to {pictures}")
-        rows, expected = contract.probabilities(outputs, model), (pictures, len(contract.labels_of(model)))
+        rows, expected = system.probabilities(outputs, model), (pictures, len(system.labels_of(model)))
         if rows.shape != expected:
             raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
-        if not contract.are_probabilities(rows):
+        if not system.are_probabilities(rows):
             raise BadAnswer("the probabilities of a row do not sum to 1")
-        relevance = contract.relevance(outputs, model)
+        relevance = system.relevance(outputs, model)
         return BatchAnswer(question.rows, rows, relevance, answer.model_version, total_ms)
 
-    def ask_about_all(self, replies: Replies[BatchAnswer], tick: ReportProgress) -> None:
-        ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, tick)
+    def ask_about_all(self, replies: Replies[BatchAnswer], on_progress: ReportProgress) -> None:
+        ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, on_progress)
 
-    def joined(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], Answered]:
-        return joined(self.pictures, replies.answers, len(self.parts.classifier.labels_of(self.model)))
+    def join_answers(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], LabelledScores]:
+        return join_answers(self.pictures, replies.answers, len(self.system.labels_of(self.model)))
 
-    def ask_again(self, answers: Answered, tick: ReportProgress) -> AskedAgain:
+    def ask_again(self, answers: LabelledScores, on_progress: ReportProgress) -> dict[str, Any]:
         """Ask about some pictures alone: their answers in a batch must be the same.
 
         A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
@@ -464,9 +224,9 @@ class PictureCheck:
         """
         count = len(answers.names)
         chosen = np.sort(np.random.default_rng(0).choice(count, min(_AGAIN, count), replace=False))
-        some, replies = replace(self, pictures=answers.some(chosen)), Replies[BatchAnswer]()
-        ask_all(some.ask, some.questions(batch=1), len(chosen), self.triton, replies, tick, threads=1)
-        rows, alone = some.joined(replies)
+        some, replies = replace(self, pictures=answers.select(chosen)), Replies[BatchAnswer]()
+        ask_all(some.ask, some.questions(batch=1), len(chosen), self.triton, replies, on_progress, threads=1)
+        rows, alone = some.join_answers(replies)
         in_batches, largest, different = np.exp(answers.logits), 0.0, []
         for row, name, own in zip(chosen[rows], alone.names, np.exp(alone.logits), strict=True):
             apart = np.abs(in_batches - own).max(axis=1)
@@ -476,61 +236,184 @@ class PictureCheck:
                 is_swapped = apart[nearest] <= _SAME_WITHIN
                 whose = f" (its answer went to {answers.names[nearest]})" if is_swapped else ""
                 different.append(f"{name}{whose}")
-        return AskedAgain(len(chosen), largest, tuple(different), tuple(map(str, replies.failures)))
+        return {
+            "pictures": len(chosen),
+            "largest_difference": largest,
+            "different": different,  # names of pictures that got another answer alone, and whose it was
+            "refused": [str(failure) for failure in replies.failures],
+        }
 
-    def compare(self, answers: Answered, weights: Path, stage: Stage) -> Agreement:
-        """Compare the answers with those of the network with these weights."""
-        contract, count = self.parts.classifier, len(answers.names)
-        with stage("asking the network") as tick:
-            malloc.use(malloc.TRAINING)
-            network, _ = self.parts.evaluation.load(weights, "")
-            logits = picture_evaluation.ask(network, contract, answers.read(range(count)), count, tick)
-        return self._agreement(answers, contract.scaled(logits, self.model.temperature), str(weights))
-
-    def compare_with(self, other: ModelInfo, answers: Answered, stage: Stage) -> Agreement:
+    def compare_with(
+        self, other: ModelInfo, answers: LabelledScores, on_progress: ReportProgress
+    ) -> dict[str, Any]:
         """Compare the answers with those of another served model to the same pictures."""
         same, replies = replace(self, model=other, pictures=answers), Replies[BatchAnswer]()
-        with stage(f"asking {other.target}") as tick:
-            same.ask_about_all(replies, tick)
-        rows, theirs = same.joined(replies)
+        same.ask_about_all(replies, on_progress)
+        rows, theirs = same.join_answers(replies)
         if not len(rows):
             raise GourmetError(f"{other.target} answered none: {first_of(replies.failures)}")
-        return self._agreement(answers.some(rows), np.exp(theirs.logits), other.target)
-
-    def _agreement(self, answers: Answered, theirs: Scores, other: str) -> Agreement:
-        labels = self.parts.classifier.labels_of(self.model)
-        return agreement(answers, theirs, labels, other, labelled=self.pictures.classes is not None)
+        return differences(answers.select(rows), theirs, self.system.labels_of(self.model), other.target)
 
 
 def check(
-    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
-) -> PictureReport:
-    """Ask about all pictures and about some again, compare with the network, and measure."""
-    contract = parts.classifier
-    pictures = find(parts.data, contract.labels, options.data or _bundled(model, parts), options.limit)
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
+) -> Report:
+    """Ask about all pictures, about some again, and another model about the same."""
+    system = parts.classifier
+    pictures = find_pictures(parts.data, system.labels, options.data or _bundled(model, parts), options.limit)
     other = triton.describe(options.against) if options.against else None
-    if other and (other.system, contract.labels_of(other)) != (model.system, contract.labels_of(model)):
+    if other and (other.system, system.labels_of(other)) != (model.system, system.labels_of(model)):
         raise UsageError(f"{options.against} has other labels than {model.name}: name one of {model.system}")
-    picture_check, replies = PictureCheck(triton, model, parts, pictures), Replies[BatchAnswer]()
-    picture_check.ask(PictureBatch([0], ["the sample"], [contract.sample()]))
-    with replies.until_stopped(), stage("asking") as tick:
-        picture_check.ask_about_all(replies, tick)
-    _, answers = picture_check.joined(replies)
-    again: AskedAgain | None = None
-    against: Agreement | None = None
-    eager: Agreement | str = "no picture was answered"
+    picture_check, replies = PictureCheck(triton, model, system, pictures), Replies[BatchAnswer]()
+    picture_check.ask(PictureBatch([0], ["the sample"], [system.sample()]))
+    with replies.until_stopped(), progress_bar("asking") as on_progress:
+        picture_check.ask_about_all(replies, on_progress)
+    _, answers = picture_check.join_answers(replies)
+    again = against = None
     with replies.until_stopped():
         if answers.names and not replies.stopped:
-            with stage("asking some again") as tick:
-                again = picture_check.ask_again(answers, tick)
-            version = max(answer.version for answer in replies.answers)
-            weights = options.weights or exported_weights(model, version, options.repository)
-            eager = weights if isinstance(weights, str) else picture_check.compare(answers, weights, stage)
+            with progress_bar("asking some again") as on_progress:
+                again = picture_check.ask_again(answers, on_progress)
             if other:
-                against = picture_check.compare_with(other, answers, stage)
-    if replies.stopped:
-        eager = "stopped before"
-    return PictureReport(model, contract, pictures, options, replies, answers, again, eager, against)
+                with progress_bar(f"asking {other.target}") as on_progress:
+                    against = picture_check.compare_with(other, answers, on_progress)
+    return picture_report(model, system, pictures, options, replies, answers, again, against)
+
+
+def picture_report(
+    model: ModelInfo,
+    system: PictureClassifier,
+    pictures: CheckedPictures,
+    options: CheckOptions,
+    replies: Replies[BatchAnswer],
+    answers: LabelledScores,
+    again: Mapping[str, Any] | None = None,
+    against: Mapping[str, Any] | None = None,
+) -> Report:
+    calibration = Calibration(1.0, model.threshold, model.subject_threshold)  # calibrated already
+    answered, versions = len(answers.names), sorted({answer.version for answer in replies.answers})
+    is_measured = pictures.classes is not None and answered
+    part = rejections = Section()
+    if is_measured:
+        part = measure_part("", answers, system.labels_of(model), calibration)
+    if answers.relevance is not None:
+        rejections = measure_rejections("", answers, calibration)
+    problems, failures = _problems(replies, again, versions), []
+    goal, top1 = options.min_top1, part.measures.get("top1", 0.0)
+    if goal is not None and not is_measured:
+        failures = [f"--min-top1 {goal} cannot be judged: there are no labels, or no answers"]
+    elif goal is not None and top1 < goal:
+        failures = [f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for"]
+    facts, tables = [*part.facts, *rejections.facts], [*part.tables]
+    if against:
+        top1_text = f", whose top-1 is {against['top1']:.4f}" if is_measured else ""
+        facts.append(
+            (
+                "against",
+                f"{against['different']} of {against['pictures']} answered otherwise than by "
+                f"{against['model']}{top1_text}; probabilities apart by at most "
+                f"{against['largest_difference']:.1e}",
+            )
+        )
+        if against["largest_difference"]:
+            tables.append(_furthest(against))
+    if again:
+        facts.append(
+            (
+                "order",
+                f"{again['pictures']} asked again alone: {len(again['different'])} answered otherwise, "
+                f"probabilities apart by at most {again['largest_difference']:.1e}",
+            )
+        )
+    if requests := len(replies.answers):
+        requests_text = "1 request" if requests == 1 else f"{requests} requests"
+        facts += [
+            ("latency", f"{percentiles_text(replies.times_ms)}, {requests_text}"),
+            ("throughput", f"{answered / replies.wall_s:.0f} pictures/s, decoding here included"),
+        ]
+    quality = is_measured and {
+        "calibration_error": part.measures["calibration_error_after"],
+        "threshold": model.threshold or None,
+        "answered_surely": part.measures["answered"],
+        **part.measures,
+    }
+    measures = {
+        "model": model.name,
+        "versions": versions,
+        "system": model.system,
+        "url": options.url,
+        "data": str(pictures.source),
+        "note": pictures.note or None,
+        "complete": not replies.stopped and not problems,
+        "stopped": replies.stopped,
+        "problems": problems,
+        "pictures": len(pictures),
+        "sent": replies.sent,
+        "answered": answered,
+        "failed_requests": [
+            {"pictures": list(failure.names), "reason": failure.reason} for failure in replies.failures
+        ],
+        "requests": {
+            "answered": requests,
+            "latency_ms": percentiles(replies.times_ms),
+            "seconds": round(replies.wall_s, 2),
+        },
+        "asked_again": again,
+        "against": against and {**against, "top1": against["top1"] if is_measured else None},
+        "quality": quality or None,
+        "declined": rejections.measures or None,
+    }
+    return Report(
+        f"gourmet check: {model.name}",
+        f"{model.name} version {', '.join(versions) or model.version} at {options.url}: {answered} of "
+        f"{len(pictures)} pictures answered ({pictures.source})",
+        measures,
+        [replace(part, facts=facts, tables=tables)],
+        [pictures.note] if pictures.note else [],
+        [*problems, *failures],
+        f"{answered} of {len(pictures)} pictures" if replies.stopped else "",
+    )
+
+
+def _problems(
+    replies: Replies[BatchAnswer], again: Mapping[str, Any] | None, versions: Sequence[str]
+) -> list[str]:
+    """List, a sentence each, why these figures may not be the model's. The model may still be bad."""
+    problems = []
+    if failures := replies.failures:
+        lost = sum(len(failure.names) for failure in failures)
+        problems.append(
+            f"{len(failures)} of {len(failures) + len(replies.answers)} requests failed, "
+            f"which leaves {lost} of {replies.sent} pictures without an answer: {first_of(failures)}"
+        )
+    if again:
+        other = "got another answer when asked about alone, so the model mixes up the rows of its batches"
+        refused = "were refused when asked about alone"
+        problems += [
+            f"{len(names)} of {again['pictures']} pictures {what}: {first_of(names)}"
+            for what, names in ((other, again["different"]), (refused, again["refused"]))
+            if names
+        ]
+    if len(versions) > 1:
+        problems.append(
+            f"the versions {', '.join(versions)} answered, so these are numbers of "
+            "none of them: repeat the check when nothing is being deployed"
+        )
+    return problems
+
+
+def _furthest(against: Mapping[str, Any]) -> Table:
+    """Return the pictures about which two models disagree, or agree least."""
+    rows = [
+        (
+            row["name"],
+            f"{row['served']} {row['served_sure']:.3f}",
+            f"{row['other']} {row['other_sure']:.3f}",
+            f"{row['difference']:.1e}",
+        )
+        for row in against["worst"]
+    ]
+    return Table((f"furthest from {against['model']}", "served", "other", "apart"), rows, _IN_TERMINAL)
 
 
 def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
@@ -541,20 +424,4 @@ def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
     raise UsageError(
         f"{model.name!r} is a classifier, and {model.system} brings no pictures along: "
         "name some to ask about with --data"
-    )
-
-
-def exported_weights(model: ModelInfo, version: str, repository: Path) -> Path | str:
-    """Return the weights that a served version was exported from, or a reason why they are not known."""
-    manifest, runs = repository / model.name / version / MANIFEST, _RUNS / model.system
-    try:
-        digest = read_table(manifest)["training"]["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{manifest} does not name the weights that were exported: name them with --eager"
-    for path in sorted(runs.glob("*.safetensors")):
-        if sha256(path) == digest:
-            return path
-    return (
-        f"the weights {digest[:12]}… that version {version} was exported from are not in {runs}: "
-        "name them with --eager"
     )

@@ -15,7 +15,7 @@ import numpy as np
 from gourmet.errors import GourmetError
 from gourmet.evaluation.accuracy import Classes
 from gourmet.evaluation.calibration import Calibration, calibration_of
-from gourmet.evaluation.picture_evaluation import Answered, shares
+from gourmet.evaluation.picture_scores import LabelledScores, shares
 from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
@@ -133,7 +133,7 @@ class Candidate:
         if are_probabilities:  # whose model applies the temperature itself
             level = rows.sum(axis=1) if self.system.subject else None
             rows, calibration = np.log(np.maximum(rows, 1e-12)), replace(calibration, temperature=1.0)
-        return shares(Answered(rows, held_out.classes, relevance=level), calibration, self.system)
+        return shares(LabelledScores(rows, held_out.classes, relevance=level), calibration, self.system)
 
     def _on_activations(self, version: Path, file: str, calibration: Calibration) -> Iterator[Measure]:
         """Compare on the shipped activations of photos that are not shipped."""

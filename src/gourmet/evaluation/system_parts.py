@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -12,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from gourmet.contracts import Generation, System
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.progress import ReportProgress
-from gourmet.repository.gate import Export
+from gourmet.progress import ProgressBar
+from gourmet.reports.report import Report
 from gourmet.training.task import Training
 
 if TYPE_CHECKING:
     from torch import nn
-
-Stage = Callable[[str], AbstractContextManager[ReportProgress]]
 
 
 class BadData(GourmetError):
@@ -92,17 +89,6 @@ class EvaluateOptions:
     architecture: str = ""  # of weights whose file does not say it
 
 
-class EvaluationReport(Protocol):
-    """The result of an evaluation."""
-
-    def lines(self) -> Sequence[str]: ...
-
-    def as_dict(self) -> dict[str, Any]: ...
-
-    def write(self, weights: Path, title: str, /) -> Path:
-        """Write the report and the calibration beside `weights`; return the path of the report."""
-
-
 @runtime_checkable
 class Evaluation(Protocol):
     """Evaluates a network on the examples of its system."""
@@ -110,14 +96,12 @@ class Evaluation(Protocol):
     @property
     def load(self) -> Load: ...
 
-    def evaluate(self, options: EvaluateOptions, stage: Stage) -> EvaluationReport: ...
+    def evaluate(self, options: EvaluateOptions, progress_bar: ProgressBar) -> tuple[Report, dict[str, Any]]:
+        """Return the report, and what `gourmet deploy` needs of it."""
 
 
 class SystemParts(Protocol):
     """What rooms may ask of one system: `gourmet.systems.parts.SystemParts`, handed down by a verb."""
-
-    @property
-    def system(self) -> str: ...
 
     @property
     def contract(self) -> System: ...
@@ -140,9 +124,6 @@ class SystemParts(Protocol):
     @property
     def evaluation(self) -> Evaluation: ...
 
-    @property
-    def export(self) -> Export: ...
-
 
 def check_part(part: str, known: Collection[str]) -> None:
     """Raise unless `part` is a name that a part of a data set can have."""
@@ -160,13 +141,13 @@ def check_classes(source: Path, classes: Iterable[int], labels: Sequence[str]) -
         )
 
 
-def spread(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
+def sample_evenly(examples: Sequence[Part], limit: int | None) -> tuple[Part, ...]:
     """Return `limit` examples, sampled evenly."""
     count = min(limit or len(examples), len(examples))
     return tuple(examples[number * len(examples) // count] for number in range(count))
 
 
-def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
+def sample_per_class(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
     """Return `limit` examples, equally many of each class, spread evenly over the class."""
     if limit is None or not examples:
         return tuple(examples)
@@ -174,5 +155,5 @@ def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...
     for number, example in enumerate(examples):
         by_class[example.class_id].append(number)
     share = -(-limit // len(by_class))
-    chosen = [number for mine in by_class.values() for number in mine[:: max(1, len(mine) // share)][:share]]
+    chosen = [number for rows in by_class.values() for number in rows[:: max(1, len(rows) // share)][:share]]
     return tuple(examples[number] for number in sorted(chosen)[:limit])

@@ -8,8 +8,8 @@ word and the length of the answer beside the mean. None was better by more than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.system_parts import Reference
-from gourmet.reports.table import columns
+from gourmet.reports.report import Section, Table
 
 # An answer with a chrF of at least this is near to the reference by people.
 NEAR: Final = 50.0
@@ -42,47 +42,6 @@ class Judged:
         return float("-inf") if self.answer.warning or self.answer.worst is None else self.answer.worst
 
 
-@dataclass(frozen=True)
-class Reliance:
-    """Shares of a part's answers: how many are sure, and how many of those are close to the reference."""
-
-    texts: int
-    sure: float
-    near: float
-    least: float  # the lower end of the interval of 95 % around `near`
-    near_of_all: float
-    doubtful: int  # answers with a warning
-
-
-@dataclass(frozen=True)
-class Certainty:
-    threshold: float
-    parts: Mapping[str, Reliance]
-
-    def as_dict(self) -> dict[str, Any]:
-        parts = {name: asdict(part) for name, part in self.parts.items()}
-        return {THRESHOLD_PARAMETER: self.threshold, "near": NEAR, "wanted": PRECISION, "parts": parts}
-
-    def lines(self) -> Iterator[str]:
-        if self.threshold == NEVER:
-            yield f"no score is high enough for {PRECISION:.0%} near answers: no answer will be sure"
-        yield f"sure from a score of {self.threshold:.4f} on; near: a chrF of at least {NEAR:g}"
-        rows = [("", "texts", "sure", "of them near", "at least", "near of all", "with a warning")]
-        rows += [
-            (
-                name,
-                f"{part.texts:,}",
-                f"{part.sure:.1%}",
-                f"{part.near:.1%}",
-                f"{part.least:.1%}",
-                f"{part.near_of_all:.1%}",
-                f"{part.doubtful}",
-            )
-            for name, part in self.parts.items()
-        ]
-        yield columns(rows)
-
-
 def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
     from sacrebleu.metrics.chrf import CHRF
 
@@ -93,13 +52,32 @@ def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) ->
     ]
 
 
-def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certainty:
+def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Section:
     """Choose a threshold on one part, and measure it on all parts."""
     answers = parts[chosen_on]
     threshold = chosen(
         [answer.score for answer in answers], [answer.is_near for answer in answers], PRECISION
     )
-    return Certainty(threshold, {name: reliance(part, threshold) for name, part in parts.items()})
+    measured = {name: _reliance(part, threshold) for name, part in parts.items()}
+    sure = f"from a score of {threshold:.4f} on"
+    if threshold == NEVER:
+        sure = f"never: no score is high enough for {PRECISION:.0%} near answers"
+    rows = [
+        (
+            name,
+            f"{part['texts']:,}",
+            *(f"{part[share]:.1%}" for share in ("sure", "near", "least", "near_of_all")),
+            f"{part['doubtful']}",
+        )
+        for name, part in measured.items()
+    ]
+    return Section(
+        measures={THRESHOLD_PARAMETER: threshold, "near": NEAR, "wanted": PRECISION, "parts": measured},
+        facts=[("sure", sure), ("near", f"a chrF of at least {NEAR:g}")],
+        tables=[
+            Table(("", "texts", "sure", "of them near", "at least", "near of all", "with a warning"), rows)
+        ],
+    )
 
 
 def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: float = ERRORS) -> float:
@@ -117,18 +95,20 @@ def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: f
     return float(places[enough[-1]]) if len(enough) else NEVER
 
 
-def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
+def _reliance(answers: Sequence[Judged], threshold: float) -> dict[str, Any]:
+    """Return how many answers are sure, and how many of those are near the reference."""
     model = ModelInfo("", (), (), {THRESHOLD_PARAMETER: str(threshold)})
     sure = [answer for answer in answers if model.is_sure(answer.answer)]
-    near_of_sure = float(np.mean([answer.is_near for answer in sure])) if sure else 0.0
-    return Reliance(
-        texts=len(answers),
-        sure=len(sure) / len(answers),
-        near=near_of_sure,
-        least=float(_least(np.array([near_of_sure]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
-        near_of_all=float(np.mean([answer.is_near for answer in answers])),
-        doubtful=sum(bool(answer.answer.warning) for answer in answers),
-    )
+    near = float(np.mean([answer.is_near for answer in sure])) if sure else 0.0
+    return {
+        "texts": len(answers),
+        "sure": len(sure) / len(answers),
+        "near": near,
+        # The lower end of the interval of 95 % around `near`.
+        "least": float(_least(np.array([near]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
+        "near_of_all": float(np.mean([answer.is_near for answer in answers])),
+        "doubtful": sum(bool(answer.answer.warning) for answer in answers),
+    }
 
 
 def _least(shares: npt.NDArray[Any], counts: npt.NDArray[Any], errors: float) -> npt.NDArray[Any]:

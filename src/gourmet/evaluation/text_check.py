@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
@@ -15,24 +15,25 @@ from gourmet.evaluation.checking import (
     REQUEST_TIMEOUT_S,
     CheckOptions,
     Replies,
-    as_words,
     ask_all,
-    fact_lines,
     first_of,
     percentiles,
+    percentiles_text,
 )
-from gourmet.evaluation.system_parts import BadData, Reference, Stage, SystemParts
+from gourmet.evaluation.system_parts import BadData, Reference, SystemParts
 from gourmet.evaluation.text_certainty import NEAR, judged
-from gourmet.evaluation.text_evaluation import TextEvaluation, TextScores, score
+from gourmet.evaluation.text_evaluation import score_texts
 from gourmet.pictures.header import SUFFIXES
-from gourmet.reports.page import render
+from gourmet.progress import ProgressBar
+from gourmet.reports.report import Report, Section, Table
 from gourmet.served.reading import in_short, read_text
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import ModelUnavailable
 from gourmet.triton_client.triton import Triton
 
 _EXAMPLES: Final = 64
-_SHOWN: Final = 5
+_IN_TERMINAL: Final = 5
+_SURE: Final = {True: "sure", False: "rough guess", None: ""}
 
 
 @dataclass(frozen=True)
@@ -63,122 +64,6 @@ class TextAnswer:
     @property
     def text(self) -> str:
         return self.reference.text
-
-
-@dataclass(frozen=True)
-class TextReport:
-    """The result of checking a model that generates text."""
-
-    model: ModelInfo
-    compared_with: str  # the model that answers whole what this one streams; empty if there is none
-    texts: int
-    replies: Replies[TextAnswer]
-    # The answers' nearness to people's, and the share that equals the network's own answers, if known.
-    scores: TextScores | None = None
-    agreement: float | None = None
-    # The share of the sure answers that is near to people's.
-    near_of_sure: float | None = None
-    of: str = "texts"
-    against: str | None = None  # the other model whose answers were compared
-
-    @property
-    def stopped(self) -> bool:
-        return self.replies.stopped
-
-    def progress(self) -> str:
-        return f"{self._asked} of {self.texts} {self.of}"
-
-    def faults(self) -> list[str]:
-        empty = [repr(answer.text[:40]) for answer in self.replies.answers if not answer.joined]
-        other = [
-            f"{answer.text[:40]!r}: {answer.joined[:60]!r} in pieces, {answer.whole[:60]!r} whole"
-            for answer in self.replies.answers
-            if answer.whole is not None and answer.whole != answer.joined
-        ]
-        return [
-            f"{len(examples)} of {self._asked} {what}: {first_of(examples)}"
-            for what, examples in (
-                (f"{self.of} have no answer", self.replies.failures),
-                ("answers are empty", empty),
-                (f"answers are not those of {self.compared_with}", other),
-            )
-            if examples
-        ]
-
-    @property
-    def sure(self) -> float | None:
-        """The share of sure answers, if the model reports it."""
-        known = [answer.sure for answer in self.replies.answers if answer.sure is not None]
-        return sum(known) / len(known) if known else None
-
-    @property
-    def same(self) -> float:
-        """The share of answers that equal the other model's."""
-        answers = self.replies.answers
-        return sum(answer.other == answer.joined for answer in answers) / max(1, len(answers))
-
-    @property
-    def _asked(self) -> int:
-        return len(self.replies.answers) + len(self.replies.failures)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.name,
-            "version": self.model.version,
-            "streams": self.model.decoupled,
-            "compared_with": self.compared_with or None,
-            "texts": self.texts,
-            "answered": len(self.replies.answers),
-            "faults": self.faults(),
-            "total_ms": self.replies.latency_ms,
-            "first_piece_ms": percentiles([answer.first_piece_ms for answer in self.replies.answers]),
-            "pieces": sum(answer.pieces for answer in self.replies.answers),
-            "scores": self.scores and asdict(self.scores),
-            "agreement": self.agreement,
-            "sure": self.sure,
-            "near_of_sure": self.near_of_sure,
-            "against": self.against and {"model": self.against, "same": self.same},
-        }
-
-    @property
-    def _headline(self) -> str:
-        name = f"{self.model.name} version {self.model.version}"
-        return f"{name}: {len(self.replies.answers)} of {self.texts} {self.of} answered"
-
-    def _facts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and value of each measurement."""
-        numbers, scores, near = self.as_dict(), self.scores, self.near_of_sure
-        if self.compared_with:
-            yield "pieces", f"{numbers['pieces']}, joined and compared with {self.compared_with}"
-        for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
-            if numbers[key] and (self.model.decoupled or key == "total_ms"):
-                yield name, as_words(numbers[key])
-        if scores:
-            bleu = f"{scores.all.bleu:.1f} ± {scores.margin:.1f}, chrF {scores.all.chrf:.1f}"
-            yield "BLEU", f"{bleu} ({scores.signatures[0]})"
-        if self.sure is not None:
-            of_them = "" if near is None else f"; of them {100 * near:.1f} % have a chrF of at least {NEAR:g}"
-            yield "sure", f"{100 * self.sure:.1f} % of the answers{of_them}"
-        if self.agreement is not None:
-            yield "as eager", f"{100 * self.agreement:.1f} % of the answers are the network's own"
-        if self.against:
-            yield "against", f"{100 * self.same:.1f} % of the answers are those of {self.against}"
-
-    def summary(self) -> str:
-        answers = [f"{answer.text} → {answer.joined}" for answer in self.replies.answers[:_SHOWN]]
-        return "\n".join([self._headline, *fact_lines(self._facts()), *answers])
-
-    def page(self) -> str:
-        sure = {True: "sure", False: "rough guess", None: ""}
-        return render(
-            "evaluation/text_check.html",
-            title=f"gourmet check: {self.model.name}",
-            headline=self._headline,
-            faults=self.faults(),
-            facts=self._facts(),
-            rows=[(answer.text, answer.joined, sure[answer.sure]) for answer in self.replies.answers],
-            failures=[(failure.names[0], failure.reason) for failure in self.replies.failures],
-        )
 
 
 @dataclass(frozen=True)
@@ -223,8 +108,8 @@ class TextCheck:
 
 
 def check(
-    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
-) -> TextReport:
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
+) -> Report:
     """Ask about all examples and score the answers; `options.data` may be a file of texts, one per line."""
     whole = None
     if model.decoupled:
@@ -236,31 +121,102 @@ def check(
         raise UsageError(f"{options.against} is not a model of {model.system}: name one that is")
     questions, replies = _questions(options, parts), Replies[TextAnswer]()
     text_check = TextCheck(triton, model, parts, whole, against)
-    with replies.until_stopped(), stage("asking") as tick:
-        ask_all(text_check.ask, questions, len(questions), triton, replies, tick)
-    answers, scores, agreement, near = replies.answers, None, None, None
+    with replies.until_stopped(), progress_bar("asking") as on_progress:
+        ask_all(text_check.ask, questions, len(questions), triton, replies, on_progress)
+    kind = "pictures" if parts.generator.example_kind == "picture" else "texts"
+    return text_report(model, replies, len(questions), whole.name if whole else "", options.against, kind)
+
+
+def text_report(
+    model: ModelInfo,
+    replies: Replies[TextAnswer],
+    texts: int,
+    whole: str = "",
+    against: str | None = None,
+    kind: str = "texts",
+) -> Report:
+    """`whole` is the model that answers whole what this one streams; `against` answered the same texts."""
+    answers, failures = replies.answers, replies.failures
+    asked, first_piece = len(answers) + len(failures), [answer.first_piece_ms for answer in answers]
+    scored, near = Section(), None
     if answers and answers[0].reference.answer:
-        scores = score([answer.reference for answer in answers], [answer.joined for answer in answers])
+        scored = score_texts([answer.reference for answer in answers], [answer.joined for answer in answers])
         if sure := [answer for answer in answers if answer.sure]:
-            texts = [GeneratedText(answer.joined) for answer in sure]
-            judgements = judged([answer.reference for answer in sure], texts)
-            near = sum(answer.is_near for answer in judgements) / len(judgements)
-    with replies.until_stopped():
-        if answers and options.weights:
-            agreement = _agreement(parts, answers, options.weights, stage)
-    name = whole.name if whole else ""
-    of = "pictures" if parts.generator.example_kind == "picture" else "texts"
-    return TextReport(model, name, len(questions), replies, scores, agreement, near, of, options.against)
+            generated = [GeneratedText(answer.joined) for answer in sure]
+            near = _share(one.is_near for one in judged([answer.reference for answer in sure], generated))
+    known = [answer.sure for answer in answers if answer.sure is not None]
+    sure_share = _share(known) if known else None
+    same = _share(answer.other == answer.joined for answer in answers)
+    pieces = sum(answer.pieces for answer in answers)
+    facts = []
+    if whole:
+        facts.append(("pieces", f"{pieces}, joined and compared with {whole}"))
+    if answers:
+        facts.append(("latency", percentiles_text(replies.times_ms)))
+    if answers and model.decoupled:
+        facts.append(("first piece", percentiles_text(first_piece)))
+    facts += scored.facts
+    if sure_share is not None:
+        of_them = "" if near is None else f"; of them {100 * near:.1f} % have a chrF of at least {NEAR:g}"
+        facts.append(("sure", f"{100 * sure_share:.1f} % of the answers{of_them}"))
+    if against:
+        facts.append(("against", f"{100 * same:.1f} % of the answers are those of {against}"))
+    faults = _faults(replies, whole, kind)
+    measures = {
+        "model": model.name,
+        "version": model.version,
+        "streams": model.decoupled,
+        "compared_with": whole or None,
+        "texts": texts,
+        "answered": len(answers),
+        "faults": faults,
+        "total_ms": percentiles(replies.times_ms),
+        "first_piece_ms": percentiles(first_piece),
+        "pieces": pieces,
+        "scores": scored.measures or None,
+        "sure": sure_share,
+        "near_of_sure": near,
+        "against": against and {"model": against, "same": same},
+    }
+    rows = [(answer.text, answer.joined, _SURE[answer.sure]) for answer in answers]
+    lost = [(failure.names[0], failure.reason) for failure in failures]
+    tables = [
+        *scored.tables,
+        Table(("text", "answer", "sure"), rows, _IN_TERMINAL),
+        Table(("without an answer", "why"), lost, in_terminal=0),
+    ]
+    return Report(
+        f"gourmet check: {model.name}",
+        f"{model.name} version {model.version}: {len(answers)} of {texts} {kind} answered",
+        measures,
+        [Section(facts=facts, tables=tables)],
+        failures=faults,
+        stopped=f"{asked} of {texts} {kind}" if replies.stopped else "",
+    )
 
 
-def _agreement(parts: SystemParts, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
-    """Return the share of answers that equal those of the network with these weights."""
-    eager = parts.evaluation
-    if not isinstance(eager, TextEvaluation):
-        raise UsageError(f"{parts.system} has no evaluation of texts to compare with: leave out --eager")
-    with stage("the eager network") as tick:
-        own = eager.answer(weights, [answer.text for answer in answers], "cpu", tick)
-    return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
+def _share(of: Iterable[bool]) -> float:
+    values = list(of)
+    return sum(values) / max(1, len(values))
+
+
+def _faults(replies: Replies[TextAnswer], whole: str, kind: str) -> list[str]:
+    """Return the reasons why the check fails."""
+    empty = [repr(answer.text[:40]) for answer in replies.answers if not answer.joined]
+    other = [
+        f"{answer.text[:40]!r}: {answer.joined[:60]!r} in pieces, {answer.whole[:60]!r} whole"
+        for answer in replies.answers
+        if answer.whole is not None and answer.whole != answer.joined
+    ]
+    return [
+        f"{len(examples)} of {len(replies.answers) + len(replies.failures)} {what}: {first_of(examples)}"
+        for what, examples in (
+            (f"{kind} have no answer", replies.failures),
+            ("answers are empty", empty),
+            (f"answers are not those of {whole}", other),
+        )
+        if examples
+    ]
 
 
 def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuestion]:

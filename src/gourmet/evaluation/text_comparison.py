@@ -27,11 +27,11 @@ from gourmet.repository.gate import Check, Comparison, Measure, comparison_of, w
 from gourmet.served.instances import available_cpus
 from gourmet.triton_client.model_config import as_json
 
-# Points that the mean score may lose; more where the examples are so few that chance decides (95 %).
+# Allowed drop of the mean score in points; with few examples, its interval of 95 % if that is wider.
 MARGIN: Final = 2.0
 _ERRORS: Final = 1.96
 _ROWS: Final = 16
-# The share of answers whose words may differ from the network's; one answer, if there are few.
+# At most 1 % of the answers may differ from torch's; of ten answers or more, at least one may.
 _DIFFER: Final = 0.01
 _FEW: Final = 10
 # The shipped networks have more than 97.

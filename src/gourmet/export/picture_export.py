@@ -274,10 +274,10 @@ class ClassifierExport:
             calibration, accuracy = Calibration(), {}
             if data and isinstance(self.data, LabelledPictures) and not self.system.multi_label:
                 answers = eager(network)
-                measured = calibrated(
+                calibration, report = calibrated(
                     self.system, self.data, data, lambda rows: answers(self.system.normalise(rows)), tick
                 )
-                calibration, accuracy = measured.calibration, measured.as_dict()
+                accuracy = dict(report.measures)
         if data is None and not foreign:
             raise BadData("no labelled pictures to verify with: name them with --data")
         source = Source(self.system, network, calibration, *self._pictures(data, tick), weights)

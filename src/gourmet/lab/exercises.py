@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gourmet import repository
 from gourmet.bench.results import Estimate
+from gourmet.bench.workload import Addresses
 from gourmet.errors import UsageError
 from gourmet.reports import chart, machine
 from gourmet.reports.chart import Bar
@@ -64,6 +65,11 @@ class Exercise:
     before: dict[str, Any] = field(default_factory=dict)  # configs; None for models that were not loaded
     runs: tuple[str, str] = ("", "")  # the last measurement, as text and as a drawing
     restorer: subprocess.Popen[str] | None = None
+    app_url: str = ""
+
+    @property
+    def addresses(self) -> Addresses:
+        return Addresses.of(self.url, app_url=self.app_url)
 
     def questions(self) -> list[str]:
         keys = (_KEY.fullmatch(key) for key in explanations())
@@ -87,10 +93,6 @@ class Exercise:
             return
         with connect(self.url, LOADS_WITHIN_S) as triton:
             self.before[model] = triton.config(model) if model in triton.ready_models() else None
-        self.at_the_end([model, self.before[model]])
-
-    def at_the_end(self, line: object) -> None:
-        """Send the process that cleans up a model with its config, or the id of a process to end."""
         if self.restorer is None or self.restorer.poll() is not None:
             command = [sys.executable, "-P", "-m", "gourmet.lab.restoring", self.url]
             # Its input ends with the kernel. Signals to the kernel do not reach a session of its own.
@@ -98,7 +100,7 @@ class Exercise:
                 command, stdin=subprocess.PIPE, text=True, start_new_session=True
             )
         assert self.restorer.stdin
-        print(json.dumps(line), file=self.restorer.stdin, flush=True)
+        print(json.dumps([model, self.before[model]]), file=self.restorer.stdin, flush=True)
 
 
 _exercise: Exercise | None = None
@@ -122,8 +124,11 @@ class Shown(str):
         return str(self)
 
 
-def begin(exercise: int | str, *models: str) -> None:
-    """Begin an exercise: load each of its models, or food_first, with the config of its file."""
+def begin(exercise: int | str, *models: str, app_url: str = "") -> None:
+    """Begin an exercise: load each of its models, or food_first, with the config of its file.
+
+    `app_url` (host:port) is the web app's, if it is not that of the running stack.
+    """
     global _exercise
     scripts = sysconfig.get_path("scripts")
     if scripts not in os.environ["PATH"].split(os.pathsep):  # for `!gourmet …` and `!perf_analyzer …`
@@ -136,7 +141,7 @@ def begin(exercise: int | str, *models: str) -> None:
     os.chdir(folder())
     if not Path(_INPUT).exists():
         shutil.copy(shipped("notebooks") / _INPUT, _INPUT)
-    _exercise.name, _exercise.runs = str(exercise), ("", "")
+    _exercise.name, _exercise.runs, _exercise.app_url = str(exercise), ("", ""), app_url
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in models or ("food_first",):
             _exercise.remember(model)

@@ -7,23 +7,25 @@ import csv
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gourmet.bench import report, stats, sweep, validity
+from gourmet.bench import report, stats, sweep
 from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.bench.results import Estimate, LoadSpec, Point, Through
 from gourmet.bench.server_probe import CpuMeter, listener
+from gourmet.bench.sweep import restored
 from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
 from gourmet.errors import GourmetError
 from gourmet.lab import exercises
 from gourmet.reports import chart
+from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
@@ -64,14 +66,17 @@ class Figure:
 
 @dataclass
 class Run:
-    """The rounds of an arm."""
+    """The rounds of an arm, or the milliseconds of calls."""
 
     name: str
     points: list[Point] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)  # rows per second, by window
     latencies_ms: list[float] = field(default_factory=list)  # of a request on average, by window
     disturbed: str = ""
-    others: float | None = None  # cores that other programs used, in the worst round
+
+    @property
+    def rates(self) -> list[float]:
+        """Rows per second, by window."""
+        return [rate for point in self.points for rate in point.rates]
 
     @property
     def point(self) -> Point:
@@ -79,9 +84,15 @@ class Run:
             raise GourmetError(f"{self.name} was not measured: {self.disturbed}")
         return replace(stats.merge(self.points), rows_per_s=stats.interval(self.rates))
 
+    @property
+    def others(self) -> float | None:
+        """Cores that other programs used, in the worst round."""
+        known = [point.usage.others_cores for point in self.points]
+        return max((cores for cores in known if cores is not None), default=None)
+
     def row(self) -> tuple[str, ...]:
         if not self.points:
-            return (self.name, f"not measured: {self.disturbed}")
+            return (self.name, f"not measured: {self.disturbed}", *[""] * 7)
         point = self.point
         server = f"{point.usage.server_cores:.1f}" if point.usage.server_cores is not None else "?"
         others = f"{self.others:.1f}" if self.others is not None else "?"
@@ -105,23 +116,11 @@ class Runs(dict[str, Run]):
 
     def __repr__(self) -> str:
         rows = [self._HEADINGS, *(run.row() for run in self.values())]
-        widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(9)]
-        return (
-            "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
-            + "\n(the last three: cores used)"
-        )
+        return f"{columns(rows)}\n(the last three: cores used)"
 
     def drawing(self) -> chart.Drawing | None:
         points = [run.point for run in self.values() if run.points]
-        if not points:
-            return None
-        drawings = {
-            "throughput": report.throughput(points),
-            "where a request's time goes": report.stacked_latency(points),
-        }
-        if len({point.load.level for point in points}) > 2:
-            drawings["latency against throughput"] = report.latency_against_throughput(points)
-        return chart.stacked("measured", list(drawings.items()))
+        return report.throughput("measured", points) if points else None
 
     def _repr_html_(self) -> str:
         return f"<pre>{self!r}</pre>{as_image(self.drawing())}"
@@ -133,75 +132,47 @@ def measure(rounds: int = 2, **arms: Arm) -> Runs:
     exercise.check_predicted()
     runs = Runs({name: Run(name) for name in arms})
     with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has an event loop already
-        pool.submit(_measure, exercise.url, rounds, arms, runs).result()
+        results = pool.submit(_measure, exercise.addresses, rounds, arms).result()
+    for points, refused in results:
+        for point in points:
+            run = runs[point.arm]
+            run.points.append(point)
+            run.latencies_ms += [window.mean_ms for window in point.windows]
+            run.disturbed = run.disturbed or _too_much(point.usage.others_cores)
+        for rejection in refused:
+            runs[rejection.name].disturbed = rejection.reason
     exercise.keep_runs(repr(runs), runs.drawing() or "")
     return runs
 
 
-def _measure(url: str, rounds: int, arms: dict[str, Arm], runs: Runs) -> None:
-    target, seconds = Addresses(url), float(os.environ.get(SECONDS_ENV, "1"))
+def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep.Measured]:
+    seconds = float(os.environ.get(SECONDS_ENV, "1"))
     options = MeasureOptions(seconds, _WINDOWS, min(1.0, seconds), attempts=2, steadiness=1e9)
     workloads: dict[tuple[str, str], Workload] = {}
-    with connect(url, LOADS_WITHIN_S) as triton:
-        usual = {arm.load.model: triton.config(arm.load.model) for arm in arms.values()}
-        serving = dict(usual)
-        try:
-            for number in range(1, rounds + 1):
-                for name, arm in arms.items():
-                    model = arm.load.model
-                    config = changed(usual[model], arm.change) if arm.change else usual[model]
-                    if config != serving[model]:
-                        triton.load(model, config)
-                        serving[model] = config
-                    print(f"round {number} of {rounds}: {name} ({summary(triton.config(model))})")  # noqa: T201
-                    route = model, arm.load.through
-                    if route not in workloads:
-                        data = DataSource(_ROWS, _SEED)
-                        workloads[route] = prepare(
-                            model, target, data, through=arm.load.through, stepped=arm.stepped
-                        )
-                    _measure_once(runs[name], workloads[route], arm.load, target, options)
-        finally:
-            for model, config in usual.items():
-                if serving[model] != config:
-                    triton.load(model, config)
+
+    with restored(target, dict.fromkeys(arm.load.model for arm in arms.values())) as configs:
+
+        def measure_arm(name: str) -> sweep.Measured:
+            load, stepped = arms[name].load, arms[name].stepped
+            config = changed(configs.usual[load.model], arms[name].change)
+            print(summary(config))  # noqa: T201
+            configs.serve(load.model, config)
+            route = load.model, load.through
+            if route not in workloads:
+                data = DataSource(_ROWS, _SEED)
+                workloads[route] = prepare(load.model, target, data, through=load.through, stepped=stepped)
+            points, refused = sweep.run(workloads[route], [load], target, options, name)
+            return points, [replace(rejection, name=name) for rejection in refused]
+
+        measures = {name: partial(measure_arm, name) for name in arms}
+        return sweep.in_turns(measures, rounds, lambda _share, words: print(words, end=": "))  # noqa: T201
 
 
-def _measure_once(
-    run: Run, workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions
-) -> None:
-    try:
-        with other_programs(target.url) as others:
-            point = sweep.measure(workload, load, target, options, run.name)
-    except (validity.Disturbed, validity.ServerOverrun) as exc:
-        run.disturbed = str(exc)
-        return
-    run.points.append(point)
-    run.rates += point.rates
-    run.latencies_ms += [window.mean_ms for window in point.windows]
-    run.others = max([*others, run.others or 0.0]) if others else None
-    run.disturbed = run.disturbed or _too_much(others)
-
-
-def _too_much(others: Sequence[float]) -> str:
+def _too_much(others_cores: float | None) -> str:
     cpus = available_cpus()
-    if not others or others[0] <= _OTHERS_ALLOWED * cpus:
+    if others_cores is None or others_cores <= _OTHERS_ALLOWED * cpus:
         return ""
-    return f"other programs used {others[0]:.1f} of {cpus} cores"
-
-
-@contextmanager
-def other_programs(url: str) -> Iterator[list[float]]:
-    """Append to the list how many cores programs outside the lab used, unless that is unknown."""
-    stack = stack_at(url)
-    server = stack.pid if stack else listener(url)
-    others: list[float] = []
-    meter = CpuMeter({"server": server})
-    meter.look()
-    yield others
-    meter.look()
-    if server:
-        others.append(meter.others_cores)
+    return f"other programs used {others_cores:.1f} of {cpus} cores"
 
 
 def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
@@ -209,14 +180,17 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
     exercise = exercises.current()
     exercise.check_predicted()
     took: list[list[float]] = [[] for _ in calls]
-    with other_programs(exercise.url) as others:
-        for _ in range(count):
-            for figures, call in zip(took, calls, strict=True):
-                began = time.perf_counter()
-                figure = call()
-                took_ms = 1000 * (time.perf_counter() - began)
-                figure = figure if isinstance(figure, float) else took_ms
-                figures.append(figure)
+    stack = stack_at(exercise.url)
+    meter = CpuMeter({"server": stack.pid if stack else listener(exercise.url)})
+    meter.look()
+    for _ in range(count):
+        for figures, call in zip(took, calls, strict=True):
+            began = time.perf_counter()
+            figure = call()
+            took_ms = 1000 * (time.perf_counter() - began)
+            figures.append(figure if isinstance(figure, float) else took_ms)
+    meter.look()
+    others = meter.others_cores if meter.groups["server"] else None
     return [Run("", latencies_ms=figures, disturbed=_too_much(others)) for figures in took]
 
 
@@ -228,6 +202,12 @@ def times(ours: Run, theirs: Run) -> Figure:
 def times_as_long(ours: Run, theirs: Run) -> Figure:
     """Return the ratio of our mean latency to theirs."""
     return _of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
+
+
+def times_as_long_in_triton(ours: Run, theirs: Run) -> Figure:
+    """Return the ratio of our requests' mean time in Triton to theirs, by Triton's count."""
+    mine, other = ([point.split_ms.server for point in run.points] for run in (ours, theirs))
+    return _of(lambda: stats.ratio(mine, other), ours, theirs)
 
 
 def average(run: Run) -> Figure:

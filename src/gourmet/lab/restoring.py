@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import sys
 
 from gourmet import repository
@@ -23,12 +21,7 @@ from gourmet.triton_client.model_config import as_json
 
 
 def restore(url: str, lines: list[str]) -> None:
-    for line in map(json.loads, lines):
-        if isinstance(line, int):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(line, signal.SIGTERM)
-            continue
-        model, config = line
+    for model, config in map(json.loads, lines):
         with contextlib.suppress(GourmetError), connect(url, LOADS_WITHIN_S) as triton:
             if config:
                 triton.load(model, config)

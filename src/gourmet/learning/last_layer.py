@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gourmet.evaluation.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
-from gourmet.evaluation.system_parts import BadData, evenly
+from gourmet.evaluation.system_parts import BadData, sample_per_class
 from gourmet.learning import augment
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier
@@ -75,10 +75,10 @@ def make(
     apart = list(data.listing(photos, "validation"))
     with contextlib.suppress(BadData):  # photos for training alone
         apart += data.listing(photos, "test")
-    to_learn, held = data.listing(photos, "train", LEARNED * labels), evenly(apart, HELD * labels)
+    to_learn, held = data.listing(photos, "train", LEARNED * labels), sample_per_class(apart, HELD * labels)
     drawn = np.empty((0, system.input_size, system.input_size, 3), np.uint8)
     if system.subject:
-        to_learn = (*to_learn, *evenly(data.listing(photos, OTHER_TRAIN), LEARNED // 2))
+        to_learn = (*to_learn, *sample_per_class(data.listing(photos, OTHER_TRAIN), LEARNED // 2))
         held = (*held, *(data.listing(photos, OTHER, HELD) if OTHER in data.parts(photos) else ()))
         drawn = made_up.squares(LEARNED // 2 + HELD, 0, system.input_size)
     listed = (*to_learn, *held)

@@ -143,7 +143,7 @@ class PictureTask:
     def as_served(self, photos: torch.Tensor) -> torch.Tensor:
         return augment.served(photos, self.system)
 
-    def kept(self, network: nn.Module) -> nn.Module:
+    def module_to_save(self, network: nn.Module) -> nn.Module:
         return network
 
     def adapt(self, network: nn.Module) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.evaluation.system_parts import Stage, SystemParts
+from gourmet.evaluation.system_parts import SystemParts
+from gourmet.progress import ProgressBar
 from gourmet.served.files import written_aside
 from gourmet.training import mlflow_log
 from gourmet.training.files import load_tensors, put_tensors
@@ -23,7 +24,11 @@ _MLFLOW: Final = "mlflow_run"
 
 
 def train(
-    system: str, parts: SystemParts, options: TrainOptions, stage: Stage, say: Callable[[str], None]
+    system: str,
+    parts: SystemParts,
+    options: TrainOptions,
+    progress_bar: ProgressBar,
+    say: Callable[[str], None],
 ) -> str:
     """Train a system's network, and return the result in a sentence."""
     if options.init and (options.resume or options.pretrained):
@@ -31,7 +36,7 @@ def train(
     if options.threads:
         torch.set_num_threads(options.threads)
     if isinstance(parts.training, Solving):
-        return _solve(system, parts, options, stage)
+        return _solve(system, parts, options, progress_bar)
     out, training = options.out, parts.training
     if not options.resume and (out / CHECKPOINT).exists():
         raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
@@ -50,7 +55,7 @@ def train(
     else:
         recipe = training.recipe(options)
         data = _data(system, parts, options, say)
-    with stage("reading") as tick:
+    with progress_bar("reading") as tick:
         task = training.prepare(data, options, tick)
     if options.init:
         put_tensors(task.network, load_tensors(options.init)[0], options.init)
@@ -66,20 +71,20 @@ def train(
                 mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
             )
         write_run(out, facts)
-        with stage("training") as tick:
+        with progress_bar("training") as tick:
             log = fit(task, recipe, out, resume=options.resume, tick=tick, **callbacks)
     if isinstance(training, Rehearsing):
-        rehearse(parts, out / LAST, data, stage)
+        rehearse(parts, out / LAST, data, progress_bar)
     last = log[-1]
     epochs = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     return f"{out / LAST}: score {last['score']:.3f} after {epochs}"
 
 
-def rehearse(parts: SystemParts, weights: Path, data: Path | None, stage: Stage) -> str:
+def rehearse(parts: SystemParts, weights: Path, data: Path | None, progress_bar: ProgressBar) -> str:
     """Write the set of activations that `gourmet learn-more` rehearses with these weights."""
     if not isinstance(parts.training, Rehearsing) or data is None:
         raise UsageError("--rehearse takes a system that learns from photos, and their folder with --data")
-    with stage("rehearsing") as tick:
+    with progress_bar("rehearsing") as tick:
         return str(parts.training.rehearse(parts.evaluation.load(weights, "")[0], data, weights, tick))
 
 
@@ -92,7 +97,7 @@ def _data(system: str, parts: SystemParts, options: TrainOptions, say: Callable[
     return bundled[0]
 
 
-def _solve(system: str, parts: SystemParts, options: TrainOptions, stage: Stage) -> str:
+def _solve(system: str, parts: SystemParts, options: TrainOptions, progress_bar: ProgressBar) -> str:
     """Train a system without epochs."""
     training, out, data = parts.training, options.out, options.data
     assert isinstance(training, Solving)
@@ -106,9 +111,9 @@ def _solve(system: str, parts: SystemParts, options: TrainOptions, stage: Stage)
         raise GourmetError(f"{out} holds a run already: name another --out")
     if data is None:
         raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
-    with stage("learning") as tick:
+    with progress_bar("learning") as tick:
         lines = training.solve(data, options, tick)
     write_run(out, {"system": system, "data": str(data.resolve()), "seed": options.seed})
     if isinstance(training, Rehearsing):
-        rehearse(parts, out / LAST, data, stage)
+        rehearse(parts, out / LAST, data, progress_bar)
     return f"{lines}\n{out / LAST}"

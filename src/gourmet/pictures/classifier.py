@@ -276,13 +276,14 @@ class PictureClassifier:
                 )
         return labels
 
-    def probabilities(self, outputs: Tensors, model: ModelInfo) -> Floats:
+    def probabilities(self, outputs: Tensors, model: ModelInfo, labels: Sequence[str] = ()) -> Floats:
         """Return the probabilities [rows, labels] in the `outputs` of any served model of this system.
 
-        Models that return probabilities have applied the temperature; for logits, it is applied here.
+        Models that return probabilities have applied the temperature; for logits, it is applied here. Callers
+        that have parsed the model's labels pass them.
         """
         try:
-            return self.read(outputs, model.temperature, self.labels_of(model))
+            return self.read(outputs, model.temperature, labels or self.labels_of(model))
         except ValueError as exc:
             raise BadAnswer(f"{model.name!r} does not answer like {self.name} models: {exc}") from exc
 
@@ -306,7 +307,7 @@ class PictureClassifier:
         within = (rows >= 0.0) & (rows <= 1.0) if self.multi_label else rows.sum(axis=1)
         return bool(np.allclose(within, 1.0, atol=1e-3))  # false for nan
 
-    def relevance(self, outputs: Tensors, model: ModelInfo) -> Floats | None:
+    def relevance(self, outputs: Tensors, model: ModelInfo, labels: Sequence[str] = ()) -> Floats | None:
         """Return the probability [rows] that each picture shows the subject; None if `model` has none.
 
         The level of logits and the sum of probabilities hold it. A model whose probabilities sum to 1 has an
@@ -316,7 +317,7 @@ class PictureClassifier:
             return None
         if (name := self.subject.upper()) in outputs:
             return np.asarray(outputs[name], dtype=np.float32).reshape(-1)
-        return self._level(outputs, len(self.labels_of(model)))
+        return self._level(outputs, len(labels or self.labels_of(model)))
 
     def answers(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
         """Return the probabilities [rows, labels] of a network's outputs, and the relevance of each row."""

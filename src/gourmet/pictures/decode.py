@@ -72,12 +72,12 @@ class PictureInfo:
     height: int
 
 
-def identify(data: bytes) -> PictureInfo:
-    """Read the header of `data`; raise PictureError unless the picture may be decoded."""
-    head = header.look(data)
+def identify(picture: bytes | Header) -> PictureInfo:
+    """Read the header of a picture; raise PictureError unless the picture may be decoded."""
+    head = picture if isinstance(picture, Header) else header.look(picture)
     if head.is_harmless:
         return _identified(head)
-    facts, _ = decoders.decoders.ask({"task": "identify"}, data)
+    facts, _ = decoders.decoders.ask({"task": "identify"}, head.original)
     return PictureInfo(**facts)
 
 
@@ -94,14 +94,6 @@ def whole_pixels(picture: bytes | Header, longest: int) -> Pixels:
 def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
     """Decode a whole picture as uint8 [size, size, 3], ignoring the ratio of its sides."""
     return _pixels("squashed", picture, size)
-
-
-def is_harmless(data: bytes) -> bool:
-    """Return whether `data` needs no sandbox: it is decoded in this process, or refused by its header."""
-    try:
-        return header.look(data).is_harmless
-    except PictureError:
-        return True
 
 
 def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:

@@ -11,10 +11,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from gourmet.errors import GourmetError
+from gourmet.pictures import header
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.pictures.sandbox import Ended, Facts, Limits, Refused, Sandbox
 from gourmet.served.fair_queue import FairQueue
@@ -80,6 +83,45 @@ def _place(
         except TimeoutError:
             raise DecodersBusy("no decoder was free in time: send the picture again later") from None
         yield
+
+
+class Caller(Protocol):
+    """The client that waits for an answer, and its deadline."""
+
+    client: str
+    is_cancelled: Callable[[], bool]
+
+    def left_s(self) -> float: ...
+
+
+class Decoding:
+    """Limit how many slow pictures are decoded at a time for one kind of model."""
+
+    def __init__(self, max_sandboxed: int) -> None:
+        self._queue = decoder_queue(max_sandboxed)
+
+    def decode_in_app(self, caller: Caller) -> AbstractContextManager[None]:
+        """Return a context manager for decoding in this process, or in one that it starts."""
+        return decoding_for(caller.left_s(), caller.is_cancelled, caller.client, self._queue)
+
+    def decode_in_model(self, picture: bytes | header.Header, caller: Caller) -> AbstractContextManager[None]:
+        """Return a context manager for asking a model that decodes; a slow picture needs a place.
+
+        The model decides on a picture whose header is refused here. If it fails, that refusal is raised.
+        """
+        try:
+            head = picture if isinstance(picture, header.Header) else header.look(picture)
+        except PictureError as refusal:
+            return _refused_unless_answered(refusal)
+        return nullcontext() if head.is_harmless else decoder_place(self._queue, caller.client)
+
+
+@contextlib.contextmanager
+def _refused_unless_answered(refusal: PictureError) -> Iterator[None]:
+    try:
+        yield
+    except GourmetError as exc:
+        raise refusal from exc
 
 
 class Decoders:

@@ -44,7 +44,7 @@ def stacked(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
     tops = [26 + _GAP]
     for _, drawing in drawings:
         tops.append(tops[-1] + 8 + drawing.height + _GAP)
-    width = max(drawing.width for _, drawing in drawings)
+    width = max(24 + 8.0 * len(title), *(drawing.width for _, drawing in drawings))
     shown = [(top, *drawing) for top, drawing in zip(tops, drawings, strict=False)]
     return _drawn("stacked.svg", width, tops[-1] - _GAP, title, shown=shown)
 
@@ -77,7 +77,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar with its interval, in one colour or made of `parts` (length, colour, hint)."""
+    """A horizontal bar with its interval."""
 
     name: str
     value: float
@@ -86,7 +86,6 @@ class Bar:
     colour: str = COLOURS[0]
     says: str = ""
     hint: str = ""
-    parts: Sequence[tuple[float, str, str]] = ()
 
 
 def bars(
@@ -98,13 +97,14 @@ def bars(
     colours: Mapping[str, str] | None = None,
 ) -> Drawing:
     """Draw a bar from 0 in each row; `colours` is the legend."""
-    named, legend_height = _legend(list((colours or {}).items()), 14, WIDTH)
+    width = max(WIDTH, *(24 + 6.6 * len(bar.name) for bar in shown))
+    named, legend_height = _legend(list((colours or {}).items()), 14, width)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
-    x = Scale(ticks(0.0, end or max(ends)), 14, WIDTH - 60)
+    x = Scale(ticks(0.0, end or max(ends)), 14, width - 60)
     top, bottom = 10 + legend_height, 10 + legend_height + _ROW * len(shown)
     rows = [(top + _ROW * row, bar) for row, bar in enumerate(shown)]
     axis = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
-    return _drawn("bars.svg", WIDTH, bottom + 44, title, rows=rows, **axis)
+    return _drawn("bars.svg", width, bottom + 44, title, rows=rows, **axis)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    with run_file.kept((8000, 8001), {"admin": key}), set_on_stop(stop):
+    with run_file.run_file_for((8000, 8001), {"admin": key}), set_on_stop(stop):
         triton = LockedTriton(command(arguments), key, env=os.environ, cwd=Path.cwd(), on_line=show)
         try:
             while (status := triton.exit_status()) is None and not stop.wait(0.2):

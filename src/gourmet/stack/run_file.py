@@ -48,7 +48,7 @@ class RunningStack:
 
 
 @contextlib.contextmanager
-def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
+def run_file_for(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
     """Write `content` into the run file of the Triton at `ports`, and keep it within the block."""
     contents()  # removes the files of killed Tritons
     path = _safe_folder() / f"triton-{ports[0]}.json"

@@ -142,7 +142,7 @@ def _run_file(triton: TritonOptions, web_url: str) -> contextlib.AbstractContext
         model_control=triton.model_control,
     )
     content = {"stack": asdict(stack)} | ({"admin": triton.key} if triton.key else {})
-    return run_file.kept((triton.http_port, triton.grpc_port), content)
+    return run_file.run_file_for((triton.http_port, triton.grpc_port), content)
 
 
 def _corrections(env: Mapping[str, str], host: str) -> Path | None:

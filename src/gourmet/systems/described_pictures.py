@@ -20,7 +20,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import LabelledPictures
-from gourmet.evaluation.picture_evaluation import ClassifierEvaluation, EvaluatedClassifier, calibrated
+from gourmet.evaluation.picture_evaluation import ClassifierEvaluation, calibrated
 from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.evaluation.system_parts import Evaluation
 from gourmet.export.given_onnx import GivenOnnx
@@ -30,6 +30,7 @@ from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
+from gourmet.reports.report import Report
 from gourmet.reports.table import columns
 from gourmet.repository.gate import Calibrated, Deployment, Target
 from gourmet.served.manifest import sha256
@@ -301,10 +302,10 @@ class DescribedExport:
     def _as_given(
         self, weights: Path, labelled: Path | None, tick: ReportProgress, network: GivenOnnx
     ) -> Deployment:
-        system, calibration, accuracy = self.system, Calibration(), {}
+        system, calibration, accuracy = self.system, Calibration(), dict[str, Any]()
         if labelled and not system.multi_label:
-            measured = self._measured(labelled, network, tick)
-            calibration, accuracy = measured.calibration, measured.as_dict()
+            calibration, report = self._measured(labelled, network, tick)
+            accuracy = dict(report.measures)
         tick(1.0)
         facts = {
             "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
@@ -314,7 +315,9 @@ class DescribedExport:
         }
         return Deployment({ONNX: _given(system, weights, network)}, facts, vars(calibration))
 
-    def _measured(self, labelled: Path, network: GivenOnnx, tick: ReportProgress) -> EvaluatedClassifier:
+    def _measured(
+        self, labelled: Path, network: GivenOnnx, tick: ReportProgress
+    ) -> tuple[Calibration, Report]:
         answers = network.answers(self.system, batched=network.signature.rows != 1)
         return calibrated(self.system, data(self.system), labelled, answers, tick)
 
@@ -323,11 +326,12 @@ class DescribedExport:
 
     def calibrated(self, version: Path, labelled: Path, tick: ReportProgress) -> Calibrated:
         system = _of_one_label(self.system)
-        measured = self._measured(labelled, GivenOnnx(version / "model.onnx", system.layout), tick)
-        chosen = dict(vars(measured.calibration))
+        network = GivenOnnx(version / "model.onnx", system.layout)
+        calibration, report = self._measured(labelled, network, tick)
+        chosen = dict(vars(calibration))
         if not system.subject:
             chosen.pop(SUBJECT_THRESHOLD_PARAMETER)
-        return Calibrated(chosen, {"accuracy": measured.as_dict()}, measured.lines())
+        return Calibrated(chosen, {"accuracy": report.measures}, [report.text()])
 
     @property
     def _trained(self) -> ClassifierExport:

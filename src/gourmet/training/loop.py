@@ -128,7 +128,7 @@ class _Run:
         position = self.position
         # The average is better while the rate is high and steps jump; the last step is better in short runs.
         both = {"average": self.average.module, "last step": copy.deepcopy(self.task.network).eval()}
-        networks = {name: self.task.kept(network) for name, network in both.items()}
+        networks = {name: self.task.module_to_save(network) for name, network in both.items()}
         measured = {name: self.task.measure(network) for name, network in networks.items()}
         kept = max(measured, key=lambda name: measured[name]["score"])
         network, measures = networks[kept], measured[kept]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gourmet.errors import GourmetError
 from gourmet.evaluation.calibration import Calibration
-from gourmet.evaluation.picture_evaluation import Answered, shares
+from gourmet.evaluation.picture_scores import LabelledScores, shares
 from gourmet.pictures.classifier import PictureClassifier, relevance
 from gourmet.training.linear_layer import Classes, Floats, Layer
 
@@ -55,7 +55,7 @@ class Rehearsal:
         """Measure `layer`, or else the network that the set was made of, on the held-out rows."""
         logits = layer(self.activations[self.held]) if layer else self.before[self.held]
         level = relevance(logits) if system.subject else None
-        return shares(Answered(logits, self.classes[self.held], relevance=level), calibration, system)
+        return shares(LabelledScores(logits, self.classes[self.held], relevance=level), calibration, system)
 
 
 def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:

@@ -110,7 +110,7 @@ class TrainingTask(Protocol):
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         """Return the network's mean loss on these examples, with the settings of `phase`."""
 
-    def kept(self, network: nn.Module) -> nn.Module:
+    def module_to_save(self, network: nn.Module) -> nn.Module:
         """Return the module to measure and save: in most tasks `network` itself."""
 
     def measure(self, network: nn.Module) -> dict[str, float]:

@@ -24,7 +24,10 @@ class Deadline:
         self.seconds = seconds
         self.is_cancelled = is_cancelled
         self.client = client
-        self._end = time.monotonic() + seconds
+        self.restart()
+
+    def restart(self) -> None:
+        self._end = time.monotonic() + self.seconds
 
     def left_s(self) -> float:
         return max(_MIN_LEFT_S, self._end - time.monotonic())

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -49,7 +50,8 @@ class Triton:
     locked; `headers` makes the headers of a request to a model. If `grpc_address` is set, whole answers are
     asked for there: Triton detects a disconnected client only over gRPC. If `load_address` is set, models are
     loaded and unloaded there: over HTTP, Triton does that in the thread that answers other kept connections,
-    and they wait until the model is loaded (triton-inference-server/server issue 8958).
+    and they wait until the model is loaded (triton-inference-server/server issue 8958). Each request to a
+    model runs within `around(model)`, whose value is the id of a request that has none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Triton:
         headers: Callable[[], Headers] = dict,
         grpc_address: str = "",
         load_address: str = "",
+        around: Callable[[str], AbstractContextManager[str]] = lambda _: nullcontext(""),
     ) -> None:
         self._wire = self._infer_wire = _wire_to(address, connect_timeout_s, headers)
         self._new_load_wire = load_address and partial(_wire_to, load_address, connect_timeout_s, headers)
@@ -69,6 +72,7 @@ class Triton:
         self.address = self._wire.address
         self._timeout_s = timeout_s
         self._keys = keys or {}
+        self._around = around
 
     def __enter__(self) -> Triton:
         return self
@@ -171,10 +175,11 @@ class Triton:
     ) -> Answer:
         """Ask `model` for an answer in one piece; raise NobodyWaits if `deadline` is cancelled."""
         deadline = deadline or Deadline(self._timeout_s)
-        try:
-            version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id)
-        except TritonRefused as exc:
-            raise self._explained(model, exc, deadline) from exc
+        with self._around(model) as own_id:
+            try:
+                version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id or own_id)
+            except TritonRefused as exc:
+                raise self._explained(model, exc, deadline) from exc
         return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
 
     def stream(
@@ -186,17 +191,18 @@ class Triton:
         ModelFailed if the answer ends without a piece.
         """
         deadline = deadline or Deadline(self._timeout_s)
-        pieces, is_answered = self._wire.stream(model, inputs, deadline, request_id), False
-        try:
-            with contextlib.closing(pieces):
-                for piece in pieces:
-                    is_answered = is_answered or piece is not None
-                    yield piece
-        except TritonRefused as exc:
-            raise self._explained(model.target, exc, deadline) from exc
-        if not is_answered:
-            reason = f"{model.target} ended its answer without a piece"
-            raise ModelFailed(reason, HTTPStatus.OK, reason)
+        with self._around(model.target) as own_id:
+            pieces, is_answered = self._wire.stream(model, inputs, deadline, request_id or own_id), False
+            try:
+                with contextlib.closing(pieces):
+                    for piece in pieces:
+                        is_answered = is_answered or piece is not None
+                        yield piece
+            except TritonRefused as exc:
+                raise self._explained(model.target, exc, deadline) from exc
+            if not is_answered:
+                reason = f"{model.target} ended its answer without a piece"
+                raise ModelFailed(reason, HTTPStatus.OK, reason)
 
     def generate(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None

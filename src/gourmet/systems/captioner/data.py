@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, spread
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, sample_evenly
 from gourmet.pictures.decode import Pixels, squashed_pixels
 from gourmet.served.reading import ZIP_ERRORS, in_short, read_text
 
@@ -45,7 +45,7 @@ def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPh
     captioned = [CaptionedPhoto(name, captions[name]) for name in names if name in captions and name in files]
     if not captioned:
         raise EmptyPart(f"{data} has no photo with a caption for its {part} part")
-    return spread(captioned, limit)
+    return sample_evenly(captioned, limit)
 
 
 def decoded(data: Path, chosen: Sequence[CaptionedPhoto], side: int) -> Iterator[Pixels]:

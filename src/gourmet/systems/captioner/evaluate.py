@@ -12,12 +12,13 @@ import numpy as np
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.evaluation.system_parts import EvaluateOptions, Evaluation, Stage
+from gourmet.evaluation.system_parts import EvaluateOptions, Evaluation, sample_evenly
 from gourmet.evaluation.text_certainty import chosen
 from gourmet.evaluation.text_comparison import whole_answers
-from gourmet.evaluation.text_evaluation import GenerationReport, Section, to_read
+from gourmet.evaluation.text_evaluation import COMPARED, TO_READ
 from gourmet.generation.loop import Row
-from gourmet.progress import ReportProgress
+from gourmet.progress import ProgressBar, ReportProgress
+from gourmet.reports.report import Report, Section, Table
 from gourmet.served.instances import available_cpus
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import TOKENIZER, CaptionedPhoto, Cider, decoded, photos, scored_words
@@ -73,41 +74,47 @@ class CaptionEvaluation:
         checkpoint = load(weights)
         return checkpoint.network, checkpoint.about
 
-    def evaluate(self, options: EvaluateOptions, stage: Stage) -> GenerationReport:
+    def evaluate(self, options: EvaluateOptions, progress_bar: ProgressBar) -> tuple[Report, dict[str, Any]]:
         data, limit, checkpoint = options.data, options.limit, load(options.weights)
         seen = list(decoded(data, photos(data, "validation", limit)[: 4 * _ROWS], checkpoint.network.side))
         files = TrainedCaptioner(checkpoint, False, SYSTEM, seen).files
         served = CaptionerNetwork.open(files, available_cpus())
         captions: dict[str, list[Caption]] = {}
         for part in _PARTS:
-            with stage(part) as tick:
-                captions |= _answers(served, data, part, photos(data, part, limit), tick)
+            with progress_bar(part) as on_progress:
+                captions |= _answers(served, data, part, photos(data, part, limit), on_progress)
         validation = captions["validation"]
         near = [caption.is_near for caption in validation]
         threshold = chosen([caption.score for caption in validation], near, 1 - _WRONG, errors=0.0)
         scores = {name: _scores(of_part, threshold) for name, of_part in captions.items()}
         head = ("", "photos", "CIDEr-D", "BLEU-4", "distinct", "words", "sure", "of them near")
-        notes = [
-            f"CIDEr-D and BLEU-4 of {TOKENIZER}; {scores['test'].signature}",
-            f"sure from a score of {threshold:.2f} on; near: a CIDEr-D of at least {NEAR}",
-        ]
         answers = [(caption.photo.name, f"{caption.score:.2f}", caption.text) for caption in captions["test"]]
         section = Section(
-            "captions, and some of the test part to read",
-            [head, *((name, *of_part.row()) for name, of_part in scores.items())],
-            notes,
-            [("photo", "score", "caption"), *to_read(answers)],
+            facts=[
+                ("scores", f"CIDEr-D and BLEU-4 of {TOKENIZER}; {scores['test'].signature}"),
+                ("sure", f"from a score of {threshold:.2f} on"),
+                ("near", f"a CIDEr-D of at least {NEAR}"),
+            ],
+            tables=[
+                Table(head, [(name, *of_part.row()) for name, of_part in scores.items()]),
+                Table(("photo", "score", "caption"), sample_evenly(answers, TO_READ), in_terminal=0),
+            ],
         )
         measured = {
             THRESHOLD_PARAMETER: threshold,
             "tokenizer": TOKENIZER,
             "scores": {name: asdict(of_part) for name, of_part in scores.items()},
         }
-        return GenerationReport(measured, measured, [section])
+        title = f"{SYSTEM.name}: {options.weights.name}"
+        return Report(title, COMPARED, measured, [section]), measured
 
 
 def _answers(
-    served: CaptionerNetwork, data: Path, part: str, shown: Sequence[CaptionedPhoto], tick: ReportProgress
+    served: CaptionerNetwork,
+    data: Path,
+    part: str,
+    shown: Sequence[CaptionedPhoto],
+    on_progress: ReportProgress,
 ) -> dict[str, list[Caption]]:
     """Return the captions of each search, by the names of the part and the search."""
     squares = list(decoded(data, shown, served.side))
@@ -115,7 +122,10 @@ def _answers(
     for done, beams in enumerate(_BEAMS):
         rows = [[Row(square, MAX_TOKENS, beams=beams)] for square in squares]
         answers = whole_answers(
-            served, rows, _ROWS, lambda share, words="", done=done: tick((done + share) / len(_BEAMS), words)
+            served,
+            rows,
+            _ROWS,
+            lambda share, words="", done=done: on_progress((done + share) / len(_BEAMS), words),
         )
         captions[f"{part}, {beams} beams" if beams > 1 else part] = [
             Caption(photo, answer.text, answer.score or 0.0, cider.score(number, answer.text))

@@ -285,7 +285,7 @@ class CaptionerTask:
             scores = self.captioner.text_decoder.cls(states[of >= 0])
         return scores.float(), torch.tensor(right, device=device)
 
-    def kept(self, network: nn.Module) -> nn.Module:
+    def module_to_save(self, network: nn.Module) -> nn.Module:
         return rounded(network)
 
     def measure(self, network: nn.Module) -> dict[str, float]:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, evenly
+from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, sample_per_class
 from gourmet.pictures import made_up
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import OTHER
@@ -78,7 +78,7 @@ class DigitData:
             digits = _divided(data)[part]
         if not digits:
             raise EmptyPart(f"{data} has too few digits for a {part} part")
-        return evenly(digits, limit)
+        return sample_per_class(digits, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
         measured = tuple(part for part in PARTS if part != "train" and _divided(data)[part])

@@ -20,15 +20,12 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
+from gourmet.evaluation import evaluation_file
+from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
-from gourmet.evaluation.picture_evaluation import (
-    Answered,
-    EvaluatedClassifier,
-    calibrate,
-    declined,
-    measure,
-)
-from gourmet.evaluation.system_parts import check_classes, evenly
+from gourmet.evaluation.picture_evaluation import evaluate_parts
+from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
+from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
 from gourmet.learning.last_layer import LastLayer, make, write
 from gourmet.learning.picture_training import PictureTraining
@@ -36,7 +33,8 @@ from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
-from gourmet.reports.chart import Bar, bars
+from gourmet.reports.chart import Bar, bars, stacked
+from gourmet.reports.report import Report
 from gourmet.served.files import write_whole
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
@@ -68,7 +66,7 @@ class Food11Training(PictureTraining):
 
     def solve(self, data: Path, options: TrainOptions, tick: ReportProgress) -> str:
         started, out, limit = time.monotonic(), options.out, options.limit
-        photos = evenly([*DATA.listing(data, ALL)], limit)
+        photos = sample_per_class([*DATA.listing(data, ALL)], limit)
         check_classes(data, (photo.class_id for photo in photos), SYSTEM.labels)
         others = sorted(DATA.others(data), key=lambda photo: photo.name)
         listed = [*photos, *others[:limit]]
@@ -76,22 +74,25 @@ class Food11Training(PictureTraining):
         activations = _activations(network, listed, options.seed, tick)
         none = len(SYSTEM.labels)
         classes = np.array([photo.class_id for photo in listed] + [none] * (len(activations) - len(listed)))
-        held_out, log = self._held_out(network, activations, classes, listed, started)
+        calibration, report, log = self._held_out(network, activations, classes, listed, started)
         LastLayer(network).take(_solve(network, activations, classes))
         about = {
             **network.about,
             "epoch": 1,
             "examples": len(listed),
             "sources": sorted({photo.origin for photo in listed} - {""}),
-            "calibration": vars(held_out.calibration),
-            "accuracy": held_out.as_dict(),
+            "calibration": vars(calibration),
+            "accuracy": report.measures,
         }
         save_tensors(out / LAST, network.state_dict(), about)
-        held_out.write(out / LAST, "food11: sources held out")
+        measured = {name: about[name] for name in ("calibration", "accuracy")}
+        evaluation_file.write_report(report, out / LAST, measured)
         log.append({"layer": "with all", "photos": len(listed), "seconds": _since(started)})
         write_whole(out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
-        write_whole(out / "log.svg", _drawn(held_out))
-        return "\n".join(held_out.lines())
+        write_whole(out / "log.svg", _drawn(report))
+        charts = {chart.title: chart.drawing for chart in report.sections[0].charts()}
+        write_whole(out / "confusions.svg", stacked(CONFUSIONS, [(HELD_OUT, charts[CONFUSIONS])]))
+        return report.text()
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
         return write(make(self.system, self.data, network, data, tick), weights)
@@ -103,9 +104,9 @@ class Food11Training(PictureTraining):
         classes: Classes,
         listed: Sequence[LabelledPhoto],
         started: float,
-    ) -> tuple[EvaluatedClassifier, list[dict[str, Any]]]:
-        """Ask layers about photos from sources that they were solved without; return the answers and a log
-        line each.
+    ) -> tuple[Calibration, Report, list[dict[str, Any]]]:
+        """Ask layers about photos from sources that they were solved without; return what was measured and a
+        log line each.
         """
         folds, log = _folds(listed), []
         logits = np.zeros((len(listed), len(SYSTEM.labels)), np.float32)
@@ -128,20 +129,19 @@ class Food11Training(PictureTraining):
                     "seconds": _since(started),
                 }
             )
-        everything = Answered(
+        everything = LabelledScores(
             logits,
             known,
             [photo.name for photo in listed],
             lambda rows: DATA.read([listed[row] for row in rows]),
             relevance(logits),
         )
-        shown = everything.some(np.flatnonzero(known < len(SYSTEM.labels)))
-        goals = {HELD_OUT: GOAL}
-        chosen = calibrate({HELD_OUT: shown}, goals)
-        others = everything.some(np.flatnonzero(known == len(SYSTEM.labels)))
-        measured = measure(shown, SYSTEM.labels, chosen)
-        declines = {_OTHERS_HELD_OUT: declined(others, chosen)} if others.names else {}
-        return EvaluatedClassifier(chosen, goals, {HELD_OUT: measured}, declines, SYSTEM.labels), log
+        shown = everything.select(np.flatnonzero(known < len(SYSTEM.labels)))
+        others = everything.select(np.flatnonzero(known == len(SYSTEM.labels)))
+        parts = {HELD_OUT: shown, **({_OTHERS_HELD_OUT: others} if others.names else {})}
+        calibration = calibrate({HELD_OUT: shown}, {HELD_OUT: GOAL})
+        report = evaluate_parts(f"{SYSTEM.name}: {HELD_OUT}", parts, SYSTEM.labels, {}, calibration)[1]
+        return calibration, report, log
 
 
 def _activations(
@@ -184,14 +184,13 @@ def _folds(listed: Sequence[LabelledPhoto]) -> list[int]:
     return [fold_of[origin] for origin in origins]
 
 
-def _drawn(held_out: EvaluatedClassifier) -> str:
+def _drawn(report: Report) -> str:
     """Draw the accuracy on each source, by a layer that was solved without it."""
-    measured = held_out.parts[HELD_OUT]
-    shown = [Bar("all", measured.accuracy.balanced, says=f"{measured.accuracy.balanced:.3f}")]
-    shown += [
-        Bar(f"{source.origin} ({source.photos})", source.balanced, says=f"{source.balanced:.3f}")
-        for source in measured.origins
-    ]
+    measures = report.measures[HELD_OUT]
+    shares = {"all": measures["balanced"]}
+    for source, of_source in measures.get("by_source", {}).items():
+        shares[f"{source} ({of_source['photos']})"] = of_source["balanced"]
+    shown = [Bar(name, share, says=f"{share:.3f}") for name, share in shares.items()]
     return bars(
         shown, "Balanced accuracy on each source, held out", "share right, every class alike", end=1.0
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData, check_part, spread
+from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData, check_part, sample_evenly
 from gourmet.served.reading import read_text
 
 PARTS: Final = ("train", "validation", "test")
@@ -47,7 +47,7 @@ class SentenceData:
         check_part(part, PARTS)
         if not (pairs := _read(data, self.is_russian).get(part, ())):
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
-        return spread(pairs, limit)
+        return sample_evenly(pairs, limit)
 
 
 DATA: Final[TextData] = SentenceData()

@@ -259,9 +259,8 @@ class TranslatorExport(GenerationExport):
             ]
             parts[part] = judged(references, warned)
         sure = certainty(_VALIDATION, parts)
-        return Calibrated(
-            {THRESHOLD_PARAMETER: sure.threshold}, {"certainty": sure.as_dict()}, list(sure.lines())
-        )
+        threshold = sure.measures[THRESHOLD_PARAMETER]
+        return Calibrated({THRESHOLD_PARAMETER: threshold}, {"certainty": sure.measures}, sure.lines())
 
 
 def _targets(source: TrainedTranslator) -> dict[str, Target]:

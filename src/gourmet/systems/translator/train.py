@@ -198,7 +198,7 @@ class TranslatorTask:
         scores = hidden[words] @ self.network.get_parameter("lm_head.weight").to(kind).T
         return F.cross_entropy(scores.float(), target[words], label_smoothing=self.config.label_smoothing)
 
-    def kept(self, network: nn.Module) -> nn.Module:
+    def module_to_save(self, network: nn.Module) -> nn.Module:
         return rounded(network)
 
     def measure(self, network: nn.Module) -> dict[str, float]:
