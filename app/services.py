@@ -14,7 +14,7 @@ from flask import Blueprint, Flask, render_template, request, url_for
 
 from app.api import openapi
 from app.api.schemas import Health, HealthModel
-from app.api.text_calls import Generator
+from app.api.texts import Generator
 from app.models import Classifier, request_to_model
 from app.web import tracing
 from app.web.errors import ModelNotReady, ServingError, as_serving_error
@@ -65,12 +65,13 @@ class Readiness:
 
     def last_known(self, by: float = 0.0) -> State | None:
         """Return the last known state; start a check if one is due, and wait for it until `by` at most."""
-        with self._lock:  # a thread is joined once it is started
+        with self._lock:
             if not self._check.is_alive() and self._age_s() >= _READY_AGE_S:
                 # A daemon, since a sample that hangs must not keep the process from ending.
-                self._check = threading.Thread(target=self._refresh, name="readiness", daemon=True)
+                check = threading.Thread(target=self._refresh, name="readiness", daemon=True)
                 self._began = time.monotonic()
-                self._check.start()
+                check.start()
+                self._check = check  # others join it without the lock, and can join a started one only
         self._check.join(max(0.0, by - time.monotonic()))
         return self._known
 

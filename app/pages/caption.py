@@ -12,12 +12,11 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, request, url_for
 from pydantic import Field
 
-from app.api import schemas, text_calls
+from app.api import schemas
 from app.api.schemas import Generated, Schema
-from app.api.text_calls import generated_fields
-from app.api.uploads import form_photo, only_photo, photos_and_more
+from app.api.texts import generated_fields, in_pieces, whole
 from app.models import Model
-from app.photos import answer_each
+from app.photos import answer_each, form_photo, only_photo, photos_and_more
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
@@ -71,7 +70,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         photo = form_photo(settings)
         deadline = deadline_of_request()
         model = generator.find("", deadline, SYSTEM.name)
-        (answer,), timings = text_calls.whole(generator, model, [photo], {}, deadline)
+        (answer,), timings = whole(generator, model, [photo], {}, deadline)
         caption = _caption(model, answer, timings)
         again = (url_for("caption.page"), t("caption.another"))
         return render("caption_result.html", lambda: caption, caption=caption, again=again)
@@ -87,11 +86,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if stream:
             photo = only_photo(photos, "only a single photo is streamed")
             model = generator.find_streaming(chosen, SYSTEM.streaming_model, deadline, SYSTEM.name)
-            return text_calls.in_pieces(generator, model, photo, options, deadline, _caption)
+            return in_pieces(generator, model, photo, options, deadline, _caption)
         model = generator.find(chosen, deadline, SYSTEM.name)
 
         def work(photo: bytes, filename: str | None, wait_ms: float | None) -> Captioned:
-            (answer,), timings = text_calls.whole(generator, model, [photo], options, deadline, wait_ms)
+            (answer,), timings = whole(generator, model, [photo], options, deadline, wait_ms)
             return _caption(model, answer, timings, filename)
 
         return answer_each(photos, work, deadline)

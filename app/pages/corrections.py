@@ -20,7 +20,8 @@ from flask import Flask, Response
 from PIL import Image
 
 from app.api.schemas import Kept
-from app.api.uploads import one_of, only_photo, photos_and_model
+from app.api.uploads import one_of
+from app.photos import only_photo, photos_and_model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import BadRequest, ServingError

@@ -7,10 +7,11 @@ from typing import Final
 
 from flask import Flask, Response
 
-from app.api import schemas, text_calls
-from app.api.text_calls import generated
-from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body, photo_of_base64
+from app.api import schemas
+from app.api.texts import generated, in_pieces, whole
+from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body
 from app.models import Model
+from app.photos import photo_of_base64
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
@@ -40,8 +41,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model = generator.find(chosen_model(fields.model or "", fields.version), deadline)
         example = _example(fields, model, settings)
         if fields.stream:
-            return text_calls.in_pieces(generator, model, example, fields.options, deadline)
-        (answer,), timings = text_calls.whole(generator, model, [example], fields.options, deadline)
+            return in_pieces(generator, model, example, fields.options, deadline)
+        (answer,), timings = whole(generator, model, [example], fields.options, deadline)
         return unstored(generated(model, answer, timings))
 
     return ()

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from flask import Blueprint, Flask, Response, abort, request, url_for
 from pydantic import Field, model_validator
 
-from app.api import schemas, text_calls
+from app.api import schemas
 from app.api.schemas import Said, Schema
-from app.api.text_calls import answer_fields
+from app.api.texts import answer_fields, in_pieces, whole
 from app.api.uploads import chosen_model, json_body, receiving
 from app.models import Model
 from app.services import NavigationEntry, Services
@@ -128,7 +128,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 return shown(system, text=text, foreign=foreign), 200
             deadline = deadline_of_request()
             model = generator.find("", deadline, name)
-            (answer,), _ = text_calls.whole(generator, model, [text.encode()], {}, deadline)
+            (answer,), _ = whole(generator, model, [text.encode()], {}, deadline)
         except GourmetError as exc:
             shown_error = for_visitor(exc)
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
@@ -168,8 +168,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         deadline = deadline_of_request()
         model = requested_model(fields, deadline)
         if fields.stream:
-            return text_calls.in_pieces(generator, model, texts[0].encode(), fields.options, deadline)
-        answers, timings = text_calls.whole(
+            return in_pieces(generator, model, texts[0].encode(), fields.options, deadline)
+        answers, timings = whole(
             generator, model, [text.encode() for text in texts], fields.options, deadline
         )
         translations = [Translation(**answer_fields(model.info, answer)) for answer in answers]

@@ -18,7 +18,7 @@ from support.eventually import eventually
 from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
-from app.api.text_calls import LINES
+from app.api.texts import LINES
 from app.models import AskRows, Model
 from app.web import errors
 from app.web.settings import Rate, Settings

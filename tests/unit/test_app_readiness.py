@@ -226,7 +226,7 @@ def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.Mo
     start = threading.Thread.start
 
     def start_while_another_joins(thread: threading.Thread) -> None:
-        readiness._asking.join()
+        readiness._check.join()
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_while_another_joins)

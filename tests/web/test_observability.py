@@ -149,7 +149,10 @@ def test_a_model_that_fails_every_request_fires_the_alert_though_triton_counts_s
 
 
 # The shipped rules in seconds: their windows, and for how long something has to be so.
-SHORTER = {"for: 2m": "for: 12s", "for: 30s": "for: 3s", "[1m]": "[5s]", "[2m]": "[10s]", "[1h]": "[120s]"}
+SHORTER = {
+    **{"for: 2m": "for: 12s", "for: 30s": "for: 3s"},
+    **{"[1m]": "[5s]", "[2m]": "[10s]", "[5m]": "[25s]", "[15m:1m]": "[75s:5s]", "[1h]": "[120s]"},
+}
 KEY = {"gourmet_admin_key": "of-the-tests-of-alerts"}
 ANSWERS = "food_classifier_onnx"
 DIGIT = digits.SYSTEM.sample()
