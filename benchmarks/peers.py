@@ -33,7 +33,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, counts
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.drawn import views
+from gourmet.pictures.made_up import views
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM

@@ -18,7 +18,7 @@ from gourmet.errors import GourmetError
 from gourmet.evaluation.labelled_pictures import ALL, decode
 from gourmet.export.picture_export import open_onnx
 from gourmet.learning.learn_more import FILE, decode_those_left, read
-from gourmet.pictures.drawn import views
+from gourmet.pictures.made_up import views
 from gourmet.repository import DEFAULT
 from gourmet.served import manifest
 from gourmet.systems.food11.contract import SYSTEM

@@ -34,7 +34,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.export.picture_export import open_onnx
 from gourmet.export.torchvision_network import build, fitted
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.drawn import made_up
+from gourmet.pictures.made_up import clouds
 from gourmet.repository import read_config
 from gourmet.systems import described_pictures, registry
 from gourmet.systems.parts import SystemParts
@@ -113,7 +113,7 @@ def test_a_new_system_has_a_threshold_only_with_labelled_pictures(new: New, tmp_
     for number, label in enumerate(labels):
         (photos / label).mkdir(parents=True)
         for seed in range(10):
-            (photos / label / f"{seed}.png").write_bytes(made_up(seed=10 * number + seed))
+            (photos / label / f"{seed}.png").write_bytes(clouds(seed=10 * number + seed))
     done = new(tmp_path / "theirs.onnx", labels=",".join(labels))
     assert done.exit_code == 0, done.output
     assert "not calibrated: no answer is called sure" in done.output

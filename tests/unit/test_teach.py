@@ -15,7 +15,7 @@ from support.fake_classifier import client
 from support.life import home
 
 from app.pages.corrections import counts
-from gourmet.pictures.drawn import views
+from gourmet.pictures.made_up import views
 from gourmet.repository import DEFAULT
 from gourmet.stack.teaching import Teaching, listening, teachable
 from gourmet.systems.food11.contract import SYSTEM

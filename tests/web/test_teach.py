@@ -15,7 +15,7 @@ from support.repeating import Repeating
 from support.triton import some_models
 from support.up import Up
 
-from gourmet.pictures.drawn import views
+from gourmet.pictures.made_up import views
 from gourmet.stack.processes import wait_until
 
 __all__ = ["home"]  # the fixture

@@ -17,6 +17,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.served.reading import in_short
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 from gourmet.triton_client.tensors import dtype_of, raw
 
 # Yields the inputs of each request, is sent its outputs, and returns the answer.
@@ -151,7 +152,7 @@ def _one_row(tensor: Array, spec: TensorSpec) -> Array:
 
 def client_loop(system: str) -> ClientLoop:
     """Return the loop of a system whose models compute one step at a time."""
-    return registry.piece(system, "client_loop", "CLIENT_LOOP", ClientLoop)  # type: ignore[type-abstract]
+    return SystemParts(system).client_loop
 
 
 def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:

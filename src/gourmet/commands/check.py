@@ -15,6 +15,7 @@ from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository import DEFAULT, newest
 from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 
 if TYPE_CHECKING:  # which would import numpy for --help
     from gourmet.reports.report import Report
@@ -62,7 +63,6 @@ def check(
     gourmet check food_classifier/2 --against food_classifier/1 --data shared/food11
     """
     from gourmet.evaluation import checking
-    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.stack.connect import connect
 
     if calibrate:
@@ -85,7 +85,7 @@ def check(
                 f"one of {', '.join(registry.names())}"
             )
         try:
-            report = checking.check(triton, options, info, SystemParts(info.system, registry.piece), bar)
+            report = checking.check(triton, options, info, SystemParts(info.system), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     _give(report, json_to, page)
@@ -121,11 +121,10 @@ def _give(report: Report, json_to: str | None, page: Path | None) -> None:
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.repository.deploy import of_same_weights, recalibrate
     from gourmet.repository.gate import Calibrating
 
-    parts = SystemParts(system, registry.piece)
+    parts = SystemParts(system)
     export = parts.export
     if not isinstance(export, Calibrating):
         raise UsageError(f"{system} is calibrated by `gourmet evaluate {system}`, before it is deployed")

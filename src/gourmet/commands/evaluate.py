@@ -14,6 +14,7 @@ from gourmet.errors import UsageError, echo
 from gourmet.repository import DEFAULT
 from gourmet.served.files import own_models
 from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 
 _SERVED: Final = "model.onnx"
 
@@ -30,12 +31,12 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     Without trained weights, measure the served ones on the examples of --data.
     """
     from gourmet.evaluation import evaluation_file
-    from gourmet.evaluation.system_parts import EvaluateOptions, SystemParts
+    from gourmet.evaluation.system_parts import EvaluateOptions
     from gourmet.served import malloc
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
-    evaluation = SystemParts(system, registry.piece).evaluation
+    evaluation = SystemParts(system).evaluation
     trained = Path("runs") / system / "last.safetensors"
     if not weights and not trained.exists():
         if not data:

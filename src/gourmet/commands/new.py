@@ -15,7 +15,7 @@ from gourmet.commands.running import install, served_as_before, tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
 from gourmet.errors import UsageError, echo
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.drawn import made_up
+from gourmet.pictures.made_up import clouds
 from gourmet.repository.gate import Deployment
 from gourmet.served.files import own_models
 from gourmet.served.manifest import sha256
@@ -139,7 +139,7 @@ def _classifier(
     about = described.of_classifier(system)
     origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
-    files[described.SAMPLE] = made_up()
+    files[described.SAMPLE] = clouds()
     with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
         if weights:
             with bar("reading") as tick:

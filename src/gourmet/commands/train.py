@@ -10,7 +10,7 @@ import click
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE, system_of
 from gourmet.errors import echo
-from gourmet.systems import registry
+from gourmet.systems.parts import SystemParts
 
 
 @click.command()
@@ -47,11 +47,10 @@ def train(system: str, out: Path | None, **options: Any) -> None:
 
     NAME=VALUE changes the configuration of a system that has one: `gourmet train translator width=512`.
     """
-    from gourmet.evaluation.system_parts import SystemParts
     from gourmet.learning.training_verb import rehearse, train
     from gourmet.training.task import TrainOptions
 
-    parts, rehearsed = SystemParts(system, registry.piece), options.pop("rehearse")
+    parts, rehearsed = SystemParts(system), options.pop("rehearse")
     chosen = TrainOptions(out or Path("runs") / system, **options)
     if rehearsed:
         echo(rehearse(parts, rehearsed, chosen.data, bar))

@@ -1,10 +1,4 @@
-"""The parts of a system's folder besides its contract: data, evaluation.
-
-data.py       DATA        labelled examples
-train.py      TRAINING    see gourmet.training.task
-evaluate.py   EVALUATION  the network asked about them
-export.py     EXPORT      see gourmet.repository.gate
-"""
+"""The protocols of a system's data and evaluation; `gourmet.systems.parts` lists all files of a system."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.progress import ProgressBar
 from gourmet.reports.report import Report
-from gourmet.repository.gate import Export
 from gourmet.training.task import Training
 
 if TYPE_CHECKING:
@@ -107,51 +100,29 @@ class Evaluation(Protocol):
         """Return the report, and what `gourmet deploy` needs of it."""
 
 
-@dataclass(frozen=True)
-class SystemParts:
-    """The parts of one system, each imported when it is first asked for.
-
-    A verb makes it with the registry's `piece` and hands it down, so that no task imports a system.
-    """
-
-    system: str
-    find: Callable[..., Any]  # gourmet.systems.registry.piece
+class SystemParts(Protocol):
+    """What rooms may ask of one system: `gourmet.systems.parts.SystemParts`, handed down by a verb."""
 
     @property
-    def contract(self) -> System:
-        return self._part("contract", "SYSTEM", System)  # type: ignore[type-abstract]
+    def contract(self) -> System: ...
 
     @property
-    def classifier(self) -> PictureClassifier:
-        return self._part("contract", "SYSTEM", PictureClassifier)
+    def classifier(self) -> PictureClassifier: ...
 
     @property
-    def generator(self) -> Generation:
-        return self._part("contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
+    def generator(self) -> Generation: ...
 
     @property
-    def data(self) -> Data:
-        return self._part("data", "DATA", Data)  # type: ignore[type-abstract]
+    def data(self) -> Data: ...
 
     @property
-    def text_data(self) -> TextData:
-        return self._part("data", "DATA", TextData)  # type: ignore[type-abstract]
+    def text_data(self) -> TextData: ...
 
     @property
-    def training(self) -> Training:
-        return self._part("train", "TRAINING", Training)  # type: ignore[type-abstract]
+    def training(self) -> Training: ...
 
     @property
-    def evaluation(self) -> Evaluation:
-        return self._part("evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
-
-    @property
-    def export(self) -> Export:
-        return self._part("export", "EXPORT", Export)  # type: ignore[type-abstract]
-
-    def _part(self, module: str, name: str, protocol: type[Part]) -> Part:
-        part: Part = self.find(self.system, module, name, protocol)
-        return part
+    def evaluation(self) -> Evaluation: ...
 
 
 def check_part(part: str, known: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.export.picture_export import ONNX, Exported, Source
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, pictures
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.drawn import made_up
+from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
 from gourmet.repository import versions
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
@@ -77,7 +77,7 @@ def deployment_of(options: DeployerOptions, repository: Path, tick: ReportProgre
     else:
         network = _settled(build(options.config, len(system.labels)), system.input_size)
     tick(0.2, "computing its answers")
-    rows = np.stack([system.pixels(made_up(seed=seed)) for seed in range(max(2, options.batch_size))])
+    rows = np.stack([system.pixels(clouds(seed=seed)) for seed in range(max(2, options.batch_size))])
     checkpoint = options.checkpoint or Path()
     source = Source(system, network, Calibration(), rows[:0], rows, None, checkpoint)
     largest = float(np.abs(source.eager(rows)).max())

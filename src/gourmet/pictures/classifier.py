@@ -178,8 +178,8 @@ class PictureClassifier:
         return self.sample_file.read_bytes()
 
     def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
-        """Return `count` views of the sample: see gourmet.pictures.drawn."""
-        from gourmet.pictures.drawn import views
+        """Return `count` views of the sample: see gourmet.pictures.made_up."""
+        from gourmet.pictures.made_up import views
 
         return views(self.sample(), count, size=size, seed=seed)
 

@@ -28,7 +28,7 @@ from gourmet.export.picture_export import ONNX, ClassifierExport, Exported, onnx
 from gourmet.export.torchvision_network import TorchvisionNetwork, check_outputs, pictures
 from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
-from gourmet.pictures.drawn import made_up
+from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
 from gourmet.reports.report import Report
 from gourmet.reports.table import columns
@@ -253,7 +253,7 @@ def doubt(system: PictureClassifier, served: Path) -> str:
 
 
 def some_pictures(system: PictureClassifier, count: int) -> Pixels:
-    return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
+    return np.stack([system.pixels(clouds(seed=seed)) for seed in range(count)])
 
 
 def data(system: PictureClassifier) -> LabelledPictures:

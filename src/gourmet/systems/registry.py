@@ -71,9 +71,6 @@ def _described(folder: Path, module: str) -> Any:
     return make(_described(folder, "contract"))
 
 
-piece = load_part  # for callers that have no SystemParts yet
-
-
 def parts_like(like: str) -> Any:
     """Import the parts of a system of data that is `like` one with code, or else a classifier."""
     return importlib.import_module(f"gourmet.systems.{like}.{_DESCRIBED}" if like else _OF_CLASSIFIERS)

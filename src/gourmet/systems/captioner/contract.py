@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gourmet.contracts import NO_OPTIONS, ExampleKind, GeneratedText, ModelInfo, Options, Tensors
 from gourmet.generation.contract import TextGenerator, limits, plain
-from gourmet.pictures.drawn import views
+from gourmet.pictures.made_up import views
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"
@@ -59,7 +59,7 @@ class Captioner(TextGenerator):
         return SAMPLE.read_bytes()
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
-        """Return `count` views of the sample: see gourmet.pictures.drawn."""
+        """Return `count` views of the sample: see gourmet.pictures.made_up."""
         return views(self.sample(), count, size=_VIEW, seed=seed)
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:

@@ -291,8 +291,7 @@ def _like(ours: str, target: Target, system: Translator) -> Target:
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
     def build(path: Path) -> dict[str, Any]:
-        if not (code := path.with_name(_CODE)).exists():
-            shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, code)
+        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
         return target.build(path)
 
     return replace(target, build=build, config={**config, "name": target.model})
