@@ -46,6 +46,6 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)
-    openapi.hold_to(app, services.document)
+    openapi.drop_missing_routes(app, services.document)
     add_navigation(app, links)
     return app

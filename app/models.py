@@ -19,7 +19,7 @@ from app.web.errors import UnknownModel, as_serving_error, refused_picture
 from app.web.http import request_id
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo, System
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import Floats, Named, PictureClassifier, Ranked
+from gourmet.pictures.classifier import Floats, Named, PictureClassifier, RankedLabels
 from gourmet.pictures.decode import Pixels, from_base64, whole_pixels
 from gourmet.pictures.decoders import Decoding
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -206,7 +206,7 @@ class ServerTiming(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction(Ranked):
+class Prediction(RankedLabels):
     """A picture's answer; `sure` is False below the model's threshold."""
 
     system: PictureClassifier

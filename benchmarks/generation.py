@@ -39,7 +39,7 @@ from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
 from gourmet.generation.answers import AnswerJob
-from gourmet.generation.scheduler import GenerationRoom
+from gourmet.generation.scheduler import DecodeScheduler
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
@@ -225,7 +225,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         network = SERVING.open(repository.served_package(SYSTEM.name), threads)
-        room = GenerationRoom(network.engine, network.vocabulary, _MAX_ROWS)
+        room = DecodeScheduler(network.engine, network.vocabulary, _MAX_ROWS)
 
         def say(text: str) -> str:
             (parts,) = network.requested({TEXT: [text]})

@@ -20,7 +20,7 @@ def read(systems: list[str], max_photos: int) -> dict[str, Any]:
     return document
 
 
-def hold_to(app: Flask, document: dict[str, Any]) -> None:
+def drop_missing_routes(app: Flask, document: dict[str, Any]) -> None:
     """Remove the paths that the app has no route for, and have views refuse unknown parameters."""
     views: dict[str, Any] = {
         rule.rule: app.view_functions[rule.endpoint] for rule in app.url_map.iter_rules()

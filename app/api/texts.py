@@ -80,7 +80,7 @@ class Generator(ServedModels[Generation]):
             yield {}
             return
         started = time.perf_counter()
-        head = header.look(example)
+        head = header.parse_header(example)
         with self._decoding.decode_in_app(deadline):
             identify(head)
         with self._decoding.decode_in_model(head, deadline):

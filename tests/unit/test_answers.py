@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from gourmet.pictures.classifier import Ranked
+from gourmet.pictures.classifier import RankedLabels
 
 
 @dataclass(frozen=True)
-class Answer(Ranked):
+class Answer(RankedLabels):
     probabilities: tuple[float, ...]
     relevance: float | None = 0.99
     labels: tuple[str, ...] = ("Bread", "Dessert", "Soup")

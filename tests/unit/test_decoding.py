@@ -21,7 +21,7 @@ from gourmet.export.text_int8 import quantized, rounded
 from gourmet.generation import package
 from gourmet.generation.engine import Engine, min_rows, onnx_graph
 from gourmet.generation.loop import Loop, Row
-from gourmet.generation.scheduler import GenerationRoom
+from gourmet.generation.scheduler import DecodeScheduler
 from gourmet.learning.text_training import padded
 from gourmet.served.manifest import sha256
 from gourmet.systems.translator.export import graphs
@@ -59,7 +59,7 @@ class Decoded:
     """Rows through a loop, and a way to wait for the end of all."""
 
     def __init__(self, engine: Engine, rows: int = 8, *, continuous: bool = True) -> None:
-        self.room = GenerationRoom(engine, VOCABULARY, rows, continuous=continuous)
+        self.room = DecodeScheduler(engine, VOCABULARY, rows, continuous=continuous)
         self._ended = threading.Semaphore(0)
         self.rows: list[Row] = []
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from support import drawn_digits
 
-from gourmet.pictures.classifier import relevance, softmax, surely
+from gourmet.pictures.classifier import certain_subject_threshold, relevance, softmax
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract, data
 from gourmet.systems.food11 import contract as food11
@@ -116,6 +116,6 @@ def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
     drawings = data.no_digits(10, seed=1)
     rows = [contract.SYSTEM.pixels(photo) for photo in photos] + [picture.image for picture in drawings]
     logits = network.run(None, {"input": contract.SYSTEM.normalise(np.stack(rows))})[0]
-    sure = (relevance(logits) >= surely(threshold)) & (softmax(logits).max(axis=1) > 0.85)
+    sure = (relevance(logits) >= certain_subject_threshold(threshold)) & (softmax(logits).max(axis=1) > 0.85)
     assert not sure[: len(photos)].any()
     assert sure.mean() < 0.02

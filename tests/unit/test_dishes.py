@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gourmet.pictures.classifier import Named, Ranked
+from gourmet.pictures.classifier import Named, RankedLabels
 from gourmet.systems.food11.contract import ALL_DISHES, DISH_PROBABILITIES, DISHES, SYSTEM
 
 
 @dataclass(frozen=True)
-class Answer(Ranked):
+class Answer(RankedLabels):
     finer: tuple[Named, ...]
     relevance: float | None = 1.0
     labels: tuple[str, ...] = SYSTEM.labels

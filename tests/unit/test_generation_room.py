@@ -19,7 +19,7 @@ from support.eventually import eventually
 from gourmet.generation.answers import AnswerJob
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
-from gourmet.generation.scheduler import GenerationRoom
+from gourmet.generation.scheduler import DecodeScheduler
 
 Pixels = npt.NDArray[np.float32]
 PROMPT = [2, 3, 4]
@@ -70,8 +70,8 @@ def engine() -> Pictures:
 
 
 @contextmanager
-def opened(engine: Any, max_rows: int = 4) -> Iterator[GenerationRoom]:
-    room = GenerationRoom(engine, Numbers(), max_rows)
+def opened(engine: Any, max_rows: int = 4) -> Iterator[DecodeScheduler]:
+    room = DecodeScheduler(engine, Numbers(), max_rows)
     try:
         yield room
     finally:

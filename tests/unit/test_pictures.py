@@ -115,7 +115,7 @@ def test_a_photo_of_an_iphone_is_turned_upright_in_the_process_that_can_be_ended
     exif = Image.Exif()
     exif[0x0112] = 6
     sideways = encoded(scene().transpose(Image.Transpose.ROTATE_90), "HEIF", quality=90, exif=exif.tobytes())
-    assert not header.look(sideways).is_harmless
+    assert not header.parse_header(sideways).is_harmless
     assert decode.identify(sideways).format == "HEIF"
     assert difference(squared(sideways), REFERENCE) < 4
     # A box that says that the photo is larger than any may be is enough to refuse it.

@@ -15,7 +15,7 @@ import numpy as np
 from gourmet.contracts import Array, Generation, ModelInfo, Options, System, Tensors, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 from gourmet.triton_client.tensors import dtype_of, raw
@@ -172,7 +172,7 @@ def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], s
     try:
         return [path.read_bytes() for path in chosen], f"{len(chosen)} files of {folder.name}"
     except OSError as exc:
-        raise UsageError(f"--data {folder} cannot be used: {in_short(exc)}") from exc
+        raise UsageError(f"--data {folder} cannot be used: {error_summary(exc)}") from exc
 
 
 def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int) -> InputRows:
@@ -199,7 +199,7 @@ def _arrays(path: Path, count: int) -> dict[str, Array]:
             raise ValueError(f"{others[0]!r} is not an array of rows")
         return {name: array[:count] for name, array in arrays.items()}
     except Exception as exc:  # of numpy, of zipfile, and what headers bring about
-        raise UsageError(f"--data {path} cannot be read as an .npz: {in_short(exc)}") from exc
+        raise UsageError(f"--data {path} cannot be read as an .npz: {error_summary(exc)}") from exc
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:

@@ -24,7 +24,7 @@ import onnx.parser
 
 from gourmet.errors import GourmetError
 from gourmet.served.instances import available_cpus
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 
 # Large enough that a product is not about its memory, small enough to be repeated in a second or two.
 _EDGE: Final = 1024
@@ -226,7 +226,7 @@ def count(path: Path) -> Counted:
     except FileNotFoundError as exc:
         raise GourmetError(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
     except Exception as exc:  # protobuf raises its own kinds for a file that is none
-        raise GourmetError(f"{path} is not a valid ONNX file: {in_short(exc)}") from exc
+        raise GourmetError(f"{path} is not a valid ONNX file: {error_summary(exc)}") from exc
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     batches = _fix_batch(model.graph, path)
@@ -239,7 +239,7 @@ def count(path: Path) -> Counted:
         for node in graph.nodes:
             graph.add(node)
     except Exception as exc:  # contradictory shapes, and attributes that onnx's own functions do not know
-        raise GourmetError(f"the layers of {path} cannot be sized: {in_short(exc)}") from exc
+        raise GourmetError(f"the layers of {path} cannot be sized: {error_summary(exc)}") from exc
     unknown = tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown))
     return Counted(tuple(graph.layers), unknown, batches)
 

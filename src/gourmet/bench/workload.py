@@ -27,7 +27,7 @@ from gourmet.bench.transports import (
 from gourmet.bench.validity import Untrusted, WrongAnswers
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 from gourmet.stack.connect import connect
 from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
@@ -204,7 +204,7 @@ def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
                 raise ValueError("it takes or gives texts, and numbers alone are compared")
             answers.append(_by_row(answer, 1, rows.batched)[0])
     except Exception as exc:  # protobuf and ONNX Runtime have their own
-        raise UsageError(f"--reference {model} cannot answer the rows: {in_short(exc)}") from exc
+        raise UsageError(f"--reference {model} cannot answer the rows: {error_summary(exc)}") from exc
     return answers
 
 

@@ -16,9 +16,9 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.classifier import Named, PictureClassifier, Ranked
+from gourmet.pictures.classifier import Named, PictureClassifier, RankedLabels
 from gourmet.pictures.decode import PictureError
-from gourmet.pictures.header import look
+from gourmet.pictures.header import parse_header
 from gourmet.stack.connect import connect
 from gourmet.systems import registry
 from gourmet.triton_client.deadline import Deadline
@@ -46,7 +46,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class _Answer(Ranked):
+class _Answer(RankedLabels):
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     threshold: float
@@ -308,5 +308,5 @@ def read_photo(path: str) -> bytes:
         data = Path(path).read_bytes()
     except OSError as exc:
         raise ValueError(f"the file cannot be read: {exc.strerror or exc}") from exc
-    look(data)
+    parse_header(data)
     return data

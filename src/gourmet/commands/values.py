@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from gourmet.errors import UsageError, printable
-from gourmet.served.reading import in_short, read_text
+from gourmet.served.reading import error_summary, read_text
 
 PATH: Final = click.Path(path_type=Path)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -146,7 +146,9 @@ def labels_of(text: str) -> tuple[str, ...]:
     try:
         listed = "\n".join(text.split(",")) if "," in text else read_text(path)
     except (OSError, ValueError) as exc:
-        raise UsageError(f"--labels {text} is not a text file, with a label a line: {in_short(exc)}") from exc
+        raise UsageError(
+            f"--labels {text} is not a text file, with a label a line: {error_summary(exc)}"
+        ) from exc
     # A label is a line, as in the labels.txt that Triton reads.
     labels = tuple(label.strip() for label in listed.splitlines() if label.strip())
     if twice := sorted({label for label in labels if labels.count(label) > 1}):

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 
 from gourmet.errors import GourmetError
 from gourmet.evaluation import evaluation_file
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def calibration_of(values: Any, path: Path) -> Calibration:
     try:
         return _READ.validate_python(values)
     except ValueError as exc:
-        raise GourmetError(f"{path} says no calibration that can be used: {in_short(exc)}") from exc
+        raise GourmetError(f"{path} says no calibration that can be used: {error_summary(exc)}") from exc
 
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:

@@ -11,7 +11,7 @@ from gourmet.errors import GourmetError
 from gourmet.reports.report import Report
 from gourmet.served.files import write_whole
 from gourmet.served.manifest import sha256
-from gourmet.served.reading import in_short, malformed_as_value_error, read_table
+from gourmet.served.reading import error_summary, malformed_as_value_error, read_table
 
 _NAME: Final = "evaluation.json"
 
@@ -43,7 +43,9 @@ def read(weights: Path) -> dict[str, Any]:
         with malformed_as_value_error():
             digest = content["weights"]["sha256"]
     except (OSError, ValueError) as exc:
-        raise NotEvaluated(f"{path} cannot be read ({in_short(exc)}): run `gourmet evaluate` again") from exc
+        raise NotEvaluated(
+            f"{path} cannot be read ({error_summary(exc)}): run `gourmet evaluate` again"
+        ) from exc
     if digest != sha256(weights):
         raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
     return content

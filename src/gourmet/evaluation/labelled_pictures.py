@@ -30,7 +30,7 @@ from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, samp
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
-from gourmet.served.reading import ZIP_ERRORS, in_short
+from gourmet.served.reading import ZIP_ERRORS, error_summary
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.
 ALL: Final = "all"
@@ -116,7 +116,7 @@ class LabelledPictures:
                         archives[photo.source] = opened.enter_context(zipfile.ZipFile(photo.source))
                     content = _content(photo, archives.get(photo.source))
                 except ZIP_ERRORS as exc:
-                    raise BadData(f"{photo.source} is damaged at {photo.name}: {in_short(exc)}") from exc
+                    raise BadData(f"{photo.source} is damaged at {photo.name}: {error_summary(exc)}") from exc
                 yield content
 
     def others(self, data: Path) -> list[LabelledPhoto]:
@@ -223,7 +223,7 @@ def _members(source: Path) -> list[str]:
             with zipfile.ZipFile(source) as archive:
                 names = [info.filename for info in archive.infolist() if not info.is_dir()]
         except ZIP_ERRORS as exc:
-            raise BadData(f"{source} is not a zip that can be read: {in_short(exc)}") from exc
+            raise BadData(f"{source} is not a zip that can be read: {error_summary(exc)}") from exc
     shown = (name for name in names if not any(s.startswith((".", "__MACOSX")) for s in name.split("/")))
     return sorted(name for name in shown if Path(name).suffix.lower() in SUFFIXES)
 

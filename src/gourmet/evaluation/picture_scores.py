@@ -30,7 +30,7 @@ from gourmet.evaluation.accuracy import (
 )
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import origin_of
-from gourmet.pictures.classifier import PictureClassifier, softmax, surely
+from gourmet.pictures.classifier import PictureClassifier, certain_subject_threshold, softmax
 from gourmet.reports.chart import COLOURS, FAINT, Drawing, Series, lines, matrix
 from gourmet.reports.report import Chart, Photo, Section, Table
 
@@ -70,7 +70,9 @@ class LabelledScores:
         rows = softmax(self.logits, calibration.temperature)
         if self.relevance is None:
             return rows
-        return rows * (self.relevance >= surely(calibration.subject_threshold))[:, np.newaxis]
+        return (
+            rows * (self.relevance >= certain_subject_threshold(calibration.subject_threshold))[:, np.newaxis]
+        )
 
     def relevant(self, calibration: Calibration) -> npt.NDArray[np.bool_]:
         if self.relevance is None:

@@ -26,7 +26,7 @@ from gourmet.evaluation.text_evaluation import score_texts
 from gourmet.pictures.header import SUFFIXES
 from gourmet.progress import ProgressBar
 from gourmet.reports.report import Report, Section, Table
-from gourmet.served.reading import in_short, read_text
+from gourmet.served.reading import error_summary, read_text
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import ModelUnavailable
 from gourmet.triton_client.triton import Triton
@@ -232,7 +232,7 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     try:
         text = "" if data.is_dir() else read_text(data)
     except (OSError, ValueError) as exc:
-        raise UsageError(f"--data {data} is not a file of texts: {in_short(exc)}") from exc
+        raise UsageError(f"--data {data} is not a file of texts: {error_summary(exc)}") from exc
     if data.is_dir() or "\t" in text.partition("\n")[0]:
         references = parts.text_data.references(data, "test", options.limit)
     else:
@@ -251,7 +251,7 @@ def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
         try:
             yield TextQuestion(path.read_bytes(), Reference("", path.name, ""))
         except (OSError, ValueError) as exc:
-            raise UsageError(f"--data {path} cannot be read: {in_short(exc)}") from exc
+            raise UsageError(f"--data {path} cannot be read: {error_summary(exc)}") from exc
 
 
 def _shown(example: bytes, number: int) -> str:

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any, Final
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.served.reading import in_short, read_table
+from gourmet.served.reading import error_summary, read_table
 from gourmet.training.files import Tensors, load_tensors
 from gourmet.training.loop import BEST, LAST
 
@@ -70,7 +70,7 @@ class Architecture:
             raise
         except Exception as exc:
             raise GourmetError(
-                f"{checkpoint} is not a folder here, and cannot be downloaded ({in_short(exc)}): get it "
+                f"{checkpoint} is not a folder here, and cannot be downloaded ({error_summary(exc)}): get it "
                 "elsewhere, and name the folder that holds it"
             ) from exc
 
@@ -97,7 +97,9 @@ class Architecture:
         except GourmetError:
             raise
         except Exception as exc:  # what transformers and tokenizers make of what somebody wrote
-            raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
+            raise GourmetError(
+                f"{folder} is not a checkpoint that can be used: {error_summary(exc)}"
+            ) from exc
         return Checkpoint(network.eval(), tokenizer, files, weights, about), tensors
 
 

@@ -26,7 +26,7 @@ from gourmet.evaluation.accuracy import Scores
 from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.served.onnx_session import FATAL_ONLY
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 
 # Allowed names of tensors: they are written into configs, and clients use them.
 _NAME: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
@@ -126,7 +126,7 @@ class GivenOnnx:
             # Opened from bytes, so that no other file can be read.
             self._session = _session(self.changed or content)
         except Exception as exc:  # protobuf and ONNX Runtime have their own
-            raise GourmetError(f"{path} cannot be read as ONNX: {in_short(exc)}") from exc
+            raise GourmetError(f"{path} cannot be read as ONNX: {error_summary(exc)}") from exc
 
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Return a function that answers pixels, prepared by `system`, in one batch or one by one."""
@@ -143,7 +143,7 @@ class GivenOnnx:
         try:
             return np.asarray(self._session.run([signature.output], {signature.input: rows})[0], np.float32)
         except Exception as exc:
-            raise GourmetError(f"{self._path} cannot be run: {in_short(exc)}") from exc
+            raise GourmetError(f"{self._path} cannot be run: {error_summary(exc)}") from exc
 
 
 def _layout(picture: Sequence[int], chosen: str) -> str:
@@ -189,7 +189,7 @@ def _take_in(model: onnx.ModelProto, folder: Path) -> bool:
     try:  # which follows no link and no path out of the folder
         load_external_data_for_model(model, str(folder.resolve()))
     except Exception as exc:
-        reason = in_short(exc)
+        reason = error_summary(exc)
         raise ValueError(f"its weights lie in other files, which are refused: {advice} ({reason})") from exc
     if _outside(model):
         raise ValueError(f"its weights lie in other files, of which some are not read: {advice}")

@@ -84,7 +84,7 @@ class Row:
 
 class Loop:
     def __init__(self, engine: Engine, vocabulary: Vocabulary, max_rows: int) -> None:
-        self._engine, self._slots = engine, Slots(engine, max_rows, vocabulary.start)
+        self._engine, self._slots = engine, BatchState(engine, max_rows, vocabulary.start)
         self._end = vocabulary.end
         # The row at each place. A search has one place at its first step, and then one for each beam.
         self._rows: list[Row] = []
@@ -281,7 +281,7 @@ def _mean_score(hypothesis: Hypothesis) -> float:
     return hypothesis.score / (len(hypothesis.tokens) + 1)
 
 
-class Slots:
+class BatchState:
     """The memories, caches and newest tokens of at most `max_rows` rows, side by side in memory.
 
     A step reads them without a copy. A row's place is the index of its slot. The last row moves into the slot

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.served import manifest
-from gourmet.served.reading import ZIP_ERRORS, in_short, malformed_as_value_error, read_table
+from gourmet.served.reading import ZIP_ERRORS, error_summary, malformed_as_value_error, read_table
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"
@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, bytes]:
         return files | {name: graph.read_bytes() for name, graph in graphs.items()}
     except ZIP_ERRORS as exc:
         raise GourmetError(
-            f"{path} cannot be read: {in_short(exc)}. Deploy the model again with `gourmet deploy`"
+            f"{path} cannot be read: {error_summary(exc)}. Deploy the model again with `gourmet deploy`"
         ) from exc
 
 
@@ -67,8 +67,8 @@ def opened_as(what: str) -> Iterator[None]:
         raise
     except Exception as exc:  # tokenizers and ONNX Runtime raise many types for bad files
         raise GourmetError(
-            f"the package is not that of {what} ({type(exc).__name__}: {in_short(exc)}): deploy the model "
-            "again with `gourmet deploy`"
+            f"the package is not that of {what} ({type(exc).__name__}: {error_summary(exc)}): deploy the "
+            "model again with `gourmet deploy`"
         ) from exc
 
 

@@ -1,6 +1,6 @@
 """The generation room runs the loop: any thread submits rows; encoding and the loop have a thread each.
 
-    room = GenerationRoom(engine, vocabulary, 16)
+    room = DecodeScheduler(engine, vocabulary, 16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
 
 Sources that take long to prepare, such as a picture that takes seconds to decode, have a pool of threads. A
@@ -76,7 +76,7 @@ class ClientQueues:
         return row
 
 
-class GenerationRoom:
+class DecodeScheduler:
     def __init__(
         self, engine: Engine, vocabulary: Vocabulary, max_rows: int, *, continuous: bool = True
     ) -> None:

@@ -34,7 +34,7 @@ from gourmet.generation.answers import (
     ServedNetwork,
 )
 from gourmet.generation.loop import TooManyRows
-from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, DecodeScheduler
 from gourmet.served import malloc
 from gourmet.served.instances import cpu_threads, integer_parameter, parameter
 
@@ -75,7 +75,7 @@ class GenerationModel:
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         malloc.give_back()  # the files were half of this process's memory
-        self.room = GenerationRoom(
+        self.room = DecodeScheduler(
             self.network.engine,
             self.network.vocabulary,
             rows,
@@ -239,7 +239,7 @@ class RoomFigures:
     change costs a message to Triton, so changes are sent once a second.
     """
 
-    def __init__(self, pb_utils: Any, room: GenerationRoom, labels: Mapping[str, str]) -> None:
+    def __init__(self, pb_utils: Any, room: DecodeScheduler, labels: Mapping[str, str]) -> None:
         """Register the metrics under unique `labels`: if two processes shared them, Triton would remove the
         metrics of both when one ends.
         """

@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 from gourmet.training.task import Phase, Recipe, TrainOptions
 
 MEASURED: Final = 500  # texts held out, measured after each epoch
@@ -64,4 +64,4 @@ def _changed(config: Any, overrides: Sequence[str]) -> Any:
         return TypeAdapter(type(config)).validate_python(known | changes)
     except ValueError as exc:
         settings = ", ".join(f"{name}={value}" for name, value in known.items())
-        raise UsageError(f"{in_short(exc)}; there are {settings}") from exc
+        raise UsageError(f"{error_summary(exc)}; there are {settings}") from exc

@@ -50,12 +50,12 @@ def relevance(logits: Floats) -> Floats:
     return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
 
 
-def surely(subject_threshold: float) -> float:
+def certain_subject_threshold(subject_threshold: float) -> float:
     """Return the relevance from which on a picture surely shows the subject."""
     return subject_threshold + _SURELY * (1.0 - subject_threshold)
 
 
-class Ranked:
+class RankedLabels:
     """An answer: its labels ranked by probability, and whether it is sure.
 
     `relevance` is the probability that the picture shows the system's subject; None if the model has none.
@@ -101,7 +101,9 @@ class Ranked:
     def doubtful(self) -> bool:
         """True if the picture may show something else than the subject."""
         return (
-            self.relevance is not None and self.relevant and self.relevance < surely(self.subject_threshold)
+            self.relevance is not None
+            and self.relevant
+            and self.relevance < certain_subject_threshold(self.subject_threshold)
         )
 
     @property
@@ -313,12 +315,12 @@ class PictureClassifier:
         """Return the probabilities [rows, labels] in the outputs of a network; raise ValueError."""
         rows, are_logits = self._scores(outputs, len(labels or self.labels))
         if are_logits:
-            return self.scaled(rows, temperature)
+            return self.to_probabilities(rows, temperature)
         if self.multi_label and not self.are_probabilities(rows):
             raise ValueError("a probability is not between 0 and 1")
         return np.asarray(rows / rows.sum(axis=1, keepdims=True)) if self.subject else rows
 
-    def scaled(self, logits: Floats, temperature: float = 1.0) -> Floats:
+    def to_probabilities(self, logits: Floats, temperature: float = 1.0) -> Floats:
         """Return the probabilities [rows, labels] of logits."""
         if not self.multi_label:
             return softmax(logits, temperature)
@@ -343,13 +345,13 @@ class PictureClassifier:
             return None
         if (name := self.subject.upper()) in outputs:
             return np.asarray(outputs[name], dtype=np.float32).reshape(-1)
-        return self._level(outputs, len(labels or self.labels_of(model)))
+        return self.subject_probability(outputs, len(labels or self.labels_of(model)))
 
     def answers(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
         """Return the probabilities [rows, labels] of a network's outputs, and the relevance of each row."""
-        return self.read(outputs, temperature), self._level(outputs, len(self.labels))
+        return self.read(outputs, temperature), self.subject_probability(outputs, len(self.labels))
 
-    def _level(self, outputs: Tensors, labels: int) -> Floats:
+    def subject_probability(self, outputs: Tensors, labels: int) -> Floats:
         rows, are_logits = self._scores(outputs, labels)
         return relevance(rows) if are_logits else np.asarray(rows.sum(axis=1))
 

@@ -74,7 +74,7 @@ class PictureInfo:
 
 def identify(picture: bytes | Header) -> PictureInfo:
     """Read the header of a picture; raise PictureError unless the picture may be decoded."""
-    head = picture if isinstance(picture, Header) else header.look(picture)
+    head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _identified(head)
     facts, _ = decoders.decoders.ask({"task": "identify"}, head.original)
@@ -97,7 +97,7 @@ def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
 
 
 def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
-    head = picture if isinstance(picture, Header) else header.look(picture)
+    head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _decoded(head, _FRAMES[task], size)
     facts, body = decoders.decoders.ask({"task": task, "size": size}, head.original)
@@ -125,7 +125,7 @@ _FRAMES: Final = {"square": _central_square, "whole": _everything, "squashed": _
 
 def answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
     """Answer a task of another process: with the header's facts, or with pixels, their height and width."""
-    head = header.look(data)
+    head = header.parse_header(data)
     if facts["task"] == "identify":
         return asdict(_identified(head)), b""
     pixels = _decoded(head, _FRAMES[facts["task"]], facts["size"])

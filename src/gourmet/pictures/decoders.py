@@ -110,7 +110,7 @@ class Decoding:
         The model decides on a picture whose header is refused here. If it fails, that refusal is raised.
         """
         try:
-            head = picture if isinstance(picture, header.Header) else header.look(picture)
+            head = picture if isinstance(picture, header.Header) else header.parse_header(picture)
         except PictureError as refusal:
             return _refused_unless_answered(refusal)
         return nullcontext() if head.is_harmless else decoder_place(self._queue, caller.client)

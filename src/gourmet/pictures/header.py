@@ -89,7 +89,7 @@ class Header:
     scans: int = 1
 
 
-def look(data: bytes) -> Header:
+def parse_header(data: bytes) -> Header:
     """Read the header; raise PictureError if the file is empty, not a picture, or refused by `read`."""
     if not data:
         raise PictureError("empty", "the file is empty: choose a photo")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.generation import package
 from gourmet.served.files import IS_INSTALLED, home, own_models, shipped, write_whole
-from gourmet.served.reading import in_short, read_text
+from gourmet.served.reading import error_summary, read_text
 from gourmet.triton_client.model_config import parse
 
 # The models of this project. The models of an installed package are copied into the user's repository.
@@ -71,7 +71,7 @@ def read_config(model: Path) -> Any:
     try:
         return parse(repository_text(path))
     except ValueError as exc:
-        raise RepositoryError(f"{path} is not a config that Triton can read: {in_short(exc)}") from exc
+        raise RepositoryError(f"{path} is not a config that Triton can read: {error_summary(exc)}") from exc
 
 
 def versions(model: Path) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from gourmet.repository.gate import Check, Comparison, Deployment, Target, servi
 from gourmet.repository.lock import all_or_nothing, tidied
 from gourmet.served import manifest
 from gourmet.served.manifest import MANIFEST, sha256
-from gourmet.served.reading import in_short, malformed_as_value_error
+from gourmet.served.reading import error_summary, malformed_as_value_error
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
@@ -58,7 +58,11 @@ def deploy(
     try:
         comparison = _compared(target, model, tick)
     except Exception as exc:  # a runtime's own too: what was not measured may be worse
-        reason = in_short(exc) if isinstance(exc, GourmetError) else f"{type(exc).__name__}: {in_short(exc)}"
+        reason = (
+            error_summary(exc)
+            if isinstance(exc, GourmetError)
+            else f"{type(exc).__name__}: {error_summary(exc)}"
+        )
         if not force:
             raise GourmetError(
                 f"{model.name} is not deployed, since comparing it with what is served failed ({reason}). "
@@ -304,8 +308,8 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
                 labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
         except ValueError as exc:
             raise RepositoryError(
-                f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
-                "the model again with `gourmet deploy`"
+                f"{version / MANIFEST} has no config or numbers that can be used ({error_summary(exc)}): "
+                "deploy the model again with `gourmet deploy`"
             ) from exc
     manifest.check(None, as_json(parse(texts[CONFIG])), version)
     return {**texts, **({LABELS_FILE: labels} if labels else {})}
@@ -338,7 +342,7 @@ def recalibrate(
                 config = config.with_version(calibration, before.get("dims", {}))
         except ValueError as exc:
             raise RepositoryError(
-                f"{version / MANIFEST} has no shapes that can be used ({in_short(exc)}): deploy the "
+                f"{version / MANIFEST} has no shapes that can be used ({error_summary(exc)}): deploy the "
                 "model again with `gourmet deploy`"
             ) from exc
         about = {

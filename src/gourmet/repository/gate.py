@@ -14,7 +14,7 @@ from gourmet.reports.table import columns
 from gourmet.repository import versions
 from gourmet.served import manifest
 from gourmet.served.manifest import ManifestError
-from gourmet.served.reading import in_short, malformed_as_value_error
+from gourmet.served.reading import error_summary, malformed_as_value_error
 from gourmet.triton_client.model_config import Config
 
 
@@ -190,7 +190,7 @@ def comparison_of(
         try:
             served = opened()
         except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
-            reason = in_short(exc)[:80]
+            reason = error_summary(exc)[:80]
             note = f"accuracy was not compared: version {version.name} cannot be opened here ({reason})"
         else:
             measures = list(measured(served))

@@ -16,7 +16,7 @@ from typing import Final
 
 from gourmet.repository import RepositoryError, repository_text, versions
 from gourmet.served.files import write_whole
-from gourmet.served.reading import in_short, malformed_as_value_error, read_table
+from gourmet.served.reading import error_summary, malformed_as_value_error, read_table
 
 LOCK_FILE: Final = ".gourmet.lock"
 UNDO_FILE: Final = ".gourmet.undo"
@@ -110,8 +110,8 @@ def undo(repository: Path) -> list[Path]:
             models = [repository / name for name in before["models"]]
     except ValueError as exc:
         raise RepositoryError(
-            f"{path} does not say how to put back what a killed verb changed ({in_short(exc)}): delete it, "
-            "and deploy the models again"
+            f"{path} does not say how to put back what a killed verb changed ({error_summary(exc)}): delete "
+            "it, and deploy the models again"
         ) from exc
     path.unlink()
     for model in models:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.served.instances import parameter
-from gourmet.served.reading import in_short, read_table
+from gourmet.served.reading import error_summary, read_table
 
 MANIFEST: Final = "manifest.json"
 PARAMETER: Final = "manifest"
@@ -48,7 +48,7 @@ def read(version: Path) -> dict[str, Any]:
         return read_table(path)
     except (OSError, ValueError) as exc:
         raise ManifestError(
-            f"{path} cannot be read as a manifest ({in_short(exc)}): deploy the model again with "
+            f"{path} cannot be read as a manifest ({error_summary(exc)}): deploy the model again with "
             "`gourmet deploy`"
         ) from exc
 

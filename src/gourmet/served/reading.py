@@ -41,7 +41,7 @@ def read_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def in_short(exc: Exception) -> str:
+def error_summary(exc: Exception) -> str:
     """Return the reason in one line: the first line of the message, or the first of pydantic's errors."""
     details: list[Any] = getattr(exc, "errors", list)()
     if details:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.served.reading import in_short, read_text
+from gourmet.served.reading import error_summary, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"
@@ -82,7 +82,7 @@ def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Re
     except KeyError as exc:
         raise GourmetError(f"{path} lacks {exc}: docs/models.md says what belongs there") from exc
     except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise GourmetError(f"{path} does not describe a system: {in_short(exc)}") from exc
+        raise GourmetError(f"{path} does not describe a system: {error_summary(exc)}") from exc
 
 
 def of_classifier(system: PictureClassifier) -> dict[str, Any]:

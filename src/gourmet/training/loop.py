@@ -18,7 +18,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.progress import ReportProgress
 from gourmet.served import malloc
 from gourmet.served.files import written_aside
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 from gourmet.served.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
@@ -189,7 +189,8 @@ class _Run:
             ) from exc
         except Exception as exc:  # torch raises many types for bad files
             raise UsageError(
-                f"{path} cannot be read as the checkpoint of a run ({in_short(exc)}): train without --resume"
+                f"{path} cannot be read as the checkpoint of a run ({error_summary(exc)}): train without "
+                "--resume"
             ) from exc
 
     def _go_back_to(self, state: dict[str, Any], path: Path) -> None:

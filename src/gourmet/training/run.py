@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from gourmet.errors import UsageError
 from gourmet.reports.chart import COLOURS, Drawing, Series, lines
 from gourmet.served.files import write_whole
-from gourmet.served.reading import in_short, read_table
+from gourmet.served.reading import error_summary, read_table
 
 RUN: Final = "run.json"
 _NOT_CURVES: Final = ("epoch", "rate", "seconds")
@@ -36,8 +36,8 @@ def read_run(folder: Path) -> dict[str, Any]:
         return _RunFacts.model_validate(read_table(folder / RUN)).model_dump()
     except (OSError, ValueError) as exc:
         raise UsageError(
-            f"{folder} is not the folder of a run ({in_short(exc)}): name another one, or name the data with "
-            "--data"
+            f"{folder} is not the folder of a run ({error_summary(exc)}): name another one, or name the data "
+            "with --data"
         ) from exc
 
 

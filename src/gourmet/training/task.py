@@ -12,7 +12,7 @@ from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 from gourmet.errors import UsageError
 from gourmet.progress import ReportProgress
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 
 if TYPE_CHECKING:  # so that systems can be listed without torch
     import torch
@@ -75,7 +75,9 @@ class Recipe:
                 fields | {key: value for key, value in changes.items() if value}
             )
         except ValueError as exc:
-            raise UsageError(f"the run to resume has no recipe that can be used: {in_short(exc)}") from exc
+            raise UsageError(
+                f"the run to resume has no recipe that can be used: {error_summary(exc)}"
+            ) from exc
 
 
 @dataclass(frozen=True)

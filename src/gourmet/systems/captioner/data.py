@@ -20,7 +20,7 @@ from typing import Final
 
 from gourmet.evaluation.system_parts import BadData, EmptyPart, check_part, sample_evenly
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.served.reading import ZIP_ERRORS, in_short, read_text
+from gourmet.served.reading import ZIP_ERRORS, error_summary, read_text
 
 _FOLDER: Final = (
     "data are a folder with photos.zip, captions.tsv (the name of a photo, a tab, a caption) and "
@@ -55,7 +55,7 @@ def decoded(data: Path, chosen: Sequence[CaptionedPhoto], side: int) -> Iterator
             try:
                 square = squashed_pixels(archive.read(photo.name), side)
             except ZIP_ERRORS as exc:
-                raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {in_short(exc)}") from exc
+                raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {error_summary(exc)}") from exc
             yield square
 
 
@@ -82,14 +82,14 @@ def _opened(data: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(data / PHOTOS)
     except ZIP_ERRORS as exc:
-        raise BadData(f"{data / PHOTOS} cannot be read: {in_short(exc)}") from exc
+        raise BadData(f"{data / PHOTOS} cannot be read: {error_summary(exc)}") from exc
 
 
 def _text(path: Path) -> str:
     try:
         return read_text(path).removeprefix("\ufeff")
     except (OSError, ValueError) as exc:
-        raise BadData(f"{path} cannot be read: {in_short(exc)}; {_FOLDER}") from exc
+        raise BadData(f"{path} cannot be read: {error_summary(exc)}; {_FOLDER}") from exc
 
 
 TOKENIZER: Final = "lower case, words of letters, digits and inner ' and -, 's apart, no punctuation"

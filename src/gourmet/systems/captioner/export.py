@@ -37,7 +37,7 @@ from gourmet.learning.text_training import until
 from gourmet.pictures.decode import Pixels, squashed_pixels
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Deployment, Export, Target
-from gourmet.served.reading import in_short, malformed_as_value_error
+from gourmet.served.reading import error_summary, malformed_as_value_error
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.captioner.data import Cider, decoded, photos
 from gourmet.systems.captioner.network import (
@@ -246,7 +246,8 @@ class CaptionerExport(GenerationExport):
                 facts |= {"scores": measured["scores"]}
         except ValueError as exc:
             raise NotEvaluated(
-                f"what was measured of {weights} cannot be used ({in_short(exc)}): run `gourmet evaluate`"
+                f"what was measured of {weights} cannot be used ({error_summary(exc)}): run "
+                "`gourmet evaluate`"
             ) from exc
         return Deployment(targets, facts, sure)
 

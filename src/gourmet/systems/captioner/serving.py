@@ -21,7 +21,7 @@ from gourmet.generation.engine import Engine, Floats, Run
 from gourmet.generation.loop import Row
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_pixels
 from gourmet.pictures.decoders import decoding_for
-from gourmet.pictures.header import look
+from gourmet.pictures.header import parse_header
 from gourmet.systems.captioner import contract
 from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
 
@@ -68,7 +68,7 @@ class CaptionerNetwork:
         for number, (row, image) in enumerate(zip(rows, images, strict=True)):
             where = f"{contract.IMAGE} row {number} of {len(images)}"
             with _refused(where):
-                head = look(from_base64(image))
+                head = parse_header(from_base64(image))
                 row.source = squashed_pixels(head, self.side) if head.is_harmless else head
             if not head.is_harmless:
                 row.prepare = partial(self._decoded, where)

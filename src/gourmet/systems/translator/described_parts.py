@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.served.reading import in_short, read_text
+from gourmet.served.reading import error_summary, read_text
 from gourmet.systems.translator.contract import Translator, check_sentences, problem
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def examples(sentences: Path) -> list[str]:
     try:
         lines = read_text(sentences).splitlines()
     except (OSError, ValueError) as exc:
-        raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
+        raise UsageError(f"--data {sentences} is not a file of texts: {error_summary(exc)}") from exc
     texts = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
     if not texts:
         raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")

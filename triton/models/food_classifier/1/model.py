@@ -24,7 +24,7 @@ from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
 from gourmet.pictures.decoders import decoding_for
-from gourmet.pictures.header import Header, look
+from gourmet.pictures.header import Header, parse_header
 from gourmet.served import malloc
 from gourmet.served.instances import available_cpus, parameter, wanted_device
 from gourmet.systems.food11 import contract
@@ -200,7 +200,7 @@ def _best_dishes(probabilities: Floats) -> tuple[Any, Floats]:
 
 def _decoded_here(blob: bytes) -> Pixels | Header:
     """Return the pixels of a harmless picture, or the header of one that a sandboxed process must decode."""
-    head = look(from_base64(blob))
+    head = parse_header(from_base64(blob))
     return contract.SYSTEM.pixels(head) if head.is_harmless else head
 
 
