@@ -140,7 +140,7 @@ def test_kept_connections_are_answered_while_a_model_loads(lab_triton: Any) -> N
         waits[client] = max(waits[client], time.monotonic() - began)
 
     ports = lab_triton.options.http_port, lab_triton.options.grpc_port
-    with run_file.kept(ports, {}), Repeating(ask, len(clients), every_s=0.05):
+    with run_file.run_file_for(ports, {}), Repeating(ask, len(clients), every_s=0.05):
         wait_until(lambda: all(waits), 60, "an answer to each client")
         began = time.monotonic()
         load(lab_triton.http_url, "slow_to_load")

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 
 from support.exchange import HttpAnswer, Unanswered, connect
 
-from gourmet.bench.async_client import Load
+from gourmet.bench.async_client import LoadGenerator
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.transports import RawReply, Request
 
@@ -140,7 +140,7 @@ class PhotoLoad:
             Request((), photo, {"X-Request-ID": f"load-{n}"}) for n, photo in enumerate(cycle(photos))
         )
         self._outcomes: list[tuple[Outcome, str]] = []
-        self._load = Load(
+        self._load = LoadGenerator(
             client,
             requests,
             spec,

@@ -31,6 +31,8 @@ PUBLIC = {
             "PROBABILITY": (FP32, [1]),
             "PROBABILITIES": (FP32, [11]),
             "FOOD": (FP32, [1]),
+            "DISHES": (STRING, [3]),
+            "DISH_PROBABILITIES": (FP32, [3]),
         },
         16,
     ),

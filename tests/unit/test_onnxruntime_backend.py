@@ -181,7 +181,7 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none"
     ],
     ids=[
         *("empty file", "name", "type", "dims", "batch", "element"),
-        *("threads", "engine", "accelerator", "ragged"),
+        *("threads", "accelerator", "ragged"),
     ],
 )
 def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(

@@ -191,7 +191,7 @@ def test_a_verb_that_is_killed_before_any_of_its_writes_changed_all_or_nothing(
     two_of_two: list[Path],
 ) -> None:
     repository = two_of_two[0].parent
-    tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], has_labels=True))
+    tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], labels_file=LABELS_FILE))
     config = model_config("salad", "onnxruntime", 8, *tensors, instances=1, parameters={})
     soup = Target("broth", "model.onnx", partial(_written, "new"), lambda _: [])
     salad = dataclasses.replace(soup, model="salad", config=config, labels="ab", replaces=True)

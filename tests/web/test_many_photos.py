@@ -208,8 +208,8 @@ def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
     photos(page)
     counts, slider = page.locator("#counts"), page.get_by_label("When is an answer sure?")
     expect(counts).to_have_text("3 answered: Soup 2, not sure 1")
-    expect(page.locator("#strict-note")).to_contain_text("Sure from 85 %")
-    expect(page.locator("#strict-note")).to_contain_text("58 have a sure answer, and 95 % of those are right")
+    expect(page.locator("#strict-note")).to_contain_text("Sure from 80 %")
+    expect(page.locator("#strict-note")).to_contain_text("66 have a sure answer, and 95 % of those are right")
     assert violations(page) == []
     slider.press("End")
     expect(counts).to_have_text("3 answered: not sure 3")

@@ -228,7 +228,7 @@ def _deploy(
 def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:
     """Return how the system `like` prepares pictures for its network."""
     other = registry.load(like)
-    if type(other) is not PictureClassifier:
+    if not isinstance(other, PictureClassifier) or type(other).pixels is not PictureClassifier.pixels:
         raise UsageError(
             f"--like {like}: that system prepares its inputs in its own way; name one that takes photos"
         )
