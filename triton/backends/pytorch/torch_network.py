@@ -20,7 +20,7 @@ from gourmet.errors import GourmetError
 from gourmet.served import batches, malloc
 from gourmet.served.batches import Array, Feeds
 from gourmet.served.instances import THREADS_PARAMETER, Device, integer_parameter, open_or_fall_back, switch
-from gourmet.served.reading import in_short
+from gourmet.served.reading import error_summary
 
 Config = Mapping[str, Any]
 
@@ -143,7 +143,7 @@ class TorchNetwork:
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 module = torch.jit.load(path, map_location=self._device)  # type: ignore[no-untyped-call]
         except Exception as exc:  # torch raises many types
-            raise GourmetError(f"{path} cannot be opened as TorchScript: {in_short(exc)}") from exc
+            raise GourmetError(f"{path} cannot be opened as TorchScript: {error_summary(exc)}") from exc
         return module.eval()
 
     def _ordered(self, arguments: Sequence[Any]) -> list[str]:
