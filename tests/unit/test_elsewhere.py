@@ -78,8 +78,7 @@ def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
     by: str,
 ) -> None:
     """Once a rollback for a remote server withdrew the version of the local model."""
-    monkeypatch.setattr(repository, "DEFAULT", two_versions(tmp_path / "models"))
-    runs(stack(repositories=[str(tmp_path / "models")]))
+    runs(stack(repositories=[str(two_versions(tmp_path / "models"))]))
     before = everything(tmp_path / "models")
     if by == "--url":
         verb = [*verb, "--url", "there:8000"]
