@@ -28,7 +28,7 @@ from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
 from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
-from gourmet.learning.last_layer import LastLayer, make, write
+from gourmet.learning.last_layer import LastLayer, make
 from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
@@ -98,7 +98,7 @@ class Food11Training(PictureTraining):
         return report.text()
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
-        return write(make(self.system, self.data, network, data, tick), weights)
+        return make(self.system, self.data, network, data, tick).write(weights)
 
     def _held_out(
         self,
