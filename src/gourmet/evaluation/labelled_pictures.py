@@ -147,7 +147,7 @@ class LabelledPictures:
 
 
 def class_folders(data: Path) -> tuple[str, ...]:
-    """Return the names of the folders with pictures to learn from, sorted; not those of none of the classes."""
+    """Return the sorted names of the folders with pictures to learn from, without `other`."""
     names = _members(_sources(data).get("train", data))
     return tuple(sorted({name.split("/")[0] for name in names if "/" in name} - {*PARTS[OTHER]}))
 

@@ -1,8 +1,8 @@
-"""Make a classifier from a folder of photos: frozen layers of a network, and one linear layer that numpy solves.
+"""Make a classifier from a folder of photos: frozen layers of a network, and a linear layer solved by numpy.
 
-The frozen layers, the body, are those of a network that is here: EfficientNet-Lite0 in `bodies/`, or what a shipped
-model serves. Cross-validation chooses the body, and says how often the classifier is right and how sure it may be:
-each photo is answered by a layer that was solved without it.
+The frozen layers, the body, are those of a network that is here: EfficientNet-Lite0 in `bodies/`, or what a
+shipped model serves. Cross-validation chooses the body, and says how often the classifier is right and how
+sure it may be: each photo is answered by a layer that was solved without it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gourmet.evaluation.accuracy import accuracy, operating_at
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPictures, class_folders, decode
 from gourmet.evaluation.picture_scores import LabelledScores, calibrate, with_coverage
+from gourmet.evaluation.rehearsal import Rehearsal, load_rehearsal
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier, relevance
@@ -34,9 +35,7 @@ from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.gate import Deployment, Target
-from gourmet.training import rehearsal
 from gourmet.training.linear_layer import Classes, Floats, Layer, OnnxLayer, evenly_counted, one_hot, solve
-from gourmet.training.rehearsal import Rehearsal
 
 BODIES: Final = Path(__file__).with_name("bodies")
 PIXELS: Final = "image"
@@ -54,6 +53,7 @@ _MADE_UP: Final = 60
 _GOAL: Final = 0.95
 _MIN_THRESHOLD: Final = 0.6
 _WORST: Final = 5
+_TAKEN: Final = 0.5
 _VERIFIED_ON: Final = 16
 
 
@@ -62,7 +62,8 @@ _CARD: Final = """# {system.title}
 Tells which of these labels a photo shows, or that it shows none of them:
 
 {listed}
-- made by `gourmet new` from {made.photos.count} photos: a linear layer on the frozen layers of {made.body.title}
+- made by `gourmet new` from {made.photos.count} photos
+- network: a linear layer on the frozen layers of {made.body.title}
 - photos: say whose they are, under which licence, and what they do not show
 - meant for: say for what, and for what not
 
@@ -87,11 +88,12 @@ class Body:
         return OnnxLayer.read(self.file)
 
     def of_others(self) -> Floats:
-        """Return activations of pictures of other things: some of each class of the body's set, and all of none."""
-        kept = rehearsal.load(self.others)
+        """Return activations of other pictures: some of each class of the body's set, and all of none."""
+        kept = load_rehearsal(self.others)
         none = kept.classes.max()
         rows = [np.flatnonzero(kept.classes == number)[:OTHERS] for number in range(none)]
-        return kept.activations[np.concatenate([*rows, np.flatnonzero(kept.classes == none)])]
+        chosen = np.concatenate([*rows, np.flatnonzero(kept.classes == none)])
+        return np.asarray(kept.activations[chosen])
 
 
 def own_body() -> Body:
@@ -123,10 +125,11 @@ class Photos:
         if few := [
             f"{label} has {count}" for label, count in zip(labels, counts, strict=False) if count < MIN_PHOTOS
         ]:
-            raise BadData(f"too few photos in {folder}: {', '.join(few)}; a class needs at least {MIN_PHOTOS}")
+            raise BadData(
+                f"too few photos in {folder}: {', '.join(few)}; a class needs at least {MIN_PHOTOS}"
+            )
         (pixels,) = decode((listed,), SIDE, tick)
         return cls(tuple(labels), [photo.name for photo in listed], pixels.images, pixels.classes)
-
 
     def sample(self) -> bytes:
         """Return the first photo, as the layer sees it."""
@@ -141,8 +144,8 @@ def _labels_of(folder: Path, labels: Sequence[str]) -> tuple[str, ...]:
     if not 2 <= len(folders) <= _MAX_LABELS:
         names = f": {', '.join(folders)}" if folders else ""
         raise BadData(
-            f"{folder} has {len(folders)} folders with photos{names}. A classifier needs a folder of photos for each "
-            f"class, and 2 to {_MAX_LABELS} classes"
+            f"{folder} has {len(folders)} folders with photos{names}. A classifier needs a folder of photos "
+            f"for each class, and 2 to {_MAX_LABELS} classes"
         )
     if not labels:
         return folders
@@ -175,9 +178,14 @@ class Classifier:
     body: Body
     layer: Layer
     photos: Photos
-    activations: Floats
-    crossed: Floats  # logits
+    rows: Rows  # of the photos, and of other pictures behind them
+    answers: Floats  # logits of all rows
     calibration: Calibration
+
+    @property
+    def crossed(self) -> Floats:
+        """The logits of the photos."""
+        return self.answers[: self.photos.count]
 
     @cached_property
     def right(self) -> float:
@@ -199,9 +207,12 @@ class Classifier:
             rows.append((label, str(int(mine.sum())), f"{right:.0%}", f"{sure:.0%}"))
         text = columns([*rows[:1], *rows[2:], rows[1]])
         worst = [
-            f"  {self.photos.names[row]}, taken for {labels[self.crossed[row].argmax()]}" for row in self._worst()
+            f"  {self.photos.names[row]}, taken for {labels[self.crossed[row].argmax()]}"
+            for row in self._worst()
         ]
-        return "\n".join([text, *(["most wrong, each by a layer that had not seen it:"] if worst else []), *worst])
+        return "\n".join(
+            [text, *(["most wrong, each by a layer that had not seen it:"] if worst else []), *worst]
+        )
 
     def card(self) -> str:
         """Return the model card, which its owner completes."""
@@ -224,10 +235,13 @@ class Classifier:
         def build(path: Path) -> dict[str, Any]:
             path.write_bytes(content)
             served = OnnxLayer.read(path)
-            held = folds(self.photos.classes) == 0
-            known = Rehearsal.rounded(self.activations, self.photos.classes, held, self.layer, served.before)
-            replace(known, before=self.crossed, is_crossed=True).write(path)
-            return {"form": "ONNX, int8 QDQ, the last layer in float", "input": f"uint8 [N, {SIDE}, {SIDE}, 3]"}
+            rows, held = self.rows, folds(self.rows.classes) == 0
+            known = Rehearsal.rounded(rows.views[0], rows.classes, held, self.layer, served.before)
+            replace(known, before=self.answers, is_crossed=True).write(path)
+            return {
+                "form": "ONNX, int8 QDQ, the last layer in float",
+                "input": f"uint8 [N, {SIDE}, {SIDE}, 3]",
+            }
 
         def answers(rows: npt.NDArray[Any]) -> Floats:
             return self.layer(self.body.network.activations(rows))
@@ -255,7 +269,11 @@ class Classifier:
         shown = self.photos.classes < len(system.labels)
         measured = accuracy(self.crossed[shown], self.photos.classes[shown], system.labels)
         facts = {
-            "network": {"system": system.name, "architecture": self.body.title, "labels": list(system.labels)},
+            "network": {
+                "system": system.name,
+                "architecture": self.body.title,
+                "labels": list(system.labels),
+            },
             "training": {"photos": len(self.photos.classes), "weights_sha256": self.layer.sha256},
             "accuracy": {"cross-validation": measured.as_dict()},
             "verified_on": "photos that the layer learned from",
@@ -281,15 +299,29 @@ def make(
 
 
 def _on_body(system: PictureClassifier, photos: Photos, body: Body, tick: ReportProgress) -> Classifier:
-    images = np.concatenate([photos.images, photos.images[:, :, ::-1], made_up.squares(_MADE_UP, 0, SIDE)])
-    seen = body.network.activations(images, lambda share: tick(0.8 * share, f"looking: {body.title}"))
-    activations = seen[: len(photos.images)], seen[len(photos.images) : 2 * len(photos.images)]
-    others = np.concatenate([body.of_others(), seen[2 * len(photos.images) :]])
-    tick(0.85, "solving")
-    layer, crossed = solved(activations, photos.classes, others, len(photos.labels))
+    count, labels = photos.count, len(photos.labels)
+    images = np.concatenate([photos.images, made_up.squares(_MADE_UP, 0, SIDE)])
+    seen = []
+    for at, view in enumerate((images, photos.images[:, :, ::-1])):
+
+        def looking(share: float, at: int = at) -> None:
+            tick(0.4 * (at + share), f"looking: {body.title}")
+
+        seen.append(body.network.activations(view, tick=looking))
+    others = body.of_others()
+    classes = np.concatenate([photos.classes, np.full(_MADE_UP + len(others), labels)])
+    rows = Rows([np.concatenate([seen[0], others]), seen[1]], classes, labels)
+    tick(0.8, "solving")
+    crossed, start = rows.crossed()
+    # Other pictures that a layer takes for one of the labels are left out: they may show it.
+    kept = (np.arange(len(classes)) < count) | (relevance(crossed) < _TAKEN)
+    if not kept.all():
+        tick(0.9, "solving")
+        rows = rows.select(kept)
+        crossed, start = rows.crossed()
+    layer = rows.solve(np.ones(len(rows.classes), bool), start)
     tick(1.0, "")
-    calibration = _calibrated(crossed, photos)
-    return Classifier(system, body, layer, photos, activations[0], crossed, calibration)
+    return Classifier(system, body, layer, photos, rows, crossed, _calibrated(crossed[:count], photos))
 
 
 def folds(classes: Classes) -> Classes:
@@ -301,42 +333,38 @@ def folds(classes: Classes) -> Classes:
     return numbers
 
 
-def solved(views: Sequence[Floats], classes: Classes, others: Floats, labels: int) -> tuple[Layer, Floats]:
-    """Solve a layer; return it, and the logits of each photo by a layer that was solved without it.
+@dataclass(frozen=True)
+class Rows:
+    """Activations and classes of pictures. The first view is as served; further ones may lack the last rows.
 
-    `others` that such a layer takes for one of the labels are left out: they may show it.
+    A class equal to the number of labels means none of them.
     """
-    parts, apart = folds(classes), np.arange(len(others)) % FOLDS
-    crossed = np.empty((len(classes), labels), np.float32)
-    taken = np.empty(len(others), bool)
-    start = None
-    for number in range(FOLDS):
-        start = _solve(views, classes, parts != number, others[apart != number], labels, start)
-        crossed[parts == number] = start(views[0][parts == number])
-        taken[apart == number] = relevance(start(others[apart == number])) >= 0.5
-    everything = np.ones(len(classes), bool)
-    if taken.any():
-        others = others[~taken]
+
+    views: Sequence[Floats]
+    classes: Classes
+    labels: int
+
+    def solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
+        """Return the layer that fits the `taught` rows."""
+        chosen, kinds = [taught[: len(view)] for view in self.views], self.labels + 1
+        activations = np.concatenate([view[rows] for view, rows in zip(self.views, chosen, strict=True)])
+        classes = np.concatenate([self.classes[: len(rows)][rows] for rows in chosen])
+        zero = np.zeros((self.labels, activations.shape[1]), np.float32)
+        layer, counts = Layer(zero, zero[:, 0]), evenly_counted(classes, kinds)
+        return solve(layer, activations, one_hot(classes, kinds), counts, pull=PULL, start=start)
+
+    def crossed(self) -> tuple[Floats, Layer]:
+        """Return the logits of each row by a layer that was solved without it, and the last of the layers."""
+        numbers, start = folds(self.classes), None
+        rows = np.empty((len(self.classes), self.labels), np.float32)
         for number in range(FOLDS):
-            start = _solve(views, classes, parts != number, others, labels, start)
-            crossed[parts == number] = start(views[0][parts == number])
-    return _solve(views, classes, everything, others, labels, start), crossed
+            start = self.solve(numbers != number, start)
+            rows[numbers == number] = start(self.views[0][numbers == number])
+        assert start
+        return rows, start
 
-
-def _solve(
-    views: Sequence[Floats],
-    classes: Classes,
-    taught: npt.NDArray[np.bool_],
-    others: Floats,
-    labels: int,
-    start: Layer | None,
-) -> Layer:
-    rows = np.concatenate([*(view[taught] for view in views), others])
-    targets = np.concatenate([np.tile(classes[taught], len(views)), np.full(len(others), labels)])
-    zero = Layer(np.zeros((labels, rows.shape[1]), np.float32), np.zeros(labels, np.float32))
-    kinds = labels + 1
-    counts = evenly_counted(targets, kinds)
-    return solve(zero, rows, one_hot(targets, kinds), counts, pull=PULL, start=start)
+    def select(self, rows: npt.NDArray[np.bool_]) -> Rows:
+        return Rows([view[rows[: len(view)]] for view in self.views], self.classes[rows], self.labels)
 
 
 def _calibrated(crossed: Floats, photos: Photos) -> Calibration:

@@ -1,7 +1,7 @@
 """Teach a served model more labelled pictures, in seconds and with numpy alone.
 
 Only the last layer learns: it is solved (gourmet.training.linear_layer) for the new pictures and
-for activations of those that the network was trained on (gourmet.training.rehearsal), to which it
+for activations of those that the network was trained on (gourmet.evaluation.rehearsal), to which it
 goes on answering as it did. The new layer then takes the place of the old one in each served file of the
 network (`OnnxLayer`).
 """
@@ -30,14 +30,15 @@ from gourmet.evaluation.labelled_pictures import (
     decode,
 )
 from gourmet.evaluation.picture_comparison import MARGIN, measures
+from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.system_parts import BadData
+from gourmet.learning.from_photos import FOLDS, Rows, folds
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
 from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
-from gourmet.training import rehearsal
 from gourmet.training.linear_layer import (
     Classes,
     Floats,
@@ -47,7 +48,6 @@ from gourmet.training.linear_layer import (
     one_hot,
     solve,
 )
-from gourmet.training.rehearsal import Rehearsal
 
 SUFFIX: Final = ".npz"
 FILE: Final = f"learned{SUFFIX}"
@@ -57,7 +57,6 @@ MIN_PHOTOS: Final = 8
 SAFE: Final = 8
 # Up to so many photos each fold is learned without a fifth of them; of more, one fold tells enough.
 _FEW: Final = 200
-_FOLDS: Final = 5
 # The weight of the new pictures; the others have the rest.
 _NEW: Final = 0.1
 # How strongly the layer is held to its present weights.
@@ -65,6 +64,7 @@ _PULL: Final = 0.001
 # Shares of the step to try, if the whole step loses too much.
 _SHARES: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
 _VERIFIED_ON: Final = 32
+_VIEWS: Final = 4
 # Logits so near each other are as likely: views of one picture may all lie between two classes.
 _TIE: Final = 1.0
 # Facts of a manifest about the form of a file.
@@ -115,7 +115,7 @@ def learn(
 ) -> Learned:
     """Learn the pictures of `folder`, beginning with the served `version`."""
     served = OnnxLayer.read(version / NETWORK)
-    known = rehearsal.read(version / NETWORK, served.before, served.layer)
+    known = read_rehearsal(version / NETWORK, served.before, served.layer)
     if known is None:
         raise UsageError(
             "no rehearsal set found for what is served, without which it would forget what it knows: make "
@@ -126,10 +126,10 @@ def learn(
     if len(photos) < MIN_PHOTOS:
         raise BadData(f"{folder} has {len(photos)} pictures to learn from: at least {MIN_PHOTOS} are needed")
     pixels = decode_those_left(photos, system.input_size, lambda share: tick(share / 5, "reading"))
-    views = []
-    for view in _views(pixels.images):
-        views.append(served.activations(system.normalise(view)))
-        tick(0.2 + 0.4 * len(views) / 4, "looking")
+    images = np.concatenate([*_views(pixels.images)])
+    prepare, looking = prepared(system), lambda share: tick(0.2 + 0.4 * share, "looking")
+    seen = served.activations(images, prepare, looking)
+    views = np.split(seen, _VIEWS)
     calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
     lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
     return lesson.learn(tick)
@@ -145,21 +145,25 @@ class Lesson:
     calibration: Calibration
 
     def learn(self, tick: ReportProgress) -> Learned:
-        folds = self._folds()
-        solved = self._solve(np.ones(len(self.classes), bool))
-        before = self.known.shares(self.begun, self.calibration, self.system)
+        numbers, everything = folds(self.classes), np.ones(len(self.classes), bool)
+        solved = self._solve(everything)
+        measured_by, apart = self, solved
+        if self.known.is_crossed:  # the held-out photos were learned too: measure by layers without them
+            measured_by = self._without_held()
+            apart = measured_by._solve(everything)
+        before = self.known.shares(measured_by.begun, self.calibration, self.system)
         for share in _SHARES:
-            layer = self.begun.towards(solved, share)
-            now = self.known.shares(layer, self.calibration, self.system)
+            now = self.known.shares(measured_by.begun.towards(apart, share), self.calibration, self.system)
             kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
             if not kept.lost:
                 break
+        layer = self.begun.towards(solved, share)
         right_before = self._right(self.begun(self.views[0]))
         right_now = np.zeros_like(right_before)
         measured = np.zeros_like(right_before)
-        for number in range(_FOLDS if len(self.classes) <= _FEW else 1):
+        for number in range(FOLDS if len(self.classes) <= _FEW else 1):
             tick(0.65 + 0.07 * number, "measuring")
-            apart = folds == number
+            apart = numbers == number
             without = self.begun.towards(self._solve(~apart, solved), share)
             right_now[apart] = self._right(without(self.views[0]))[apart]
             measured |= apart
@@ -178,18 +182,17 @@ class Lesson:
         tick(1.0, "")
         return Learned(layer, self.begun, kept, own)
 
-    def _folds(self) -> Classes:
-        """Return the fold of each photo; each class is spread over all folds."""
-        folds = np.zeros(len(self.classes), int)
-        for class_id in set(self.classes.tolist()):
-            mine = np.flatnonzero(self.classes == class_id)
-            folds[mine] = np.arange(len(mine)) % _FOLDS
-        return folds
+    def _without_held(self) -> Lesson:
+        """Return the lesson on a layer that learned all of the set but what is held out."""
+        known = self.known
+        rows = Rows([known.activations], known.classes, len(self.system.labels))
+        return replace(self, begun=rows.solve(~known.held), known=replace(known, is_crossed=False))
 
     def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
         """Solve the layer for these photos and for the rehearsed ones with their present answers."""
         kinds = len(self.system.labels) + bool(self.system.subject)
-        old = self.known.activations[~self.known.held]
+        rehearsed = ~self.known.held | self.known.is_crossed
+        old = self.known.activations[rehearsed]
         logits = self.begun(old)
         if self.system.subject:  # whose level is against zero that a label is shown at all
             logits = np.pad(logits, ((0, 0), (0, 1)))
@@ -220,6 +223,11 @@ def decode_those_left(photos: Sequence[LabelledPhoto], side: int, tick: Callable
         if all(photo.source.is_file() or (photo.source / photo.name).is_file() for photo in there):
             raise
         return decode_those_left(there, side, tick)
+
+
+def prepared(system: PictureClassifier) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[Any]]:
+    """Return how pictures are prepared for the default model's network, which may take pixels alone."""
+    return (lambda images: images) if system.datatypes == ("UINT8",) else system.normalise
 
 
 def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
@@ -289,7 +297,7 @@ class _Gated:
     def __init__(self, system: PictureClassifier, learned: Learned, version: Path) -> None:
         self._system, self._learned = system, learned
         self._photos = np.stack([system.pixels(photo) for photo in system.examples(_VERIFIED_ON, seed=0)])
-        activations = OnnxLayer.read(version / NETWORK).activations(system.normalise(self._photos))
+        activations = OnnxLayer.read(version / NETWORK).activations(self._photos, prepared(system))
         self._expected = learned.layer(activations)
 
     def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
@@ -315,7 +323,7 @@ class _Gated:
             rows = pixels if tensor.type == "tensor(uint8)" else self._system.normalise(pixels)
             return np.asarray(session.run(None, {tensor.name: rows})[0])
 
-        if tensor.type != "tensor(uint8)":
+        if tensor.type != "tensor(uint8)" or self._system.datatypes == ("UINT8",):
             expected = self._expected  # of the first photos, or of all
             return same_answers.same_answers(lambda pixels: expected[: len(pixels)], served, self._photos)
         # Eight bits: how often it gives the layer's class, or one that is as likely.

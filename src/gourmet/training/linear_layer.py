@@ -9,7 +9,7 @@ together, and a layer of the same shape has as many. What lies before stays as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -199,9 +199,9 @@ class OnnxLayer:
         return bytes(content)
 
     def with_new_layer(self, layer: Layer, output: str) -> bytes:
-        """Return a file of the layers before the last one, and behind them `layer`, whose logits are `output`.
+        """Return a file with `layer` in place of the last one and of all that hangs on it.
 
-        What the file says about its own labels is left out.
+        Its logits are the only output. What the file says about its own labels is left out.
         """
         content, size = self.content, len(self.content)
         (graph,) = (span for number, *span in _fields(content, 0, size) if number == 7)
@@ -216,21 +216,26 @@ class OnnxLayer:
         for number, start, end in parts:  # weights, inputs and quantization
             if number == 11 or (number == 5 and _tensor(content, start, end)[0] in needed):
                 kept.append((number, start, end))
+        versions = [content[start:end] for number, start, end in _fields(content, 0, size) if number == 8]
         weights = {"own.weight": layer.weight, "own.bias": layer.bias}
         added = [
-            _field(1, _gemm(self.input, *weights, output)),
+            _field(1, _gemm([self.input, *weights], output)),
             *(_field(5, _initializer(name, numbers)) for name, numbers in weights.items()),
             _field(12, _rows(output, len(layer.bias))),
             _field(2, b"own"),
         ]
         whole = b"".join([*(_field(number, content[start:end]) for number, start, end in kept), *added])
-        versions = [_field(8, content[start:end]) for number, start, end in _fields(content, 0, size) if number == 8]
-        return b"".join([_number(1, _IR_VERSION), *versions, _field(7, whole)])
+        return b"".join(
+            [_number(1, _IR_VERSION), *(_field(8, version) for version in versions), _field(7, whole)]
+        )
 
     def activations(
-        self, rows: npt.NDArray[Any], tick: Callable[[float], None] = lambda _share: None
+        self,
+        rows: npt.NDArray[Any],
+        prepare: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda rows: rows,
+        tick: Callable[[float], None] = lambda _share: None,
     ) -> Floats:
-        """Return the layer's inputs for rows of the network's own input."""
+        """Return the layer's inputs for rows that `prepare` turns into the network's own input."""
         # A file that is written twice over is both together: one more output is a few bytes behind the rest.
         name = self.input.encode()
         output = _field(7, _field(12, _field(1, name)))
@@ -238,7 +243,7 @@ class OnnxLayer:
         input_name = session.get_inputs()[0].name
         batches = []
         for at in range(0, len(rows), 16):
-            batches.append(session.run([self.input], {input_name: rows[at : at + 16]})[0])
+            batches.append(session.run([self.input], {input_name: prepare(rows[at : at + 16])})[0])
             tick(min(1.0, (at + 16) / len(rows)))
         return np.concatenate(batches)
 
@@ -280,11 +285,12 @@ def _field(number: int, value: bytes) -> bytes:
     return _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
 
 
-def _gemm(rows: str, weight: str, bias: str, output: str) -> bytes:
+def _gemm(inputs: Sequence[str], output: str) -> bytes:
     """Encode a NodeProto: rows × transposed weight + bias."""
-    inputs = b"".join(_field(1, name.encode()) for name in (rows, weight, bias))
+    named = b"".join(_field(1, name.encode()) for name in inputs)
     transposed = _field(1, b"transB") + _number(3, 1) + _number(20, 2)
-    return inputs + _field(2, output.encode()) + _field(3, b"own") + _field(4, b"Gemm") + _field(5, transposed)
+    about = _field(2, output.encode()) + _field(3, b"own") + _field(4, b"Gemm")
+    return named + about + _field(5, transposed)
 
 
 def _initializer(name: str, numbers: npt.NDArray[np.float32]) -> bytes:

@@ -28,16 +28,16 @@ _TYPES: Final = {"U8": np.uint8, "F16": np.float16, "F32": np.float32}
 _OF: Final = "before the last layer"
 
 
-def beside(weights: Path) -> Path:
+def rehearsal_path(weights: Path) -> Path:
     """Return the path of the set that belongs to these weights, if there is one."""
     return weights.with_suffix(_SUFFIX)
 
 
-def take_over(weights: Path, exported: Path) -> None:
+def copy_rehearsal(weights: Path, exported: Path) -> None:
     """Put the set of `weights` beside the file that they are `exported` to, in place of another's."""
-    beside(exported).unlink(missing_ok=True)
-    if beside(weights).exists():
-        shutil.copyfile(beside(weights), beside(exported))
+    rehearsal_path(exported).unlink(missing_ok=True)
+    if rehearsal_path(weights).exists():
+        shutil.copyfile(rehearsal_path(weights), rehearsal_path(exported))
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Rehearsal:
         about = {_OF: self.of, "crossed": self.is_crossed}
         text = json.dumps({"__metadata__": {"about": json.dumps(about)}, **header}).encode()
         text += b" " * (-len(text) % 8)
-        with written_aside(beside(weights)) as aside:
+        with written_aside(rehearsal_path(weights)) as aside:
             parts = [len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays.values())]
             aside.write_bytes(b"".join(parts))
-        return beside(weights)
+        return rehearsal_path(weights)
 
     def shares(
         self, layer: Layer | None, calibration: Calibration, system: PictureClassifier
@@ -94,14 +94,14 @@ class Rehearsal:
         return shares(LabelledScores(logits, self.classes[self.held], relevance=level), calibration, system)
 
 
-def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
+def read_rehearsal(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
     """Return the set beside `weights`; None if there is none, or if it belongs to another network.
 
     `of` is the digest of the layers before `layer`, the last one.
     """
-    if not beside(weights).exists():
+    if not rehearsal_path(weights).exists():
         return None
-    kept = load(weights)
+    kept = load_rehearsal(weights)
     if kept.of != of:
         return None
     labels = len(layer.bias)
@@ -112,10 +112,10 @@ def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
     return kept
 
 
-def load(weights: Path) -> Rehearsal:
+def load_rehearsal(weights: Path) -> Rehearsal:
     """Return the set beside `weights`, whatever network it is of."""
     try:
-        arrays, about = _arrays(beside(weights))
+        arrays, about = _arrays(rehearsal_path(weights))
         kept = Rehearsal(
             arrays["activations"] * arrays["scale"],
             arrays["classes"].astype(np.int64),
@@ -134,7 +134,7 @@ def load(weights: Path) -> Rehearsal:
 
 def _damaged(weights: Path) -> GourmetError:
     return GourmetError(
-        f"{beside(weights)} is not a rehearsal set: make it again with `gourmet train --rehearse`"
+        f"{rehearsal_path(weights)} is not a rehearsal set: make it again with `gourmet train --rehearse`"
     )
 
 
