@@ -83,6 +83,7 @@ class Predicted(Schema):
 
 class Kept(Schema):
     label: str
+    contradicted: Guess | None = None
 
 
 class Inside(Schema):

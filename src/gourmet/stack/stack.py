@@ -30,7 +30,7 @@ from gourmet.stack.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
 from gourmet.stack.stub_watchdog import StubWatchdog
-from gourmet.stack.teaching import Teaching, listening, teachable
+from gourmet.stack.teaching import Teaching, listening
 from gourmet.stack.triton_server import TritonOptions, TritonServer, reachable
 from gourmet.systems import FOLDERS_ENV, folders, registry
 from gourmet.triton_client.address import ADMIN_ENV, LOOPBACK, TOKEN_ENV
@@ -104,12 +104,9 @@ def run_stack(
         if triton:
             kept.enter_context(_run_file(triton, web.url if web else ""))
             server = kept.enter_context(contextlib.closing(TritonServer(triton, log.sink("triton"))))
-            defaults = {name: system.default_model for name, system in registry.load_all().items()}
-            taught = teachable(defaults, triton.repositories) if web and web.corrections else None
-            if web and web.corrections and taught:
-                system, model = taught
+            if web and web.corrections:
                 teaching = Teaching(
-                    *(system, model, web.corrections / system, triton.http_url),
+                    *(triton.repositories, web.corrections, triton.http_url),
                     lambda text: log.say("gourmet", text),
                 )
                 socket = kept.enter_context(listening(teaching, f"teach-{web.port}.sock"))
