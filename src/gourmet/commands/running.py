@@ -53,12 +53,14 @@ def install(
     return version, "\n".join([table(checks), *answers])
 
 
-def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
+def load_and_ask(
+    url: str, model: Path, *, send: bool = False, answers_within_s: float = LOADS_WITHIN_S
+) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
     name, number = model.name, versions(model)[-1]
     if not load(url, name, model if send else None):
         return f"{url} polls its repository: it loads {name} by itself, and was not asked"
-    with connect(url, LOADS_WITHIN_S) as triton:
+    with connect(url, answers_within_s) as triton:
         info = triton.describe(name)
         if info.version != str(number):
             raise GourmetError(

@@ -271,18 +271,21 @@ def judged(
         words = f"{'less' if high < guess[0] else 'more'} than you predicted"
     else:
         words = "undecided: the interval lies across an edge of your prediction"
-    choices = {name: text for name, text in texts.items() if name != "unit"}
-    limits = [float(name) for name in choices if name != "otherwise"]
-    first, last = (sum(edge >= limit for limit in limits) for edge in (low, high))
+    limits = [float(name) for name in texts if name not in ("unit", "otherwise")]
+    place, first, last = (sum(edge >= limit for limit in limits) for edge in (estimate.value, low, high))
+    choice: Mapping[str, str] = [text for name, text in texts.items() if name != "unit"][place]
     facts = {"cores": available_cpus(), "figure": estimate.value, **facts}
     explanation = list[str]()
-    for place, choice in enumerate(list(choices.values())[first : last + 1]):
-        other = "Or, which the interval allows too: " if place else ""
-        for basis, text in choice.items():
-            # A student's arm may have another name, or was not measured.
-            with suppress(KeyError, AttributeError, GourmetError):
-                explanation.append(f"{other}{BASES[basis]}: {text.format(**facts)}")
-                other = ""
+    for basis, text in choice.items():
+        # A student's arm may have another name, or was not measured.
+        with suppress(KeyError, AttributeError, GourmetError):
+            explanation.append(f"{BASES[basis]}: {text.format(**facts)}")
+    if first != last:
+        edge = limits[place - 1] if first < place else limits[place]
+        explanation.append(
+            f"The interval reaches across {edge:g}, where another explanation begins: measure longer "
+            "(GOURMET_LAB_SECONDS) to tell."
+        )
     if figure.disturbed:
         explanation.append(f"Disturbed: {figure.disturbed}. {_DISTURBED[figure.is_in_turns]}")
     return Verdict(words, tuple(explanation))
