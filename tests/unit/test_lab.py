@@ -64,7 +64,7 @@ def kept(lab: Path, key: str = "3a") -> dict[str, Any]:
         (
             Estimate(1.3, 1.1, 1.6),
             "undecided: the interval lies across an edge",
-            "Known from elsewhere: known",
+            "Measured: middle",
         ),
         (Estimate(float("nan")), "not measured", ""),
     ],

@@ -71,11 +71,7 @@ def onnx_file(model: str) -> Path:
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )
-    if len(files) > 1:
-        files = [file for file in files if file.name == "model.onnx"] or files
-    if len(files) > 1:
-        raise UsageError(f"{model} has several forms: name one of {', '.join(map(str, files))}")
-    return files[0]
+    return next((file for file in files if file.name == "model.onnx"), files[0])
 
 
 def _print(limits: Roofline, top: int, batches: bool) -> None:

@@ -101,10 +101,13 @@ def _named_as_here() -> Iterator[None]:
     try:
         yield
     except GourmetError as exc:
-        message = str(exc)
-        for flag, name in _FLAGS.items():
-            message = message.replace(flag, name)
-        raise type(exc)(message) from exc
+        raise type(exc)(_in_notebook(str(exc))) from exc
+
+
+def _in_notebook(message: str) -> str:
+    for flag, name in _FLAGS.items():
+        message = message.replace(flag, name)
+    return message
 
 
 @dataclass(frozen=True)
@@ -239,9 +242,9 @@ def measure(*questions: str, rounds: int = 2, **arms: Arm) -> Runs:
             run.points.append(point)
             run.latencies_ms += [window.mean_ms for window in point.windows if window.mean_ms]
             failed = next((check.failure for check in point.checks if check.failure), "")
-            run.disturbed = run.disturbed or _too_much(point.usage.others_cores) or failed
+            run.disturbed = run.disturbed or _too_much(point.usage.others_cores) or _in_notebook(failed)
         for rejection in refused:
-            runs[rejection.name].disturbed = rejection.reason
+            runs[rejection.name].disturbed = _in_notebook(rejection.reason)
     exercise.shown = {"text": repr(runs), "drawing": runs.drawing() or "", "rows": runs.rows()}
     exercise.facts |= runs
     with (exercises.folder() / "runs.txt").open("a") as file:
