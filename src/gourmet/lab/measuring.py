@@ -183,7 +183,7 @@ class Run:
 
     def row(self) -> tuple[str, ...]:
         if not self.points:
-            return (self.name, f"not measured: {self.disturbed}", *[""] * 7)
+            return (self.name, "not measured", *[""] * 7)
         point, usage = self.point, self.point.usage
         others = max(
             (p.usage.others_cores for p in self.points if p.usage.others_cores is not None), default=None
