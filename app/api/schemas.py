@@ -232,7 +232,7 @@ class Sentence(Schema):
     sure: bool | None = None
 
 
-class Said(Schema):
+class TextAnswer(Schema):
     """A generated text, and how far it can be relied on."""
 
     text: str
@@ -243,7 +243,7 @@ class Said(Schema):
     warning: str | None = None
 
 
-class Generated(Said):
+class Generated(TextAnswer):
     model: ModelName
     timings_ms: GenerationTimings
     request_id: str

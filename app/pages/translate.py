@@ -12,7 +12,7 @@ from flask import Blueprint, Flask, Response, abort, request, url_for
 from pydantic import Field, model_validator
 
 from app.api import schemas
-from app.api.schemas import Said, Schema
+from app.api.schemas import Schema, TextAnswer
 from app.api.texts import answer_fields, in_pieces, whole
 from app.api.uploads import chosen_model, json_body, receiving
 from app.models import Model
@@ -65,7 +65,7 @@ class TranslateRequest(schemas.Chosen):
         return self
 
 
-class Translation(Said):
+class Translation(TextAnswer):
     """The translation of one text; `warning` says why it is doubtful."""
 
 

@@ -16,7 +16,7 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.generation.answers import AnswerJob
+from gourmet.generation.answers import Answer
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
 from gourmet.generation.scheduler import DecodeScheduler
@@ -327,22 +327,14 @@ def test_rows_beyond_the_preparation_threads_are_refused(engine: Pictures) -> No
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
     network: Any = SimpleNamespace(vocabulary=Numbers())
-    pieces, done = list[str](), threading.Semaphore(0)
-
-    def on_piece(job: AnswerJob, piece: Any) -> None:
-        if job is streamed:
-            pieces.append(piece.text)
-        if job.finished:
-            done.release()
-
     streamed, at_once = (
-        AnswerJob([Row(picture, 20, prefix=PROMPT), " and that is all"], network, on_piece, in_pieces=streams)
-        for streams in (True, False)
+        Answer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
     )
+    pieces = list[str]()
+    streamed.rows[0].on_tokens = lambda _row: pieces.append(streamed.new_piece().text)
     with opened(engine) as room:
-        for job in (streamed, at_once):
-            room.submit(job.rows)
-        assert all(done.acquire(timeout=WITHIN_S) for _ in "ab")
+        room.submit([*streamed.rows, *at_once.rows])
+        finished([*streamed.rows, *at_once.rows])
     whole = at_once.whole()
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3

@@ -14,7 +14,7 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
-from gourmet.generation.answers import AnswerJob
+from gourmet.generation.answers import Answer
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.served import manifest
@@ -128,8 +128,10 @@ def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
     network: TranslatorNetwork,
 ) -> None:
     pieces: list[GeneratedText] = []
-    job = AnswerJob(network.parts(SEVERAL), network, lambda _, piece: pieces.append(piece), in_pieces=True)
-    Loop(network.engine, network.vocabulary, 4).complete(job.rows)
+    answer = Answer(network.parts(SEVERAL), network)
+    for row in answer.rows:
+        row.on_tokens = lambda _row: pieces.append(answer.new_piece())
+    Loop(network.engine, network.vocabulary, 4).complete(answer.rows)
     outputs = [network.outputs(piece) for piece in pieces]
     assert ["SENTENCES" in output for output in outputs] == [False] * (len(pieces) - 1) + [True]
     whole = answered(network, SEVERAL)

@@ -139,7 +139,7 @@ class Translator(TextGenerator):
         return {**outputs, SENTENCES: json.dumps(sentences)}
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
-        return replace(answer, warning=self.doubt(text_of(example), answer.text))
+        return replace(answer, warning=self.doubt(example.decode(), answer.text))
 
     def foreign(self, text: str) -> str:
         """Return why `text` is probably not of this language; empty if it may be."""
