@@ -21,7 +21,7 @@ from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.learning.learn_more import Lesson
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository.deploy import deploy
-from gourmet.repository.gate import Comparison, Deployment, Measure, Target, comparison_of
+from gourmet.repository.gate import Comparison, Deployment, Measure, ModelFile, Target, comparison_of
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.training.linear_layer import Layer
 
@@ -153,7 +153,7 @@ def test_one_lost_measure_or_an_error_of_the_comparison_stops_a_deployment(
         path.write_text("new")
         return {}
 
-    deployment = Deployment({"onnx": Target("soups", "model.onnx", build, lambda _: [], compare=compare)})
+    deployment = Deployment({"onnx": Target("soups", [ModelFile("model.onnx", build)], compare=compare)})
     shown: list[Comparison] = []
     if "not deployed" in says or "failed" in says:
         with pytest.raises(GourmetError) as refused:

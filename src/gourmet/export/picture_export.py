@@ -35,7 +35,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.progress import ReportProgress
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.served.manifest import sha256
 from gourmet.training.last_layer import LastLayer
 from gourmet.triton_client.model_config import Config
@@ -104,7 +104,7 @@ class Exported:
         if self.form == ONNX:
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             # The next run of `gourmet learn-more` looks for the set beside the default model.
             if source.candidate and self.model == system.default_model:
                 copy_rehearsal(source.weights, path)
@@ -120,9 +120,7 @@ class Exported:
         )
         return Target(
             self.model,
-            self.file,
-            build,
-            same_answers.verify(opened, compare),
+            [ModelFile(self.file, write, same_answers.verify(opened, compare))],
             config,
             system.labels if config else (),
             compare=source.candidate.beside(self.file, opened) if source.candidate else None,

@@ -35,7 +35,7 @@ from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
-from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.training.linear_layer import (
@@ -79,6 +79,9 @@ class Learned:
     kept: Comparison  # on photos that the network was not trained on
     # By class, the photos learned from: each right before, and by a layer without it.
     own: Sequence[dict[str, Any]]
+
+    def compared(self, version: Path, _tick: ReportProgress) -> Comparison:
+        return replace(self.kept, model=version.parent.name, version=version.name)
 
     def as_dict(self) -> dict[str, Any]:
         return {"kept": self.kept.as_dict()["rows"], "own": list(self.own)}
@@ -256,8 +259,9 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
         if version and forms and all(_holds(version / file, learned.begun) for file in forms):
             if name == default:
                 gated, facts = _Gated(system, learned, version), about
-            first, *also = [gated.target(version, file, form) for file, form in forms.items()]
-            targets[name] = replace(first, also=also)
+            first, *others = [gated.file(version, file, form) for file, form in forms.items()]
+            files = [first, *(replace(other, is_optional=True) for other in others)]
+            targets[name] = Target(name, files, compare=learned.compared)
         elif name == default:
             raise UsageError(
                 f"{path} was learned on top of another network than {repository / name} serves: "
@@ -291,20 +295,17 @@ class _Gated:
         activations = OnnxLayer.read(version / NETWORK).activations(system.normalise(self._photos))
         self._expected = learned.layer(activations)
 
-    def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
-        """Return the target of a version's file, with the new layer in it."""
+    def file(self, version: Path, file: str, form: dict[str, Any]) -> ModelFile:
+        """Return a version's file, with the new layer in it."""
         learned = self._learned
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             served = OnnxLayer.read(version / file)
             bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
             path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
             return {name: form[name] for name in _FORM if name in form}
 
-        def compare(version: Path, _tick: ReportProgress) -> Comparison:
-            return replace(learned.kept, model=version.parent.name, version=version.name)
-
-        return Target(version.parent.name, file, build, self._verify, compare=compare)
+        return ModelFile(file, write, self._verify)
 
     def _verify(self, path: Path) -> Sequence[Check]:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

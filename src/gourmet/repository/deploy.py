@@ -19,7 +19,16 @@ from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
 from gourmet.repository import CONFIG, RepositoryError, model_names, newest, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
-from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
+from gourmet.repository.gate import (
+    Check,
+    Comparison,
+    Deployment,
+    ModelFile,
+    Target,
+    serving,
+    table,
+    weights_of,
+)
 from gourmet.repository.lock import all_or_nothing, tidied
 from gourmet.served import manifest
 from gourmet.served.manifest import MANIFEST, sha256
@@ -85,29 +94,28 @@ def deploy(
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 
-        made_here = [other.file for other in (target, *target.also)]
+        main, made_here = target.files[0], [file.name for file in target.files]
         how: dict[str, Any] = {"alone": target.replaces, "texts": files, "served": served}
         with staged(model, made_here, number, **how) as (aside, final):
-            form_facts, checks = _made(target, aside)
-            also = {}
-            for other in target.also:
-                about, more = _made(other, aside)
-                if failed := [check.what for check in more if not check.passed]:
-                    # It is one of several forms of the network, and the version is whole without it.
-                    (aside / other.file).unlink()
-                    more = [Check("left out", ", ".join(failed), "", True)]
-                else:
-                    also[other.file] = about
-                checks += [replace(check, what=f"{other.file}: {check.what}") for check in more]
+            about, checks = dict[str, dict[str, Any]](), list[Check]()
+            for file in target.files:
+                about[file.name], of_file = _written(file, aside)
+                failed = [check.what for check in of_file if not check.passed]
+                if failed and file.is_optional:
+                    (aside / file.name).unlink()
+                    del about[file.name]
+                    of_file = [Check("left out", ", ".join(failed), "", True)]
+                prefix = "" if file is main else f"{file.name}: "
+                checks += [replace(check, what=prefix + check.what) for check in of_file]
             if not all(check.passed for check in checks):
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
                 )
             facts = {
                 "model": target.model,
-                "file": target.file,
-                **form_facts,
-                **({"also": also} if also else {}),
+                "file": main.name,
+                **about.pop(main.name),
+                **({"also": about} if about else {}),
                 "built_by": {
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY if find_spec(name)},
@@ -138,13 +146,13 @@ def _compared(target: Target, model: Path, tick: ReportProgress) -> Comparison |
     return target.compare(version, tick)
 
 
-def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
-    """Build a file into `folder`; return its facts for the manifest, and the checks of the gate."""
-    file = folder / target.file
-    form_facts = target.build(file)
-    checks = list(target.verify(file))
-    file.chmod(0o644)
-    return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
+def _written(file: ModelFile, folder: Path) -> tuple[dict[str, Any], list[Check]]:
+    """Write a file into `folder`; return its facts for the manifest, and the checks of the gate."""
+    path = folder / file.name
+    facts = file.write(path)
+    checks = list(file.check(path))
+    path.chmod(0o644)
+    return {"sha256": sha256(path), "bytes": path.stat().st_size, **facts}, checks
 
 
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:

@@ -96,13 +96,22 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class ModelFile:
+    """A file in the folder of a model's version."""
+
+    name: str
+    write: Callable[[Path], dict[str, Any]]  # returns the file's facts for the manifest
+    # Compares the file with the network that it was made of.
+    check: Callable[[Path], Sequence[Check]] = lambda path: ()
+    is_optional: bool = False  # if a check fails, the version goes without this file
+
+
+@dataclass(frozen=True)
 class Target:
     """A served model that can be made of some weights."""
 
     model: str  # its folder in the model repository
-    file: str  # what is made, in a version's folder
-    build: Callable[[Path], dict[str, Any]]  # writes the file; returns its facts for the manifest
-    verify: Callable[[Path], Sequence[Check]]  # compares the file with the network that it was made of
+    files: Sequence[ModelFile]  # the main one first
     # For a model that the repository lacks; None if the model must exist already.
     config: Config | None = None
     labels: Sequence[str] = ()
@@ -110,8 +119,6 @@ class Target:
     replaces: bool = False
     # Shapes of inputs and outputs that follow from the weights, for the model's config.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    # Other forms of the network, as files of the same version. A form that fails the gate is left out.
-    also: Sequence[Target] = ()
     # Compares the candidate with a version that serves; None if the system has no comparison.
     compare: Callable[[Path, ReportProgress], Comparison] | None = None
 

@@ -290,11 +290,13 @@ def _like(ours: str, target: Target, system: Translator) -> Target:
     config = as_json(repository.read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
-    def build(path: Path) -> dict[str, Any]:
-        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
-        return target.build(path)
+    (file,) = target.files
 
-    return replace(target, build=build, config={**config, "name": target.model})
+    def write(path: Path) -> dict[str, Any]:
+        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
+        return file.write(path)
+
+    return replace(target, files=[replace(file, write=write)], config={**config, "name": target.model})
 
 
 EXPORT: Final[Export] = TranslatorExport()
