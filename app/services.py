@@ -182,7 +182,7 @@ class Services:
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
         # The API's document, held to the app's routes once all features are added.
-        self.document = openapi.read(list(systems), settings.max_photos)
+        self.document = openapi.openapi_document(list(systems), settings.max_photos)
         self.readiness = {
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }

@@ -11,7 +11,7 @@ from flask import Flask
 _FILE: Final = Path(__file__).with_name("openapi.json")
 
 
-def read(systems: list[str], max_photos: int) -> dict[str, Any]:
+def openapi_document(systems: list[str], max_photos: int) -> dict[str, Any]:
     """Read the file, and fill in what depends on the installation and its settings."""
     document: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     schemas = document["components"]["schemas"]

@@ -35,7 +35,7 @@ _EXAMPLE_BASE: Final = "http://localhost:5000"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = services.api, services.settings, services.classifier
 
     def system() -> str:

@@ -40,7 +40,7 @@ Timed = tuple[float, Prediction]
 _ENOUGH_S: Final = 2.0
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("pages", __name__)
     classifier, settings = services.classifier, services.settings
 

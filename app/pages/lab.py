@@ -59,7 +59,7 @@ class TtlCache(Generic[T]):
             self._lock.release()
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     """Add the lab page, unless the settings turn it off."""
     settings = services.settings
     if settings.lab_page == "off":

@@ -78,7 +78,7 @@ class Translations(Schema):
     request_id: str
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     routes = Blueprint("translate", __name__)
     systems = {SYSTEM.name: SYSTEM, **_translators()}

@@ -45,7 +45,7 @@ def test_the_document_is_valid() -> None:
 
 
 def test_every_route_of_the_api_has_an_entry_and_every_entry_a_route(tmp_path: Path) -> None:
-    entries = openapi.read([], 16)["paths"]
+    entries = openapi.openapi_document([], 16)["paths"]
     methods = {
         rule.rule: {method.lower() for method in rule.methods or ()} - {"head", "options"}
         for rule in client(keep_corrections=tmp_path).application.url_map.iter_rules()

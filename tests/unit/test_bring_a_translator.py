@@ -146,11 +146,11 @@ def test_a_network_that_answers_nothing_is_refused_although_all_agree(
 def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Path, tmp_path: Path) -> None:
     def types(export: Any) -> set[int]:
         opened(checkpoint, export).targets["python"].files[0].write(tmp_path / "model.zip")
-        network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
+        network = onnx.load_model_from_string(package.read_package(tmp_path / "model.zip")["decoder.onnx"])
         return {tensor.data_type for tensor in network.graph.initializer if len(tensor.dims) == 2}
 
     assert types(EXPORT) == {onnx.TensorProto.FLOAT, onnx.TensorProto.INT8}
-    assert b"MatMulIntegerToFloat" in package.read(tmp_path / "model.zip")["decoder.onnx"]
+    assert b"MatMulIntegerToFloat" in package.read_package(tmp_path / "model.zip")["decoder.onnx"]
     assert types(EXPORT.in_fp32()) == {onnx.TensorProto.FLOAT}  # type: ignore[attr-defined]
     done = CliRunner().invoke(main, ["deploy", "digits", "--fp32", "--to", str(tmp_path)])
     assert done.exit_code == 2
@@ -191,8 +191,10 @@ def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> N
         EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"].files[0]
     )
     target.write(tmp_path / "model.zip")
-    shipped = package.read(DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE)
-    made = package.read(tmp_path / "model.zip")
+    shipped = package.read_package(
+        DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE
+    )
+    made = package.read_package(tmp_path / "model.zip")
     assert made.keys() == shipped.keys()
     for name in (ENCODER, DECODER):
         ours, theirs = (

@@ -30,7 +30,7 @@ SEVERAL = "  Я люблю чай.\n\nГиппопотам съел фикус. 
 
 @pytest.fixture(scope="module")
 def network() -> TranslatorNetwork:
-    return TranslatorNetwork.open(package.read(TRANSLATOR / "1" / package.FILE), 1)
+    return TranslatorNetwork.open(package.read_package(TRANSLATOR / "1" / package.FILE), 1)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
         folder = models / name
         threshold = parameter(as_json(repository.read_config(folder)), THRESHOLD_PARAMETER)
         assert float(threshold) == pytest.approx(lowest, abs=1e-4)
-        about = manifest.read(folder / "1")
+        about = manifest.read_manifest(folder / "1")
         assert about["certainty"]["parts"]["test"]["sure"] == 1.0
         config = ConfigFile.read(folder)
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()

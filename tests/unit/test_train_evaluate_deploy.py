@@ -77,7 +77,7 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     network = DigitsNetwork()
     weights, models = tmp_path / "last.safetensors", tmp_path / "models"
     save_tensors(weights, network.state_dict(), {**network.about, "epoch": 1})
-    evaluation_file.write(weights, calibration=vars(Calibration(1.0, 0.5)), accuracy={})
+    evaluation_file.write_measured(weights, calibration=vars(Calibration(1.0, 0.5)), accuracy={})
     shutil.copytree(MODELS / "digits", models / "digits")
     deploy = ["deploy", "digits", "--format", "onnx", "--weights", weights, "--to", models]
     deploy += ["--data", data.bundled()[0]]

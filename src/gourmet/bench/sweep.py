@@ -38,7 +38,7 @@ _LOAD_TRIES: Final = 5
 _OTHERS_BEHIND_THE_APP: Final = 0.02
 
 
-def run(
+def run_sweep(
     workload: Workload,
     loads: Iterable[LoadSpec],
     target: Addresses,

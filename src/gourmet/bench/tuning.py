@@ -343,7 +343,9 @@ class _Search:
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
         try:
             self._configs.serve(self._request.model, trial.config)
-            points, refused = sweep.run(self.workload, self._request.loads, self._target, options, trial.name)
+            points, refused = sweep.run_sweep(
+                self.workload, self._request.loads, self._target, options, trial.name
+            )
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.

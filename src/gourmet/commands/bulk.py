@@ -18,9 +18,9 @@ from gourmet.bulk.resumable_table import (
     SUFFIX,
     AskedModel,
     Journal,
+    answer_all,
     answered,
     check_table,
-    run,
     write_table,
 )
 from gourmet.commands.options import url_option
@@ -88,7 +88,7 @@ def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
             echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
             with bar("asking") as tick:
-                run(inputs, journal, model, tick)
+                answer_all(inputs, journal, model, tick)
         except KeyboardInterrupt:
             raise Stopped(f"stopped after {journal.rows:,} rows; {_RESUMES}") from None
         except UsageError:

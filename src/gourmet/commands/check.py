@@ -85,7 +85,7 @@ def check(
                 f"one of {', '.join(registry.names())}"
             )
         try:
-            report = checking.check(triton, options, info, SystemParts(info.system), bar)
+            report = checking.check_model(triton, options, info, SystemParts(info.system), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     _give(report, json_to, page)

@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from gourmet.commands.options import as_options, port_options, url_option
-from gourmet.doctor import Examined, Finding, strayed
+from gourmet.doctor import Examined, Finding, check_configs_in_use
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import write_page
@@ -112,7 +112,9 @@ def _strayed(url: str, named: bool) -> list[Finding]:
     folders = tuple(map(Path, running.repositories)) if running else (DEFAULT,)
     there = Examined(folders, "127.0.0.1", {}, url, named, os.environ)
     with connect(url) as triton:
-        return list(strayed(there, sorted({name.partition("/")[0] for name in triton.ready_versions()})))
+        return list(
+            check_configs_in_use(there, sorted({name.partition("/")[0] for name in triton.ready_versions()}))
+        )
 
 
 def _notebooks() -> Path:

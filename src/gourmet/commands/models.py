@@ -88,13 +88,13 @@ def load(name: str, source: Path | None, url: str) -> None:
     gourmet load my_food --from my_food
     gourmet unload my_food
     """
-    from gourmet.commands.running import ask, load_and_ask
+    from gourmet.commands.running import ask_loaded, load_and_ask
 
     with connect(url, LOADS_WITHIN_S) as triton:
         try:
             if not source:
                 triton.load(name)
-                answer = ask(triton, name)
+                answer = ask_loaded(triton, name)
             else:
                 with beside_the_served(name, source, stack_at(url)) as (model, send):
                     if send:  # Triton does not report the errors of files that replace others

@@ -67,7 +67,7 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
                 f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
                 f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
             )
-        return ask(triton, name)
+        return ask_loaded(triton, name)
 
 
 def _load(triton: Triton, model: Path, *, send: bool) -> bool:
@@ -86,7 +86,7 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
     return triton.load(model.name, config, files)
 
 
-def ask(triton: Triton, name: str) -> str:
+def ask_loaded(triton: Triton, name: str) -> str:
     """Ask a loaded model for its sample; raise unless it answers."""
     info = triton.describe(name)
     with contextlib.suppress(BadSample):  # the sample is wrong, the model may be right

@@ -39,5 +39,5 @@ def calibration_of(values: Any, path: Path) -> Calibration:
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and accuracy of `weights`; raise NotEvaluated if they were not measured."""
-    measured = evaluation_file.read(weights)
+    measured = evaluation_file.read_measured(weights)
     return calibration_of(measured.get("calibration"), weights.parent), measured.get("accuracy", {})

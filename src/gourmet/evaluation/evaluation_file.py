@@ -20,7 +20,7 @@ class NotEvaluated(GourmetError):
     """Weights without an evaluation."""
 
 
-def write(weights: Path, **measured: Any) -> None:
+def write_measured(weights: Path, **measured: Any) -> None:
     content = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
     write_whole(weights.parent / _NAME, json.dumps(content, indent=2) + "\n")
 
@@ -29,11 +29,11 @@ def write_report(report: Report, weights: Path, measured: Mapping[str, Any]) -> 
     """Write the page and the measurements beside `weights`; return the path of the page."""
     page = weights.with_suffix(".report.html")
     write_whole(page, report.page())
-    write(weights, **measured)
+    write_measured(weights, **measured)
     return page
 
 
-def read(weights: Path) -> dict[str, Any]:
+def read_measured(weights: Path) -> dict[str, Any]:
     """Raise NotEvaluated for weights that were not measured."""
     path = weights.parent / _NAME
     if not path.exists():

@@ -255,7 +255,7 @@ class PictureCheck:
         return differences(answers.select(rows), theirs, self.system.labels_of(self.model), other.target)
 
 
-def check(
+def check_model(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
 ) -> Report:
     """Ask about all pictures, about some again, and another model about the same."""

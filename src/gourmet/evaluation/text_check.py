@@ -107,7 +107,7 @@ class TextCheck:
             yield system.generated(outputs, model)
 
 
-def check(
+def check_model(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
 ) -> Report:
     """Ask about all examples and score the answers; `options.data` may be a file of texts, one per line."""

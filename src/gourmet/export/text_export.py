@@ -100,11 +100,11 @@ class TrainedGenerator(ABC):
         """Return the target with the whole network; its loop is compared with that of transformers."""
 
         def write(path: Path) -> dict[str, Any]:
-            package.write(path, self.files, self.elsewhere)
+            package.write_package(path, self.files, self.elsewhere)
             return {"form": f"ONNX in a package, {self.form}", "opset": OPSET, "holds": sorted(self.files)}
 
         def check(path: Path) -> Sequence[Check]:
-            network = self.serving.open(package.read(path), available_cpus())
+            network = self.serving.open(package.read_package(path), available_cpus())
             answers = served_answers(network.engine, network.vocabulary, self.rows)
             return agreement(
                 network.vocabulary,
@@ -123,7 +123,7 @@ class TrainedGenerator(ABC):
         def write(path: Path) -> dict[str, Any]:
             with TemporaryDirectory() as folder:
                 whole = Path(folder) / package.FILE
-                package.write(whole, self.files, self.elsewhere)
+                package.write_package(whole, self.files, self.elsewhere)
                 package.write_reference(path, self.system.default_model, sha256(whole))
             return {"form": "a reference to the package of a model beside it"}
 

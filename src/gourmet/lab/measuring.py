@@ -161,7 +161,7 @@ def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep
             if route not in workloads:
                 data = DataSource(_ROWS, _SEED)
                 workloads[route] = prepare(load.model, target, data, through=load.through, stepped=stepped)
-            points, refused = sweep.run(workloads[route], [load], target, options, name)
+            points, refused = sweep.run_sweep(workloads[route], [load], target, options, name)
             return points, [replace(rejection, name=name) for rejection in refused]
 
         measures = {name: partial(measure_arm, name) for name in arms}

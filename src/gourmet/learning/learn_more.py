@@ -98,7 +98,7 @@ class Learned:
             )
 
 
-def read(path: Path) -> Learned:
+def read_learned(path: Path) -> Learned:
     """Read the file that `gourmet learn-more` wrote."""
     try:
         with np.load(path) as arrays:
@@ -132,7 +132,9 @@ def learn(
     for view in _views(pixels.images):
         views.append(served.activations(system.normalise(view)))
         tick(0.2 + 0.4 * len(views) / 4, "looking")
-    calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+    calibration = calibration_of(
+        manifest.read_manifest(version).get("calibration", {}), version / manifest.MANIFEST
+    )
     lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
     return lesson.learn(tick)
 
@@ -247,7 +249,7 @@ def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 
 def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
     """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
-    learned, targets = read(path), dict[str, Target]()
+    learned, targets = read_learned(path), dict[str, Target]()
     if learned.kept.lost:
         raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
     default, facts = system.default_model, dict[str, Any]()

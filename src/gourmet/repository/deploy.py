@@ -293,7 +293,7 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
     if (version / MANIFEST).exists():
         try:
             with malformed_as_value_error():
-                about = manifest.read(version)
+                about = manifest.read_manifest(version)
                 texts = config.of_manifest(about).texts()
                 labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
         except ValueError as exc:
@@ -301,7 +301,7 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
                 f"{version / MANIFEST} has no config or numbers that can be used ({error_summary(exc)}): "
                 "deploy the model again with `gourmet deploy`"
             ) from exc
-    manifest.check(None, as_json(parse(texts[CONFIG])), version)
+    manifest.check_files(None, as_json(parse(texts[CONFIG])), version)
     return {**texts, **({LABELS_FILE: labels} if labels else {})}
 
 
@@ -326,7 +326,7 @@ def recalibrate(
     texts = dict[Path, str]()
     for model in models:
         version = newest(model)
-        before, config = manifest.read(version), ConfigFile.read(model)
+        before, config = manifest.read_manifest(version), ConfigFile.read(model)
         try:
             with malformed_as_value_error():
                 config = config.with_version(calibration, before.get("dims", {}))

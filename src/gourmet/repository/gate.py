@@ -216,6 +216,6 @@ def serving(model: Path) -> Path | None:
     """Return the newest version that can serve: its files are those of its manifest."""
     for number in reversed(versions(model)):
         with suppress(ManifestError):
-            manifest.check(None, {}, model / str(number))
+            manifest.check_files(None, {}, model / str(number))
             return model / str(number)
     return None

@@ -237,7 +237,7 @@ class CaptionerExport(GenerationExport):
         targets = source.compared(_targets(source), weights, held_out, lack)
         facts = source.facts(weights, data)
         try:
-            measured = evaluation_file.read(weights)
+            measured = evaluation_file.read_measured(weights)
         except NotEvaluated:
             return Deployment(targets, facts)
         try:

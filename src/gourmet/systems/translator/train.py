@@ -19,7 +19,7 @@ from gourmet.export.checkpoints import CONFIG
 from gourmet.export.text_int8 import rounded
 from gourmet.learning.text_training import MEASURED, GenerationTraining, padded
 from gourmet.progress import ReportProgress
-from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
+from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, pairs_of_file
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MAX_POSITIONS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -71,7 +71,7 @@ class TranslatorTraining(GenerationTraining):
         held = DATA.references(data, "validation", min(limit or MEASURED, MEASURED))
         train = DATA.references(data, "train", limit)
         more, synthetic = (
-            beside(data, name)[: limit and limit // 2] if count else ()
+            pairs_of_file(data, name)[: limit and limit // 2] if count else ()
             for name, count in ((SOFTWARE, self.config.software), (SYNTHETIC, self.config.synthetic))
         )
         if self.config.reverse:
