@@ -81,7 +81,7 @@ class Readiness:
             self._check = check  # others join it without the lock, and can join a started one only
             return True
 
-    def check(self) -> State:
+    def current_state(self) -> State:
         """Return the current state, for callers that ask for nothing else, such as a probe.
 
         An orchestrator that asks once a minute must not get a state that is a minute old, so a caller that
@@ -97,7 +97,7 @@ class Readiness:
 
     def health(self) -> Health:
         """Describe the current state for people and pages."""
-        result = self.check()
+        result = self.current_state()
         if not isinstance(result, ServingError):
             message = f"{result.name} answers"
             if result.instead_of:
@@ -190,7 +190,7 @@ class Services:
     def states(self) -> dict[str, State | None]:
         """Return each system's state: wait for the first, which decides, then ask the others together."""
         (first, decides), *others = self.readiness.items()
-        states = {first: decides.check()}
+        states = {first: decides.current_state()}
         by = time.monotonic() + _OTHERS_S
         for _, readiness in others:
             readiness.last_known()

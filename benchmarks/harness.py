@@ -69,7 +69,7 @@ def measure(
 ) -> Point:
     """Send the requests again and again and check every answer; account for the server's processes."""
     meter, times = CpuMeter(processes or {}), (options.warm_up_s, options.measure_s)
-    traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.look).run()
+    traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.record).run()
     checks = [Evidence("answers", f"{len(traffic.times)} of {len(traffic.times)} right", "all")]
     if not isinstance(wire, InPool):  # whose work may be done by threads of this process
         checks.append(validity.generator_had_time(traffic.client_cores))

@@ -178,10 +178,10 @@ def test_a_candidate_that_cannot_be_asked_is_an_error_and_a_served_file_that_can
         return np.zeros((len(pixels), 2), np.float32)
 
     candidate = Candidate(SYSTEM, data, tmp_path / "data", answers, Calibration(), "of others")
-    note = candidate.beside("model.onnx", lambda _: unopened())(served, lambda *_: None).note  # type: ignore[func-returns-value]
+    note = candidate.comparing("model.onnx", lambda _: unopened())(served, lambda *_: None).note  # type: ignore[func-returns-value]
     assert "cannot be opened here (no kernel for it)" in note
-    compared = candidate.beside("model.onnx", lambda _: answers)(served, lambda *_: None)
+    compared = candidate.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)
     assert not compared.lost
     cannot = dataclasses.replace(candidate, answers=lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        cannot.beside("model.onnx", lambda _: answers)(served, lambda *_: None)
+        cannot.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)

@@ -267,17 +267,17 @@ def test_a_client_with_many_waiting_rows_may_not_add_more(engine: Pictures) -> N
     engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(engine) as room:
         waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(600)]
-        room.check("me")
+        room.check_queue_of("me")
         room.submit(waiting)
         with pytest.raises(
             TooManyRows,
             match=r"\d\d\d sentences of this client wait, at most \d+ may: send the request again",
         ):
-            room.check("me")
-        room.check("you")
+            room.check_queue_of("me")
+        room.check_queue_of("you")
         go_on.set()
         finished(waiting)
-        room.check("me")
+        room.check_queue_of("me")
 
 
 def test_closing_a_room_answers_all_waiting_rows(engine: Pictures) -> None:

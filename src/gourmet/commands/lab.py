@@ -93,7 +93,7 @@ def lab(lab_port: int, url: str | None, fresh: bool, arguments: tuple[str, ...],
             stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
             ready = f"http://127.0.0.1:{ports['port']}/readyz"
-            while not ending.wait(_POLL_S) and not stack.answers("gourmet up", ready):
+            while not ending.wait(_POLL_S) and not stack.is_answering("gourmet up", ready):
                 pass
         if not ending.is_set():
             jupyter = running["JupyterLab"] = _start_jupyter(url, lab_port, arguments, log)

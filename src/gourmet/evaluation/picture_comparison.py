@@ -80,7 +80,7 @@ class Candidate:
     known: Rehearsal | None = None  # kept beside its weights
     are_probabilities: bool = False
 
-    def beside(
+    def comparing(
         self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
     ) -> Callable[[Path, ReportProgress], Comparison]:
         """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""

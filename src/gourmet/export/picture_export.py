@@ -123,7 +123,7 @@ class Exported:
             [ModelFile(self.file, write, same_answers.verify(opened, compare))],
             config,
             system.labels if config else (),
-            compare=source.candidate.beside(self.file, opened) if source.candidate else None,
+            compare=source.candidate.comparing(self.file, opened) if source.candidate else None,
         )
 
     def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Loop:
     def is_idle(self) -> bool:
         return not self._rows
 
-    def check(self, rows: Sequence[Row]) -> None:
+    def check_beams(self, rows: Sequence[Row]) -> None:
         """Raise ValueError if a row has more beams than the loop has places."""
         beams, places = max((row.beams for row in rows), default=1), self._slots.max_rows
         if beams > places:
@@ -165,7 +165,7 @@ class Loop:
 
     def complete(self, rows: Sequence[Row]) -> None:
         """Encode and finish all rows, in the thread of the caller."""
-        self.check(rows)
+        self.check_beams(rows)
         waiting = list(rows)
         while waiting or not self.is_idle:
             waiting = [row for row in waiting if not row.gave_up()]

@@ -101,7 +101,7 @@ class DecodeScheduler:
         Raise ValueError if a row has more beams than the loop has places, or TooManyRows if more sources
         would be prepared at a time than allowed. Then none of the rows is added.
         """
-        self._loop.check(rows)
+        self._loop.check_beams(rows)
         unprepared = {row for row in rows if row.prepare}
         with self._changed:
             if unprepared and len(self._preparing) + len(unprepared) > _MAX_PREPARING:
@@ -135,7 +135,7 @@ class DecodeScheduler:
                 self._enqueue(row)
             self._changed.notify_all()
 
-    def check(self, client: str) -> None:
+    def check_queue_of(self, client: str) -> None:
         """Raise TooManyRows if the client may not add rows now, since too many of its rows wait."""
         with self._changed:
             waiting = sum(queues.length_of(client) for queues in self._queues)

@@ -105,7 +105,9 @@ class _RunningRequest:
         self._is_sending = False  # a send is pending; of whole answers there is one
         self._is_complete = False
         try:
-            model.room.check(client_of_request(request.parameters()))  # before its texts are tokenized
+            model.room.check_queue_of(
+                client_of_request(request.parameters())
+            )  # before its texts are tokenized
             self._answers = answers_to(request, model.network, self._sender.is_cancelled)
             self._rows = [row for answer in self._answers for row in answer.rows]
             for row in self._rows:

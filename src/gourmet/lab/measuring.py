@@ -182,14 +182,14 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
     took: list[list[float]] = [[] for _ in calls]
     stack = stack_at(exercise.url)
     meter = CpuMeter({"server": stack.pid if stack else listener(exercise.url)})
-    meter.look()
+    meter.record()
     for _ in range(count):
         for figures, call in zip(took, calls, strict=True):
             began = time.perf_counter()
             figure = call()
             took_ms = 1000 * (time.perf_counter() - began)
             figures.append(figure if isinstance(figure, float) else took_ms)
-    meter.look()
+    meter.record()
     others = meter.others_cores if meter.groups["server"] else None
     return [Run("", latencies_ms=figures, disturbed=_too_much(others)) for figures in took]
 

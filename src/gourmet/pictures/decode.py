@@ -77,7 +77,7 @@ def identify(picture: bytes | Header) -> PictureInfo:
     head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _identified(head)
-    facts, _ = decoders.decoders.ask({"task": "identify"}, head.original)
+    facts, _ = decoders.decoders.decode({"task": "identify"}, head.original)
     return PictureInfo(**facts)
 
 
@@ -100,7 +100,7 @@ def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
     head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _decoded(head, _FRAMES[task], size)
-    facts, body = decoders.decoders.ask({"task": task, "size": size}, head.original)
+    facts, body = decoders.decoders.decode({"task": task, "size": size}, head.original)
     return np.frombuffer(bytearray(body), np.uint8).reshape(facts["height"], facts["width"], 3)
 
 

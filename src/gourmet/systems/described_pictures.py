@@ -238,7 +238,7 @@ def doubt(system: PictureClassifier, served: Path) -> str:
     network = GivenOnnx(served, system.layout)
     pictures = some_pictures(system, 16)
     scores = network.answers(system, batched=network.signature.rows != 1)(pictures)
-    rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
+    rows = system.probabilities_from({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
     if np.ptp(scores, axis=1).max() <= small:
         return "it gives all labels the same score, as a network does whose last layer is all zeros"

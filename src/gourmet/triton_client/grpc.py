@@ -66,7 +66,7 @@ class Grpc:
     def _new_client(self) -> Any:
         return _client(InferenceServerClient, self._at, self._connect_timeout_s)
 
-    def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
+    def call(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
         names = target.split("/") if target else []
         as_json = {"as_json": True} if operation.startswith("get_") else {}
         headers = self._token | {_KEY_PREFIX + name: key for name, key in keys.items()}

@@ -234,7 +234,7 @@ class Triton:
 
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
-        return self._wire.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
+        return self._wire.call(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
     def _ask_locked(
         self,

@@ -44,7 +44,7 @@ def target(source: Source) -> Target:
     """Return the target of the int8 model of these weights; ONNX Runtime runs it on pixels."""
     file = int8_file(source, "model.onnx")
     candidate = source.candidate
-    compare = candidate.beside(file.name, _opened, are_probabilities=True) if candidate else None
+    compare = candidate.comparing(file.name, _opened, are_probabilities=True) if candidate else None
     return Target("food_classifier_int8", [file], compare=compare)
 
 

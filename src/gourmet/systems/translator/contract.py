@@ -123,7 +123,7 @@ class Translator(TextGenerator):
         """Normalise a text to the form that the network knows."""
         return text
 
-    def beside(self, outputs: Tensors) -> dict[str, Any]:
+    def other_fields(self, outputs: Tensors) -> dict[str, Any]:
         if SENTENCES not in outputs:  # a piece, or a model without that output
             return {}
         scored = json.loads(outputs[SENTENCES].ravel()[0])
