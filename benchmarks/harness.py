@@ -361,8 +361,8 @@ def ratio_goal(
     """Return the goal for our figure ÷ the best of the rivals'."""
     best = min if at_most else max
 
-    def ratio(mine: Point, *theirs: Point) -> float:
-        return figure(mine) / best(map(figure, theirs))
+    def ratio(ours: Point, *theirs: Point) -> float:
+        return figure(ours) / best(map(figure, theirs))
 
     return compared(name, [ours, *rivals], limit, ratio, at_most=at_most)
 

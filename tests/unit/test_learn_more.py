@@ -196,7 +196,7 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     classes = np.array([photo.class_id for photo in others])
     (pixels,) = decode((others,), SYSTEM.input_size)
     activations = OnnxLayer.read(SERVED).activations(SYSTEM.normalise(pixels.images))
-    before, after = (recalls(layer(activations), classes) for layer in (result.begun, result.layer))
+    before, after = (recalls(layer(activations), classes) for layer in (result.initial_layer, result.layer))
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
 
 

@@ -33,8 +33,8 @@ def below(figure: Estimate, limit: float) -> bool | None:
 
 def _times_the_latency(ours: Point, theirs: Point) -> Estimate:
     """Return the ratio of two points' mean latencies."""
-    mine, other = ([window.mean_ms for window in point.windows] for point in (ours, theirs))
-    return stats.ratio(mine, other)
+    our_means, their_means = ([window.mean_ms for window in point.windows] for point in (ours, theirs))
+    return stats.ratio(our_means, their_means)
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,11 @@ def same_answers(
     """
     checks, agreeing, compared = [], 0, 0
     for size in _batches(photos):
-        mine, right = _asked(model, photos[:size]), _asked(network, photos[:size])
-        difference = float(np.abs(mine - right).max())
+        scores, right = _asked(model, photos[:size]), _asked(network, photos[:size])
+        difference = float(np.abs(scores - right).max())
         what = f"largest difference, batch {size}"
         checks.append(Check(what, f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed))
-        chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
+        chosen = np.take_along_axis(right, scores.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
         agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
         compared += size
     agreement = Check("top-1 agreement", f"{agreeing} of {compared}", f"{compared}", agreeing == compared)

@@ -147,10 +147,10 @@ class TextCandidate:
         if not (held_out := self.held_out):
             return
         served = self._scores(weights, network, "what is served", tick)
-        mine = self._scores(self.weights_sha256, None, "the candidate", tick)
-        error = float(np.std(mine - served)) / math.sqrt(len(mine))
+        candidate = self._scores(self.weights_sha256, None, "the candidate", tick)
+        error = float(np.std(candidate - served)) / math.sqrt(len(candidate))
         margin = max(MARGIN, _ERRORS * error)
-        yield Measure(held_out.measure, len(mine), float(served.mean()), float(mine.mean()), margin)
+        yield Measure(held_out.measure, len(candidate), float(served.mean()), float(candidate.mean()), margin)
 
     def _scores(
         self, weights: str, network: ServedNetwork | None, whose: str, tick: ReportProgress

@@ -90,7 +90,7 @@ class Loop:
         self._rows: list[Row] = []
         self._searches: dict[Row, BeamSearch] = {}
         # Sums since the start: tokens, rows that have a first token, and the time from arrival to that token.
-        self.tokens, self.begun, self.first_token_s = 0, 0, 0.0
+        self.tokens, self.started, self.first_token_s = 0, 0, 0.0
 
     @property
     def capacity(self) -> int:
@@ -145,7 +145,7 @@ class Loop:
                 continue
             advanced.append(row)
             if not row.tokens:
-                self.begun += 1
+                self.started += 1
                 self.first_token_s += time.monotonic() - row.arrived
             row.score += score
             if tokens[place] == self._end:
@@ -227,7 +227,7 @@ class BeamSearch:
         """Begin with a single row, at `place`."""
         self._beams, self._max_tokens, self._end = beams, max_tokens, end
         self.places = [place]  # of the unfinished hypotheses, the likeliest first
-        self._begun = [Hypothesis([], 0.0)]
+        self._unfinished = [Hypothesis([], 0.0)]
         self._whole: list[Hypothesis] = []
         self.answers: Sequence[Hypothesis] = ()  # at the end, the best first
 
@@ -236,8 +236,8 @@ class BeamSearch:
         beams, end = self._beams, self._end
         tokens, scores = (array[self.places].tolist() for array in (likeliest.tokens, likeliest.scores))
         candidates = [
-            (begun.score + score, rank, token)
-            for rank, begun in enumerate(self._begun)
+            (hypothesis.score + score, rank, token)
+            for rank, hypothesis in enumerate(self._unfinished)
             for token, score in zip(tokens[rank], scores[rank], strict=True)
         ]
         candidates.sort(reverse=True)
@@ -245,17 +245,19 @@ class BeamSearch:
         for number, (score, rank, token) in enumerate(candidates[: 2 * beams]):
             if token == end:
                 if number < beams:
-                    self._whole.append(Hypothesis(self._begun[rank].tokens, score))
+                    self._whole.append(Hypothesis(self._unfinished[rank].tokens, score))
             elif len(chosen) < beams:
                 chosen.append((score, rank, token))
-        self._begun = [Hypothesis([*self._begun[rank].tokens, token], score) for score, rank, token in chosen]
+        self._unfinished = [
+            Hypothesis([*self._unfinished[rank].tokens, token], score) for score, rank, token in chosen
+        ]
         if self._is_over():
-            self.answers = sorted(self._whole or self._begun, key=_mean_score, reverse=True)[:beams]
+            self.answers = sorted(self._whole or self._unfinished, key=_mean_score, reverse=True)[:beams]
             return ()
         return [(self.places[rank], token) for _, rank, token in chosen]
 
     def _is_over(self) -> bool:
-        best, length = self._begun[0], len(self._begun[0].tokens)
+        best, length = self._unfinished[0], len(self._unfinished[0].tokens)
         if length >= self._max_tokens:
             return True
         # The mean score of an unfinished hypothesis never rises above the best one's now.

@@ -151,7 +151,7 @@ class DecodeScheduler:
             waiting = len(self._preparing) + sum(map(len, self._queues))
             at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready)))
         loop = self._loop
-        sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
+        sums = {"tokens_total": loop.tokens, "begun_total": loop.started}
         first = loop.first_token_s
         return {"waiting": waiting, "at_work": at_work, **sums, "first_token_seconds_total": first}
 

@@ -75,7 +75,7 @@ class Learned:
     """A new last layer, the one that it began with, and what it changes."""
 
     layer: Layer
-    begun: Layer
+    initial_layer: Layer
     kept: Comparison  # on photos that the network was not trained on
     # By class, the photos learned from: each right before, and by a layer without it.
     own: Sequence[dict[str, Any]]
@@ -92,8 +92,8 @@ class Learned:
                 file,
                 weight=self.layer.weight,
                 bias=self.layer.bias,
-                begun_weight=self.begun.weight,
-                begun_bias=self.begun.bias,
+                begun_weight=self.initial_layer.weight,
+                begun_bias=self.initial_layer.bias,
                 about=np.array(json.dumps(self.as_dict())),
             )
 
@@ -103,13 +103,13 @@ def read_learned(path: Path) -> Learned:
     try:
         with np.load(path) as arrays:
             about = json.loads(str(arrays["about"]))
-            layer, begun = (
+            layer, initial_layer = (
                 Layer(arrays[f"{which}weight"], arrays[f"{which}bias"]) for which in ("", "begun_")
             )
     except (OSError, LookupError, ValueError) as exc:
         raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
     kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
-    return Learned(layer, begun, Comparison("", "", kept), about["own"])
+    return Learned(layer, initial_layer, Comparison("", "", kept), about["own"])
 
 
 def learn(
@@ -142,7 +142,7 @@ def learn(
 @dataclass(frozen=True)
 class Lesson:
     system: PictureClassifier
-    begun: Layer
+    initial_layer: Layer
     known: Rehearsal
     views: Sequence[Floats]  # the activations of all photos, in each of their views; the first is as served
     classes: Classes
@@ -151,20 +151,20 @@ class Lesson:
     def learn(self, tick: ReportProgress) -> Learned:
         folds = self._folds()
         solved = self._solve(np.ones(len(self.classes), bool))
-        before = self.known.shares(self.begun, self.calibration, self.system)
+        before = self.known.shares(self.initial_layer, self.calibration, self.system)
         for share in _SHARES:
-            layer = self.begun.towards(solved, share)
+            layer = self.initial_layer.towards(solved, share)
             now = self.known.shares(layer, self.calibration, self.system)
             kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
             if not kept.lost:
                 break
-        right_before = self._right(self.begun(self.views[0]))
+        right_before = self._right(self.initial_layer(self.views[0]))
         right_now = np.zeros_like(right_before)
         measured = np.zeros_like(right_before)
         for number in range(_FOLDS if len(self.classes) <= _FEW else 1):
             tick(0.65 + 0.07 * number, "measuring")
             apart = folds == number
-            without = self.begun.towards(self._solve(~apart, solved), share)
+            without = self.initial_layer.towards(self._solve(~apart, solved), share)
             right_now[apart] = self._right(without(self.views[0]))[apart]
             measured |= apart
         labels = (*self.system.labels, f"no {self.system.subject}")
@@ -172,35 +172,35 @@ class Lesson:
             {
                 "label": labels[class_id],
                 "photos": int((self.classes == class_id).sum()),
-                "measured": int((mine := measured & (self.classes == class_id)).sum()),
-                "before": int(right_before[mine].sum()),
-                "now": int(right_now[mine].sum()),
+                "measured": int((of_class := measured & (self.classes == class_id)).sum()),
+                "before": int(right_before[of_class].sum()),
+                "now": int(right_now[of_class].sum()),
                 "more": max(0, SAFE - int((self.classes == class_id).sum())),
             }
             for class_id in sorted(set(self.classes.tolist()))
         ]
         tick(1.0, "")
-        return Learned(layer, self.begun, kept, own)
+        return Learned(layer, self.initial_layer, kept, own)
 
     def _folds(self) -> Classes:
         """Return the fold of each photo; each class is spread over all folds."""
         folds = np.zeros(len(self.classes), int)
         for class_id in set(self.classes.tolist()):
-            mine = np.flatnonzero(self.classes == class_id)
-            folds[mine] = np.arange(len(mine)) % _FOLDS
+            of_class = np.flatnonzero(self.classes == class_id)
+            folds[of_class] = np.arange(len(of_class)) % _FOLDS
         return folds
 
     def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
         """Solve the layer for these photos and for the rehearsed ones with their present answers."""
         kinds = len(self.system.labels) + bool(self.system.subject)
         old = self.known.activations[~self.known.held]
-        logits = self.begun(old)
+        logits = self.initial_layer(old)
         if self.system.subject:  # whose level is against zero that a label is shown at all
             logits = np.pad(logits, ((0, 0), (0, 1)))
         classes = np.tile(self.classes[taught], len(self.views))
         counts = evenly_counted(classes, kinds)
         return solve(
-            self.begun,
+            self.initial_layer,
             np.concatenate([*(view[taught] for view in self.views), old]),
             np.concatenate([one_hot(classes, kinds), softmax(logits)]),
             np.concatenate([_NEW * counts / counts.sum(), np.full(len(old), (1 - _NEW) / len(old))]),
@@ -258,7 +258,7 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
         about = manifest.facts(version) if version else {}
         is_of_system = about.get("network", {}).get("system") == system.name
         forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}
-        if version and forms and all(_holds(version / file, learned.begun) for file in forms):
+        if version and forms and all(_holds(version / file, learned.initial_layer) for file in forms):
             if name == default:
                 gated, facts = _Gated(system, learned, version), about
             first, *others = [gated.file(version, file, form) for file, form in forms.items()]
@@ -303,7 +303,7 @@ class _Gated:
 
         def write(path: Path) -> dict[str, Any]:
             served = OnnxLayer.read(version / file)
-            bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+            bias = served.layer.bias + (learned.layer.bias - learned.initial_layer.bias)
             path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
             return {name: form[name] for name in _FORM if name in form}
 

@@ -126,9 +126,9 @@ class Whole(nn.Module):
         self.pad = network.config.pad_token_id
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        ids, begun = (torch.where(ids == 1, self.pad, ids).long() for ids in (source, target))
+        ids, decoder_ids = (torch.where(ids == 1, self.pad, ids).long() for ids in (source, target))
         logits: torch.Tensor = self.network(
-            input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=begun, use_cache=False
+            input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=decoder_ids, use_cache=False
         ).logits
         return logits
 

@@ -180,7 +180,7 @@ class TranslatorTask:
         target = padded(
             [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
         ).to(device)
-        begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
+        decoder_ids = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
         # bfloat16 throughout: autocast would cast between operations.
         kind = torch.bfloat16 if half_is_fast(device) else torch.float32
         model = self.network.get_submodule("model")
@@ -190,7 +190,7 @@ class TranslatorTask:
             kwargs={
                 "input_ids": source,
                 "attention_mask": (source != pad).long(),
-                "decoder_input_ids": begun,
+                "decoder_input_ids": decoder_ids,
                 "use_cache": False,
             },
         ).last_hidden_state
