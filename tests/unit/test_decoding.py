@@ -171,7 +171,7 @@ def test_a_later_row_joins_between_two_steps_unless_turned_off(
 
 class Broken:
     def __init__(self, engine: Engine) -> None:
-        self.places, self.encode, self.is_brief = engine.places, engine.encode, engine.is_brief
+        self.positions, self.encode, self.is_brief = engine.positions, engine.encode, engine.is_brief
         self.min_rows, self.layers_apart = engine.min_rows, engine.layers_apart
 
     def step(self, *_: object) -> None:

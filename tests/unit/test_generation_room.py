@@ -157,7 +157,8 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
         finished([good, bad])
     assert (good.finished, bad.finished) == ("stop", "failed")
     assert (
-        str(bad.error) == "the encoder returned a memory of 48 places; memories of this system must have 49"
+        str(bad.error)
+        == "the encoder returned a memory of 48 positions; memories of this system must have 49"
     )
 
 

@@ -169,10 +169,10 @@ def decode(
         raise BadData(
             f"{sum(map(len, parts)):,} pictures of {side} pixels do not fit into memory: {exc}"
         ) from exc
-    places = [image for pixels in decoded for image in pixels.images]
+    images = [image for pixels in decoded for image in pixels.images]
     everything = [photo for photos in parts for photo in photos]
     for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
-        places[number][:] = image
+        images[number][:] = image
         tick((number + 1) / len(everything))
     return decoded
 
