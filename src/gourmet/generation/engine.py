@@ -1,7 +1,7 @@
 """The engine computes a source's memory once, and a step of the loop for many rows at a time.
 
-A row attends to its memory: keys and values for every layer of the decoder, [layers, 2, heads, positions, size].
-A position is a word of a sentence or a patch of a picture.
+A row attends to its memory: keys and values for every layer of the decoder, of the shape [layers, 2, heads,
+positions, size]. A position is a word of a sentence or a patch of a picture.
 """
 
 from __future__ import annotations
