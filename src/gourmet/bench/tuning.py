@@ -216,7 +216,8 @@ class Grid:
         # Half of the goal as a wait cannot keep it.
         max_delay_us = 500 * (self.request.p95_ms or math.inf)
         waits = [0, *(delay_us for delay_us in delays if 0 < delay_us <= max_delay_us)]
-        waits = waits if self.batches else [0] if self.keeps_its_queue else []
+        if not self.batches:
+            waits = [0] if self.keeps_its_queue else []
         changes = []
         for instances, threads in self._layouts():
             layout = Change(instances, threads)

@@ -149,12 +149,12 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
             echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
             triton = None
 
-        def served(latest: Mapping[Path, int]) -> None:
+        def serve(latest: Mapping[Path, int]) -> None:
             for model in latest if triton else ():
                 echo(load_and_ask(triton or "", model, send=send), err=as_json)
 
         with served_as_before(triton, chosen, send=send):
-            steps = withdraw(chosen, served, undo=undo)
+            steps = withdraw(chosen, serve, undo=undo)
         serves = "serves" if triton else "is the latest; no Triton was asked"
         if as_json:
             rows = [

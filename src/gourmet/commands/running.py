@@ -45,13 +45,13 @@ def install(
     """
     answers = list[str]()
 
-    def served(version: Path) -> None:
+    def serve(version: Path) -> None:
         check(version)
         if url:
             answers.append(load_and_ask(url, version.parent, send=send))
 
     with served_as_before(url, [models / deployment.targets[form].model], send=send):
-        version, checks = deploy(deployment, form, models, served=served, **how)
+        version, checks = deploy(deployment, form, models, serve=serve, **how)
     return version, "\n".join([table(checks), *answers])
 
 

@@ -81,15 +81,15 @@ class Candidate:
     are_probabilities: bool = False
 
     def comparing(
-        self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
+        self, file: str, open_file: Callable[[Path], Answers], *, are_probabilities: bool = False
     ) -> Callable[[Path, ReportProgress], Comparison]:
-        """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
+        """Return a function that compares a version, whose `file` `open_file` opens, with the candidate."""
 
         def compare(version: Path, tick: ReportProgress) -> Comparison:
             tick(0.0, "reading pictures that are held out")
             held_out = self._held_out
 
-            def measured(served: Answers) -> Iterator[Measure]:
+            def measure(served: Answers) -> Iterator[Measure]:
                 calibration = _calibration(version)
                 yield from self._on_activations(version, file, calibration)
                 if held_out:
@@ -99,7 +99,7 @@ class Candidate:
                     yield from measures(of, before, self._on_held_out, self.system)
 
             return comparison_of(
-                version, self.weights_sha256, partial(opened, version / file), measured, self._lack
+                version, self.weights_sha256, partial(open_file, version / file), measure, self._lack
             )
 
         return compare

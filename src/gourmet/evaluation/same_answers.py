@@ -28,13 +28,13 @@ TELLING: Final = 50  # labelled photos: with fewer, one of them is more than wha
 
 
 def verify(
-    opened: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
+    open_file: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
 ) -> Callable[[Path], Sequence[Check]]:
-    """Open a file with `opened`, as the server will, and compare its answers with those of its source."""
+    """Open a file with `open_file`, as the server will, and compare its answers with those of its source."""
 
     def verified(path: Path) -> Sequence[Check]:
         try:
-            return compare(opened(path))
+            return compare(open_file(path))
         except BadData:
             raise
         except Exception as exc:  # whatever a runtime raises on a broken model, the gate's answer is no

@@ -48,7 +48,7 @@ def deploy(
     form: str,
     repository: Path,
     number: int | None = None,
-    served: Callable[[Path], None] = lambda _version: None,
+    serve: Callable[[Path], None] = lambda _version: None,
     *,
     force: bool = False,
     show: Callable[[Comparison], None] = lambda _comparison: None,
@@ -56,9 +56,8 @@ def deploy(
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
-    Returns the new version's folder and the checks that it passed. `served` is called with it in place, and
-    may still refuse it. `show` is called with how it compares with what is served: if it is worse, it is
-    refused without `force`.
+    Returns the new version's folder and the checks that it passed. `serve` is called with it in place, and
+    may still refuse it. `show` gets the comparison with the served version. A worse candidate needs `force`.
     """
     target = deployment.targets[form]
     model = repository / target.model
@@ -95,7 +94,7 @@ def deploy(
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 
         main, made_here = target.files[0], [file.name for file in target.files]
-        how: dict[str, Any] = {"alone": target.replaces, "texts": files, "served": served}
+        how: dict[str, Any] = {"alone": target.replaces, "texts": files, "serve": serve}
         with staged(model, made_here, number, **how) as (aside, final):
             about, checks = dict[str, dict[str, Any]](), list[Check]()
             for file in target.files:
@@ -185,14 +184,14 @@ def staged(
     *,
     alone: bool = False,
     texts: Mapping[str, str] | None = None,
-    served: Callable[[Path], None] = lambda _version: None,
+    serve: Callable[[Path], None] = lambda _version: None,
 ) -> Iterator[tuple[Path, Path]]:
     """Yield a folder to build a version of `model` in, and the folder that it becomes if nothing fails.
 
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
     that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
     stand `alone`, all files of the latest version but the `exported` ones are taken over: a Python model's
-    code belongs to no export. The latest version has its `texts` in the model's folder. If `served` raises,
+    code belongs to no export. The latest version has its `texts` in the model's folder. If `serve` raises,
     all is as it was before.
     """
     before = versions(model)
@@ -209,7 +208,7 @@ def staged(
         is_latest = int(final.name) >= max(before, default=0)
         files = {model / name: text for name, text in (texts or {}).items() if is_latest}
         with all_or_nothing([model], renames, files):
-            served(final)
+            serve(final)
         with contextlib.suppress(OSError):  # the next verb tries again
             tidied(model)
     finally:
@@ -254,14 +253,14 @@ def deployed_together(repository: Path, name: str, *, undo: bool = False) -> lis
 
 def rollback(
     models: Sequence[Path],
-    served: Callable[[Mapping[Path, int]], None] = lambda _versions: None,
+    serve: Callable[[Mapping[Path, int]], None] = lambda _versions: None,
     *,
     undo: bool = False,
 ) -> dict[Path, tuple[int, int]]:
     """Withdraw the latest version of each of `models`; with `undo`, bring back the one withdrawn last.
 
     Return the number of the version that was the latest, and of the one that is. A withdrawn version is kept
-    aside until the model's next deployment. `served` is called with the versions in place, and may still
+    aside until the model's next deployment. `serve` is called with the versions in place, and may still
     refuse them: then all is as it was.
     """
     steps, renames, texts = dict[Path, tuple[int, int]](), [], dict[Path, str]()
@@ -282,7 +281,7 @@ def rollback(
             renames.append((model / str(numbers[-1]), model / f"{_WITHDRAWN}{numbers[-1]}"))
         texts |= {model / name: text for name, text in _texts_of(model, path).items()}
     with all_or_nothing(models, renames, texts):
-        served({model: latest for model, (_, latest) in steps.items()})
+        serve({model: latest for model, (_, latest) in steps.items()})
     return steps
 
 
@@ -317,11 +316,11 @@ def recalibrate(
     models: Sequence[Path],
     calibration: Mapping[str, float | str],
     facts: Mapping[str, Any],
-    served: Callable[[Path], None] = lambda _model: None,
+    serve: Callable[[Path], None] = lambda _model: None,
 ) -> None:
     """Give the newest versions of `models` these numbers, or raise and leave everything as it was.
 
-    `served` is called with each in place, and may still refuse it.
+    `serve` is called with each in place, and may still refuse it.
     """
     texts = dict[Path, str]()
     for model in models:
@@ -345,4 +344,4 @@ def recalibrate(
         texts |= {model / name: text for name, text in config.texts().items()}
     with all_or_nothing(models, (), texts):
         for model in models:
-            served(model)
+            serve(model)

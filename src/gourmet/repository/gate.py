@@ -52,7 +52,9 @@ class Measure:
     def verdict(self) -> Verdict:
         change = self.candidate - self.served
         # A change that is not a number is worse.
-        return "better" if change > self.margin else "as good" if change >= -self.margin else "worse"
+        if not change >= -self.margin:
+            return "worse"
+        return "better" if change > self.margin else "as good"
 
 
 @dataclass(frozen=True)
@@ -181,26 +183,26 @@ Served = TypeVar("Served")
 def comparison_of(
     version: Path,
     weights_sha256: str,
-    opened: Callable[[], Served],
-    measured: Callable[[Served], Iterable[Measure]],
+    open_served: Callable[[], Served],
+    measure: Callable[[Served], Iterable[Measure]],
     lack: str,
 ) -> Comparison:
     """Compare a candidate with these weights with a served version, unless that has the same weights.
 
-    `opened` opens what is served: if that fails, there is nothing to compare with. An error of `measured`
-    is not caught. `lack` says why there is nothing to compare on, for when it measures nothing.
+    If `open_served` fails, there is nothing to compare with. An error of `measure` is not caught. `lack` says
+    why there is nothing to compare on, for when it measures nothing.
     """
     note, measures = "", list[Measure]()
     if weights_of(version) == weights_sha256:
         note = f"version {version.name} has the same weights"
     else:
         try:
-            served = opened()
+            served = open_served()
         except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
             reason = error_summary(exc)[:80]
             note = f"accuracy was not compared: version {version.name} cannot be opened here ({reason})"
         else:
-            measures = list(measured(served))
+            measures = list(measure(served))
             note = "" if measures else f"accuracy was not compared: {lack}"
     return Comparison(version.parent.name, version.name, measures, note)
 

@@ -256,15 +256,15 @@ def _held_out(data: Path) -> HeldOut:
     """Return photos that the network did not learn from, with captions by people to score with."""
     shown = held_out_part(lambda part: photos(data, part, _COMPARED))
 
-    def ask(network: CaptionerNetwork) -> list[Parts]:
+    def questions(network: CaptionerNetwork) -> list[Parts]:
         pictures = decoded(data, shown, network.side)
         return [[Row(pixels, MAX_TOKENS)] for pixels in pictures]
 
-    def points(captions: Sequence[str]) -> list[float]:
+    def score(captions: Sequence[str]) -> list[float]:
         cider = Cider([photo.captions for photo in shown])
         return [100 * cider.score(photo, text) for photo, text in enumerate(captions)]
 
-    return HeldOut("CIDEr-D × 100", len(shown), ask, points)
+    return HeldOut("CIDEr-D × 100", len(shown), questions, score)
 
 
 def _targets(source: TrainedCaptioner) -> dict[str, Target]:

@@ -227,10 +227,10 @@ class TranslatorExport(GenerationExport):
         shipped = (Reference("", *pair) for pair in self.system.meanings.items() if all(pair))
         references = references or list(shipped)
 
-        def ask(network: TranslatorNetwork) -> list[Parts]:
+        def questions(network: TranslatorNetwork) -> list[Parts]:
             return [network.parts(self.system.written(text_of(pair.text))) for pair in references]
 
-        return chrf(references, ask) if references else None
+        return chrf(references, questions) if references else None
 
     def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
         config = as_json(repository.read_config(version.parent))
