@@ -33,7 +33,7 @@ _DEADLINE_S: Final = 5.0
 _STALE_S: Final = _DEADLINE_S + 2.0
 _UNUSABLE: Final = "sample_unusable"
 _AWAY: Final = "triton_unavailable"
-# How long a probe waits for the other systems, whose state does not decide its answer.
+# `/readyz` waits this long for systems that do not affect its status.
 _OTHERS_S: Final = 1.0
 # How long pages rely on a known problem without a new check.
 _PROBLEM_AGE_S: Final = 60.0

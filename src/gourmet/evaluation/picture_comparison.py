@@ -26,7 +26,7 @@ from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
-# Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
+# Allowed drop in points, overall and per class; at least two pictures.
 MARGIN: Final = 2.0
 CLASS_MARGIN: Final = 5.0
 _FEW: Final = 2

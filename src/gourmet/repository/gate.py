@@ -40,7 +40,7 @@ Verdict = Literal["better", "as good", "worse"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of both, in points: percent, or those of a score. More is better."""
+    """One metric of the served version and the candidate, in percentage points. More is better."""
 
     what: str
     examples: int

@@ -179,7 +179,7 @@ class Triton:
             try:
                 version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id or own_id)
             except TritonRefused as exc:
-                raise self._explained(model, exc, deadline) from exc
+                raise self._specific_error(model, exc, deadline) from exc
         return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
 
     def stream(
@@ -199,7 +199,7 @@ class Triton:
                         is_answered = is_answered or piece is not None
                         yield piece
             except TritonRefused as exc:
-                raise self._explained(model.target, exc, deadline) from exc
+                raise self._specific_error(model.target, exc, deadline) from exc
             if not is_answered:
                 reason = f"{model.target} ended its answer without a piece"
                 raise ModelFailed(reason, HTTPStatus.OK, reason)
@@ -257,9 +257,9 @@ class Triton:
         try:
             return self._ask(operation, model, deadline)
         except TritonRefused as exc:
-            raise self._explained(model, exc, deadline) from exc
+            raise self._specific_error(model, exc, deadline) from exc
 
-    def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
+    def _specific_error(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # explained already
             return refused
         # Behind a balancer another server may answer whether the model is ready. A model that asks others may
