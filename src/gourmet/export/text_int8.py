@@ -5,8 +5,8 @@ With a scale that is measured each time, as ONNX Runtime's own dynamic quantizat
 words would depend on the sentences beside it. Products of integers are exact, so a row has the same bits in
 any company. Weights have a scale for each output, and embeddings one for each word.
 
-int8 and fp32 can choose different words when two are nearly equally likely. The weights that training keeps are `rounded` to what eight bits hold exactly, so that only what goes
-into the products is.
+int8 and fp32 can choose different words when two are nearly equally likely. The weights that training keeps
+are `rounded` to what eight bits hold exactly, so that only what goes into the products is.
 """
 
 from __future__ import annotations
