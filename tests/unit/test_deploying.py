@@ -21,10 +21,9 @@ from PIL import Image
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.evaluation import evaluation_file, same_answers
+from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
-from gourmet.evaluation.calibration import Calibration, read_evaluation
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation, write_measured
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
 from gourmet.export.picture_export import Exported, Source, open_onnx
@@ -57,9 +56,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert isinstance(network, Food11Network)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
-    evaluation_file.write_measured(
-        path, calibration=vars(Calibration(1.25, 0.4)), accuracy={"test": {"balanced": 0.5}}
-    )
+    write_measured(path, calibration=vars(Calibration(1.25, 0.4)), accuracy={"test": {"balanced": 0.5}})
     return path
 
 
@@ -262,7 +259,7 @@ def test_weights_without_an_evaluation_of_their_own_are_not_deployed(
     shutil.copy(weights, alone)
     with pytest.raises(NotEvaluated, match="run `gourmet evaluate`"):
         EXPORT.open(alone, data, lambda share: None)
-    evaluation_file.write_measured(alone, calibration=vars(Calibration(1.0, 0.0)), accuracy={})
+    write_measured(alone, calibration=vars(Calibration(1.0, 0.0)), accuracy={})
     alone.write_bytes(b"others")
     with pytest.raises(NotEvaluated, match="about other weights"):
         read_evaluation(alone)

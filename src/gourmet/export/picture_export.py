@@ -22,8 +22,7 @@ from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYS
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
-from gourmet.evaluation.calibration import Calibration, read_evaluation
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate
 from gourmet.evaluation.picture_evaluation import calibrated

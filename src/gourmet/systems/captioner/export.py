@@ -25,8 +25,7 @@ import torch
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.evaluation import evaluation_file
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import NotEvaluated, read_measured
 from gourmet.evaluation.text_comparison import HeldOut, held_out_part
 from gourmet.export import static_int8
 from gourmet.export.text_export import GenerationExport, TrainedGenerator
@@ -237,7 +236,7 @@ class CaptionerExport(GenerationExport):
         targets = source.compared(_targets(source), weights, held_out, lack)
         facts = source.facts(weights, data)
         try:
-            measured = evaluation_file.read_measured(weights)
+            measured = read_measured(weights)
         except NotEvaluated:
             return Deployment(targets, facts)
         try:
