@@ -30,7 +30,7 @@ WITHIN_S = 30
 class Pictures(Engine):
     """What is asked of it is kept, and a test may get between."""
 
-    places = PLACES
+    positions = PLACES
 
     def __init__(self) -> None:
         graphs = caption_network.graphs()

@@ -247,7 +247,7 @@ class Triton:
         """Ask with the keys, as a locked operation needs; return False if Triton polls its repository."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            return (wire or self._wire).ask(operation, target, deadline, self._keys, fields or {})
+            return (wire or self._wire).call(operation, target, deadline, self._keys, fields or {})
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
