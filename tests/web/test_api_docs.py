@@ -105,7 +105,7 @@ def test_the_translation_examples_print_translations(examples: Examples, photos:
         "I like tea.",
         "He likes coffee.",
     ]
-    assert stream[0] == "event: piece"
+    assert "event: piece" in stream
     printed = run([sys.executable, "-c", examples["translate", "Python"]], photos)
     assert printed == "I like tea.\nHe likes coffee.\n"
 
@@ -120,7 +120,7 @@ def test_the_caption_examples_print_captions(examples: Examples, photos: Path) -
     several, *stream = run(["bash", "-ec", examples["caption", "curl"]], photos).splitlines()
     described, broken = json.loads(several)["results"]
     assert (len(described["alternatives"]), broken["error"]["code"]) == (2, "broken_picture")
-    assert stream[0] == "event: piece"
+    assert "event: piece" in stream
     (photos / "other.jpg").unlink()
     first, *others = run([sys.executable, "-c", examples["caption", "Python"]], photos).splitlines()
     assert len(first.split()) > 3
