@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from flask import Blueprint, Flask, render_template, request, url_for
 
-from app.api import openapi
 from app.api.schemas import Health, HealthModel
 from app.api.texts import Generator
 from app.models import Classifier, request_to_model
@@ -181,8 +180,6 @@ class Services:
         )
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
-        # The API's document, held to the app's routes once all features are added.
-        self.document = openapi.openapi_document(list(systems), settings.max_photos)
         self.readiness = {
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }
