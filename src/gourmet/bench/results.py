@@ -225,7 +225,7 @@ def as_data(value: object) -> dict[str, Any]:
     return data
 
 
-def read(path: Path) -> Bench:
+def read_results(path: Path) -> Bench:
     """Read a saved benchmark, a folder or its JSON file; raise GourmetError if it is invalid."""
     path = path / FILE if path.is_dir() else path
     try:

@@ -38,7 +38,7 @@ _LOAD_TRIES: Final = 5
 _OTHERS_BEHIND_THE_APP: Final = 0.02
 
 
-def run(
+def run_sweep(
     workload: Workload,
     loads: Iterable[LoadSpec],
     target: Addresses,
@@ -104,7 +104,7 @@ def measure(
 
 def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     probe = ServerProbe(target, load, options.own)
-    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
+    traffic, checks = checked_traffic(workload, load, target, options, probe.record)
     checks += (validity.generator_had_time(traffic.client_cores, keep=options.keep_disturbed),)
     point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
     requests = traffic.requests_sent / len(traffic.times)
@@ -178,7 +178,7 @@ def checked_traffic(
         before = triton.total(load.model)
         wire = wire_for(target, load, rows)
         sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
-        check = partial(answers.check, wire)
+        check = partial(answers.check_reply, wire)
         traffic = LoadGenerator(
             wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark
         ).run()

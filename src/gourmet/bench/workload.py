@@ -87,12 +87,12 @@ class Answers:
                 "bring inputs that differ with --data"
             )
 
-    def check(self, wire: ModelWire, request: Request, reply: RawReply) -> None:
+    def check_reply(self, wire: ModelWire, request: Request, reply: RawReply) -> None:
         """Raise WrongAnswers unless every row of the request has its own answer."""
         # The same bytes again are as right as they were: most replies need no second look.
         if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
             return
-        rows = _by_row(wire.read(reply), len(request.rows), self._batched)
+        rows = _by_row(wire.read_reply(reply), len(request.rows), self._batched)
         for number, (row, answer) in enumerate(zip(request.rows, rows, strict=True), 1):
             self.check_row(row, answer, f"row {number} of a request of {len(rows)}")
         self._right[id(request)] = reply.body
@@ -199,7 +199,7 @@ def ask_alone(wire: ModelWire, rows: InputRows) -> list[Answer]:
         replies = ask_each(wire, [wire.request((row,)) for row in range(len(rows))])
     except RequestFailed as exc:
         raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
-    return [_by_row(wire.read(reply), 1, rows.batched)[0] for reply in replies]
+    return [_by_row(wire.read_reply(reply), 1, rows.batched)[0] for reply in replies]
 
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:

@@ -23,7 +23,7 @@ from click.core import ParameterSource
 from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.commands.perf_analyzer import find_program
 from gourmet.commands.values import FOLDER
-from gourmet.doctor import Examined, Finding, Level, strayed
+from gourmet.doctor import Examined, Finding, Level, check_configs_in_use
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.lab.exercises import FOLDER_ENV, folder
 from gourmet.lab.handing_in import collect as collected
@@ -167,7 +167,7 @@ def lab(
             stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
             ready = f"http://127.0.0.1:{ports['port']}/readyz"
-            while not ending.wait(_POLL_S) and not stack.answers("gourmet up", ready):
+            while not ending.wait(_POLL_S) and not stack.is_answering("gourmet up", ready):
                 pass
         if not ending.is_set():
             jupyter = running["JupyterLab"] = _start_jupyter(url, lab_port, arguments, log)
@@ -200,7 +200,9 @@ def _strayed(url: str, named: bool) -> list[Finding]:
     folders = tuple(map(Path, running.repositories)) if running else (DEFAULT,)
     there = Examined(folders, "127.0.0.1", {}, url, named, os.environ)
     with connect(url) as triton:
-        return list(strayed(there, sorted({name.partition("/")[0] for name in triton.ready_versions()})))
+        return list(
+            check_configs_in_use(there, sorted({name.partition("/")[0] for name in triton.ready_versions()}))
+        )
 
 
 def _notebooks() -> Path:

@@ -35,6 +35,7 @@ from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
+from gourmet.stack.run_file import stack_at
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import as_json, as_pbtxt, summary
 
@@ -271,7 +272,7 @@ def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep
             if route not in workloads:
                 data = DataSource(_ROWS, _SEED)
                 workloads[route] = prepare(load.model, target, data, through=load.through, stepped=stepped)
-            points, refused = sweep.run(workloads[route], [load], target, options, name)
+            points, refused = sweep.run_sweep(workloads[route], [load], target, options, name)
             return points, [replace(rejection, name=name) for rejection in refused]
 
         measures = {name: partial(measure_arm, name) for name in arms}
@@ -316,15 +317,16 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
     exercise = exercises.current()
     exercise.check_predicted()
     took: list[list[float]] = [[] for _ in calls]
-    meter = CpuMeter({"server": listener(exercise.url)}, _own())
-    meter.look()
+    stack = stack_at(exercise.url)
+    meter = CpuMeter({"server": stack.pid if stack else listener(exercise.url)}, _own())
+    meter.record()
     for _ in range(count):
         for figures, call in zip(took, calls, strict=True):
             began = time.perf_counter()
             figure = call()
             took_ms = 1000 * (time.perf_counter() - began)
             figures.append(figure if isinstance(figure, float) else took_ms)
-    meter.look()
+    meter.record()
     exercise.note_measured()
     others = meter.others_cores if meter.groups["server"] else None
     disturbed, when = _too_much(others), exercises.now()
