@@ -37,7 +37,7 @@ _MIN_PHOTOS: Final = 8
 _SHOWN: Final = 120
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings = services.settings
     routes = Blueprint("teach", __name__)
 

@@ -133,7 +133,7 @@ def _classifier(
     from gourmet.systems import described_pictures as parts
 
     system = PictureClassifier(
-        **described.named(name, folders()[1] / name),
+        **described.fields_of_name(name, folders()[1] / name),
         title=title or registry.usual_title(name),
         labels=labels_of(labels),
         datatypes=("FP32",),
@@ -151,7 +151,7 @@ def _classifier(
             raise UsageError(f"{weights} is not served: {reason}. If that is intended, give --yes")
 
     model = system.default_model
-    about = described.of_classifier(system)
+    about = described.description_of(system)
     origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()
@@ -177,7 +177,7 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
         photos = from_photos.Photos.read(data, labels_of(labels) if labels else (), tick)
     system = from_photos.describe(
         PictureClassifier(
-            **described.named(name, folders()[1] / name),
+            **described.fields_of_name(name, folders()[1] / name),
             title=title or registry.usual_title(name),
             labels=photos.labels,
         )
@@ -186,7 +186,7 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
         made, tried = from_photos.make(system, photos, [from_photos.own_body(), *served_bodies()], tick)
     files: dict[str, str | bytes] = {described.MODEL_CARD: made.card(), described.SAMPLE: photos.sample()}
     about = {
-        **described.of_classifier(system),
+        **described.description_of(system),
         "provenance": {"photos": data.resolve().name, "body": made.body.title},
     }
     with _made(name, where, about, files, [system.default_model]) as folder:

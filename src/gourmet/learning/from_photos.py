@@ -34,7 +34,7 @@ from gourmet.pictures.label_folders import class_of
 from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.training.linear_layer import Classes, Floats, Layer, OnnxLayer, evenly_counted, one_hot, solve
 
 BODIES: Final = Path(__file__).with_name("bodies")
@@ -278,9 +278,8 @@ class Classifier:
             "accuracy": {"cross-validation": measured.as_dict()},
             "verified_on": "photos that the layer learned from",
         }
-        target = Target(
-            model, "model.onnx", build, same_answers.verify(opened, compare), config, system.labels
-        )
+        file = ModelFile("model.onnx", build, same_answers.verify(opened, compare))
+        target = Target(model, [file], config, system.labels)
         return Deployment({"onnx": target}, facts, vars(self.calibration))
 
 

@@ -36,7 +36,7 @@ from gourmet.learning.from_photos import FOLDS, Rows, folds
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
-from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.training.linear_layer import (
@@ -84,11 +84,15 @@ class Learned:
     """A new last layer, the one that it began with, and what it changes."""
 
     layer: Layer
-    begun: Layer
+    initial_layer: Layer
     kept: Comparison  # on photos that the network was not trained on
     # By class, the photos learned from: each right before, and by a layer without it.
     own: Sequence[dict[str, Any]]
     doubted: Sequence[str] = ()  # the photos whose labels the served network doubts
+
+    def compared(self, version: Path, _tick: ReportProgress) -> Comparison:
+        rows = [*self.kept.measures, self.labels]
+        return replace(self.kept, model=version.parent.name, version=version.name, measures=rows)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -133,24 +137,24 @@ class Learned:
                 file,
                 weight=self.layer.weight,
                 bias=self.layer.bias,
-                begun_weight=self.begun.weight,
-                begun_bias=self.begun.bias,
+                begun_weight=self.initial_layer.weight,
+                begun_bias=self.initial_layer.bias,
                 about=np.array(json.dumps(self.as_dict())),
             )
 
 
-def read(path: Path) -> Learned:
+def read_learned(path: Path) -> Learned:
     """Read the file that `gourmet learn-more` wrote."""
     try:
         with np.load(path) as arrays:
             about = json.loads(str(arrays["about"]))
-            layer, begun = (
+            layer, initial_layer = (
                 Layer(arrays[f"{which}weight"], arrays[f"{which}bias"]) for which in ("", "begun_")
             )
     except (OSError, LookupError, ValueError) as exc:
         raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
     kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
-    return Learned(layer, begun, Comparison("", "", kept), about["own"], about["doubted"])
+    return Learned(layer, initial_layer, Comparison("", "", kept), about["own"], about["doubted"])
 
 
 def learn(
@@ -173,7 +177,9 @@ def learn(
     prepare, looking = prepared(system), lambda share: tick(0.2 + 0.4 * share, "looking")
     seen = served.activations(images, prepare, looking)
     views = np.split(seen, _VIEWS)
-    calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+    calibration = calibration_of(
+        manifest.read_manifest(version).get("calibration", {}), version / manifest.MANIFEST
+    )
     lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
     doubted = [
         photo.name for photo, is_doubted in zip(pixels.photos, lesson.doubted(), strict=True) if is_doubted
@@ -184,7 +190,7 @@ def learn(
 @dataclass(frozen=True)
 class Lesson:
     system: PictureClassifier
-    begun: Layer
+    initial_layer: Layer
     known: Rehearsal
     views: Sequence[Floats]  # the activations of all photos, in each of their views; the first is as served
     classes: Classes
@@ -197,20 +203,22 @@ class Lesson:
         if self.known.is_crossed:  # the held-out photos were learned too: measure by layers without them
             measured_by = self._without_held()
             apart = measured_by._solve(everything)
-        before = self.known.shares(measured_by.begun, self.calibration, self.system)
+        before = self.known.shares(measured_by.initial_layer, self.calibration, self.system)
         for share in _SHARES:
-            now = self.known.shares(measured_by.begun.towards(apart, share), self.calibration, self.system)
+            now = self.known.shares(
+                measured_by.initial_layer.towards(apart, share), self.calibration, self.system
+            )
             kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
             if not kept.lost:
                 break
-        layer = self.begun.towards(solved, share)
-        right_before = self._right(self.begun(self.views[0]))
+        layer = self.initial_layer.towards(solved, share)
+        right_before = self._right(self.initial_layer(self.views[0]))
         right_now = np.zeros_like(right_before)
         measured = np.zeros_like(right_before)
         for number in range(FOLDS if len(self.classes) <= _FEW else 1):
             tick(0.65 + 0.07 * number, "measuring")
             apart = numbers == number
-            without = self.begun.towards(self._solve(~apart, solved), share)
+            without = self.initial_layer.towards(self._solve(~apart, solved), share)
             right_now[apart] = self._right(without(self.views[0]))[apart]
             measured |= apart
         labels = (*self.system.labels, f"no {self.system.subject}")
@@ -218,19 +226,19 @@ class Lesson:
             {
                 "label": labels[class_id],
                 "photos": int((self.classes == class_id).sum()),
-                "measured": int((mine := measured & (self.classes == class_id)).sum()),
-                "before": int(right_before[mine].sum()),
-                "now": int(right_now[mine].sum()),
+                "measured": int((of_class := measured & (self.classes == class_id)).sum()),
+                "before": int(right_before[of_class].sum()),
+                "now": int(right_now[of_class].sum()),
                 "more": max(0, SAFE - int((self.classes == class_id).sum())),
             }
             for class_id in sorted(set(self.classes.tolist()))
         ]
         tick(1.0, "")
-        return Learned(layer, self.begun, kept, own)
+        return Learned(layer, self.initial_layer, kept, own)
 
     def doubted(self) -> npt.NDArray[np.bool_]:
         """Mark the photos to whose labels the served layer gives next to no probability."""
-        logits = self.begun(self.views[0])
+        logits = self.initial_layer(self.views[0])
         likely = softmax(logits, self.calibration.temperature)
         if self.system.subject:
             shown = relevance(logits)[:, np.newaxis]
@@ -241,20 +249,20 @@ class Lesson:
         """Return the lesson on a layer that learned all of the set but what is held out."""
         known = self.known
         rows = Rows([known.activations], known.classes, len(self.system.labels))
-        return replace(self, begun=rows.solve(~known.held), known=replace(known, is_crossed=False))
+        return replace(self, initial_layer=rows.solve(~known.held), known=replace(known, is_crossed=False))
 
     def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
         """Solve the layer for these photos and for the rehearsed ones with their present answers."""
         kinds = len(self.system.labels) + bool(self.system.subject)
         rehearsed = ~self.known.held | self.known.is_crossed
         old = self.known.activations[rehearsed]
-        logits = self.begun(old)
+        logits = self.initial_layer(old)
         if self.system.subject:  # whose level is against zero that a label is shown at all
             logits = np.pad(logits, ((0, 0), (0, 1)))
         classes = np.tile(self.classes[taught], len(self.views))
         counts = evenly_counted(classes, kinds)
         return solve(
-            self.begun,
+            self.initial_layer,
             np.concatenate([*(view[taught] for view in self.views), old]),
             np.concatenate([one_hot(classes, kinds), softmax(logits)]),
             np.concatenate([_NEW * counts / counts.sum(), np.full(len(old), (1 - _NEW) / len(old))]),
@@ -308,7 +316,7 @@ def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 
 def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
     """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
-    learned, targets = read(path), dict[str, Target]()
+    learned, targets = read_learned(path), dict[str, Target]()
     if learned.kept.lost:
         raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
     default, facts = system.default_model, dict[str, Any]()
@@ -317,11 +325,12 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
         about = manifest.facts(version) if version else {}
         is_of_system = about.get("network", {}).get("system") == system.name
         forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}
-        if version and forms and all(_holds(version / file, learned.begun) for file in forms):
+        if version and forms and all(_holds(version / file, learned.initial_layer) for file in forms):
             if name == default:
                 gated, facts = _Gated(system, learned, version), about
-            first, *also = [gated.target(version, file, form) for file, form in forms.items()]
-            targets[name] = replace(first, also=also)
+            first, *others = [gated.file(version, file, form) for file, form in forms.items()]
+            files = [first, *(replace(other, is_optional=True) for other in others)]
+            targets[name] = Target(name, files, compare=learned.compared)
         elif name == default:
             raise UsageError(
                 f"{path} was learned on top of another network than {repository / name} serves: "
@@ -355,21 +364,17 @@ class _Gated:
         activations = OnnxLayer.read(version / NETWORK).activations(self._photos, prepared(system))
         self._expected = learned.layer(activations)
 
-    def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
-        """Return the target of a version's file, with the new layer in it."""
+    def file(self, version: Path, file: str, form: dict[str, Any]) -> ModelFile:
+        """Return a version's file, with the new layer in it."""
         learned = self._learned
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             served = OnnxLayer.read(version / file)
-            bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+            bias = served.layer.bias + (learned.layer.bias - learned.initial_layer.bias)
             path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
             return {name: form[name] for name in _FORM if name in form}
 
-        def compare(version: Path, _tick: ReportProgress) -> Comparison:
-            rows = [*learned.kept.measures, learned.labels]
-            return replace(learned.kept, model=version.parent.name, version=version.name, measures=rows)
-
-        return Target(version.parent.name, file, build, self._verify, compare=compare)
+        return ModelFile(file, write, self._verify)
 
     def _verify(self, path: Path) -> Sequence[Check]:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
