@@ -116,7 +116,8 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
 ) -> None:
     for name in ("food_classifier", "food_classifier_onnx", "food_classifier_int8"):
         shutil.copytree(DEFAULT / name, tmp_path / name)
-    done = CliRunner().invoke(main, ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)])
+    words = ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)]
+    done = CliRunner().invoke(main, [*words, "--force"])  # the labels are what nobody would guess
     assert done.exit_code == 0, done.output
     layer, served = read_learned(learned[0]).layer, OnnxLayer.read(SERVED)
     for file in (
