@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -262,6 +263,40 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
         measured = stack.inside("jupyter", *program.split(), *window.split())
         assert measured.returncode == 0, measured.stdout + measured.stderr
         assert "Concurrency: 2, throughput: " in measured.stdout
+
+
+@pytest.mark.parametrize("name", ["triton", "loops"])
+def test_a_notebook_of_the_lab_is_answered_from_begin_to_end_and_handed_in(stack: Stack, name: str) -> None:
+    """Every prediction is filled in, and measurements are short."""
+    edits = (
+        r"s/, \.\.\., \.\.\.)/, 0, 1e6)/; s/runs = measure(/runs = measure(1, /; "
+        "s/--measurement-interval 2000/--measurement-mode count_windows --measurement-request-count 5/; "
+        "s/--window 0.4 --windows 2 --warm-up 0.2/--window 0.1 --windows 2 --warm-up 0.1/"
+    )
+    run_it = (
+        f"sed -i '{edits}' {name}.ipynb && export GOURMET_LAB_SECONDS=0.1"
+        f" && jupyter execute --inplace --timeout=300 {name}.ipynb && gourmet lab hand-in"
+    )
+    executed = stack.inside("jupyter", "sh", "-c", run_it)
+    assert executed.returncode == 0, executed.stdout[-4000:] + executed.stderr[-4000:]
+    book = json.loads(stack.inside("jupyter", "cat", f"{name}.ipynb").stdout)
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert not [cell["source"] for cell in code if not cell["execution_count"]]
+    outputs = "".join(str(output) for cell in code for output in cell["outputs"])
+    assert "command not found" not in outputs, outputs
+    assert "Traceback" not in outputs, outputs
+    asked = set(re.findall(r'predict\(\\?"(\w+):', json.dumps(code)))
+    page = stack.inside("jupyter", "cat", "hand-in.html").stdout
+    assert asked
+    assert asked == {key for key in asked if f"<h3>{key}: " in page}
+
+
+def test_a_verb_of_the_lab_loads_a_model_for_study_by_itself(stack: Stack) -> None:
+    shown = stack.inside("jupyter", "gourmet", "config", "onnx-mnist-cpu")
+    assert shown.returncode == 0, shown.stderr
+    assert "loading onnx-mnist-cpu" in shown.stderr
+    asked = stack.inside("jupyter", "curl", "-sf", "triton_server:8000/v2/models/onnx-mnist-cpu/ready")
+    assert asked.returncode == 0, "under the name of the published lab"
 
 
 def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:

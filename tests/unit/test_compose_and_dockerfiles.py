@@ -111,8 +111,8 @@ def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -
 
 
 def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> None:
-    for service in (TRITON_PORTS, SERVICES["jupyter"]):
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert all(port.startswith("127.0.0.1:") for port in TRITON_PORTS["ports"])
+    assert SERVICES["jupyter"]["ports"] == ["${LAB_ADDRESS:-127.0.0.1}:${JUPYTER_PORT:-8888}:8888"]
     for name in ("triton", "flask"):
         assert "ports" not in SERVICES[name]
     assert PROXY["ports"] == ["${WEB_PORT:-8080}:8080"]
@@ -175,7 +175,7 @@ def test_the_app_reads_the_variables_of_compose_and_finds_triton_by_its_service(
     variables = SERVICES["flask"]["environment"].items()
     environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in variables}
     settings = Settings.from_env(environment)
-    assert settings.trusted_hosts == ("flask",), "the name by which Prometheus asks"
+    assert settings.trusted_hosts == ("flask", "proxy"), "the names by which Prometheus and the lab ask"
     assert settings.triton_url == "triton:8000"
     assert settings.models == Settings().models
     host, port = settings.triton_url.split(":")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet import repository
 from gourmet.errors import echo
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
@@ -37,8 +38,10 @@ class WorkbenchTriton(Triton):
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 
     def _held_back(self) -> dict[str, Config]:
-        stack = run_file.stack_at(self.address)
-        served = check_repositories(map(Path, stack.repositories)) if stack else {}
+        named = run_file.content_for(self.address).get("stack", {}).get("repositories", ())
+        # In a container of its own, the lab has the models elsewhere than Triton.
+        paths = {path if path.is_dir() else repository.DEFAULT for path in map(Path, named)}
+        served = check_repositories(paths)
         return {name: config for name, config in served.items() if waits_until_asked(config)}
 
 
