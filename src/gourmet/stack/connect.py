@@ -38,11 +38,19 @@ class WorkbenchTriton(Triton):
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 
     def _held_back(self) -> dict[str, Config]:
-        named = run_file.content_for(self.address).get("stack", {}).get("repositories", ())
-        # In a container of its own, the lab has the models elsewhere than Triton.
-        paths = {path if path.is_dir() else repository.DEFAULT for path in map(Path, named)}
-        served = check_repositories(paths)
+        served = check_repositories(repositories_of(self.address))
         return {name: config for name, config in served.items() if waits_until_asked(config)}
+
+
+def repositories_of(url: str) -> tuple[Path, ...]:
+    """Return the folders of models of the Triton at `url`, empty if they are not known.
+
+    In a container of its own, the lab has the models elsewhere than Triton.
+    """
+    stack = run_file.stack_at(url)
+    known = run_file.content_for(url).get("stack", {}).get("repositories", ())
+    named = map(Path, stack.repositories if stack else known)
+    return tuple(dict.fromkeys(path if path.is_dir() else repository.DEFAULT for path in named))
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
