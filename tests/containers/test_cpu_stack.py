@@ -265,7 +265,7 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
         assert "Concurrency: 2, throughput: " in measured.stdout
 
 
-@pytest.mark.parametrize("name", ["triton", "loops"])
+@pytest.mark.parametrize("name", ["triton", "loops", "digits"])
 def test_a_notebook_of_the_lab_is_answered_from_begin_to_end_and_handed_in(stack: Stack, name: str) -> None:
     """Every prediction is filled in, and measurements are short."""
     edits = (
