@@ -107,7 +107,7 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
         with contextlib.suppress(repository.RepositoryError):
             config, newest = as_json(repository.read_config(model)), repository.newest(model)
             try:
-                manifest.check(None, config, newest)
+                manifest.check_files(None, config, newest)
             except manifest.ManifestError as exc:
                 reasons[model.name] = str(exc)
     return reasons

@@ -210,7 +210,7 @@ def _load_older(triton: Triton, model: Path) -> int | None:
             texts = ConfigFile.read(model).of_manifest(facts).texts()
             profile = f"configs/{os.environ.get(CONFIG_NAME_ENV)}.pbtxt"
             config = as_json(parse(texts.get(profile, texts[CONFIG])))
-            manifest.check(None, config, model / str(number))
+            manifest.check_files(None, config, model / str(number))
             config["version_policy"] = {"specific": {"versions": [number]}}
             config.setdefault("parameters", {})[INSTEAD_OF] = {"string_value": str(newest)}
             triton.load(model.name, config)
