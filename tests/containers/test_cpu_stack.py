@@ -26,7 +26,7 @@ from support.eventually import eventually
 from support.lab_notebooks import WIDE, notebook
 from support.needs import absent
 from support.tls import Certificates
-from support.web_app import Site, WebReply
+from support.web_app import Site, WebReply, form
 
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
@@ -66,6 +66,7 @@ class Stack:
             "JUPYTER_PORT": str(self.jupyter_port),
             "JUPYTER_TOKEN": self.token,
             "TRITON_ADMIN_KEY": self.admin_key,
+            "KEEP_CORRECTIONS": "/corrections",
         }
         return run(str(SCRIPT), *arguments, **settings | more)
 
@@ -352,6 +353,31 @@ def test_switching_the_pages_model_recreates_the_apps_container_alone(
         eventually(lambda model=model: first_answer_of(model), 60)
     assert stack.container("flask") != before
     assert {service: stack.container(service) for service in others} == others
+
+
+def test_a_correction_survives_a_new_container_and_comes_back_from_a_backup(stack: Stack) -> None:
+    body, headers = form(contract.SYSTEM.sample())
+    where = "/api/v1/corrections?label=Soup"
+    corrected = Site(stack.web_port).request("POST", where, body, **headers)
+    assert corrected.status in (200, 201), corrected.body
+
+    def kept() -> str:
+        return stack.inside("flask", "sh", "-c", "cd /corrections && find . -type f | xargs sha256sum").stdout
+
+    before = kept()
+    assert ".png" in before or ".jpg" in before, before
+    stack.made_anew("flask")
+    assert kept() == before
+    backup = stack.inside("flask", "sh", "-c", "tar -cz -C /corrections . | base64").stdout
+    run(stack.engine, "rm", "-f", stack.container("flask"))
+    removed = run(stack.engine, "volume", "rm", f"{stack.project}_corrections")
+    assert removed.returncode == 0, removed.stderr
+    assert stack.script("up", "flask").returncode == 0
+    assert kept() == ""
+    restore = ("sh", "-c", "base64 -d | tar -xz -C /corrections")
+    restored = run(stack.engine, "exec", "-i", stack.container("flask"), *restore, given=backup)
+    assert restored.returncode == 0, restored.stderr
+    assert kept() == before
 
 
 def test_with_a_certificate_the_proxy_reads_a_key_of_roots_and_answers_by_tls_alone(
