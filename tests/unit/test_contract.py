@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gourmet.contracts import ModelInfo
-from gourmet.pictures.classifier import PictureClassifier, softmax
+from gourmet.pictures.certainty import softmax
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract
 
