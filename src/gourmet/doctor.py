@@ -61,11 +61,14 @@ _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 _READY_WITHIN_S: Final = 30.0
 
 
+Level = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line: the cause and, unless it is ok, the fix."""
 
-    level: Literal["ok", "warn", "fail"]
+    level: Level
     cause: str
     fix: str = ""
 

@@ -139,11 +139,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One reason to believe a point: the check, its result, and the limit."""
+    """One reason to believe a point: the check, its result, and the limit; and why it failed, if it did."""
 
     name: str
     found: str
     allowed: str
+    failure: str = ""
 
 
 @dataclass(frozen=True)

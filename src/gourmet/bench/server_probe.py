@@ -28,18 +28,19 @@ _THIS: Final = "this process"
 class CpuMeter:
     """Measures the CPU time of processes between its first record and its last.
 
-    `groups` has the first process of each group by name, or None for one that runs elsewhere.
+    `groups` has the first process of each group by name, or None for one that runs elsewhere. `own` are
+    other processes that do not count as others, each with its descendants.
     """
 
-    def __init__(self, groups: Mapping[str, int | None]) -> None:
-        self.groups = groups
+    def __init__(self, groups: Mapping[str, int | None], own: Iterable[int] = ()) -> None:
+        self.groups, self._own = groups, {f"process {pid}": pid for pid in own}
         self._cores = sorted(os.sched_getaffinity(0))
         self._records: list[tuple[float, float, dict[str, dict[int, float]]]] = []
 
     def record(self) -> None:
         times = psutil.cpu_times(percpu=True)
         busy_s = sum(getattr(times[core], name, 0.0) for core in self._cores for name in _BUSY)
-        first = {**self.groups, _THIS: os.getpid()}
+        first = {**self.groups, **self._own, _THIS: os.getpid()}
         used_s = {name: cpu_s(tree(pid)) if pid else {} for name, pid in first.items()}
         self._records.append((time.monotonic(), busy_s, used_s))
 
@@ -66,10 +67,10 @@ class CpuMeter:
 class ServerProbe:
     """Records the server's counts when a measurement begins and when it ends."""
 
-    def __init__(self, target: Addresses, load: LoadSpec) -> None:
+    def __init__(self, target: Addresses, load: LoadSpec, own: Iterable[int] = ()) -> None:
         self._triton, self._model = connect(target.url), load.model
         addresses = [target.url, target.app_url] if load.through == "app" else [target.url]
-        self._cpu = CpuMeter({address: listener(address) for address in addresses})
+        self._cpu = CpuMeter({address: listener(address) for address in addresses}, own)
         self._counts: list[ModelStatistics] = []
 
     def record(self) -> None:

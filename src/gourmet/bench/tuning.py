@@ -32,7 +32,7 @@ from gourmet.triton_client.model_config import Config, as_pbtxt, summary
 
 PRESENT: Final = "present"
 _SHORTLIST: Final = 2
-_MIN_TURNS: Final = 3
+MIN_TURNS: Final = 3
 # Windows may differ by half, since the noise is judged between turns.
 _STEADINESS: Final = 0.5
 _DELAYS_US: Final = (100, 1000)
@@ -372,9 +372,8 @@ class _Search:
 
         arms = {trial.name: partial(measure, trial) for trial in (present, *shortlist)}
         points = [point for turn, _ in sweep.in_turns(arms, request.turns, on_step) for point in turn]
-        enough = min(request.turns, _MIN_TURNS)
         turns = {name: [point for point in points if point.arm == name] for name in arms}
-        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= enough}
+        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= MIN_TURNS}
         theirs = merged.pop(PRESENT, None)
         if not theirs:
             return {}

@@ -25,7 +25,7 @@ from gourmet.bench.transports import (
     Wire,
 )
 from gourmet.bench.validity import Untrusted, WrongAnswers
-from gourmet.contracts import Array
+from gourmet.contracts import Array, ModelInfo
 from gourmet.errors import UsageError
 from gourmet.served.reading import error_summary
 from gourmet.stack.connect import connect
@@ -64,6 +64,10 @@ class MeasureOptions:
     attempts: int = 3
     steadiness: float = 0.10
     errors_allowed: float = 0.0
+    # Keep the last attempt although it was disturbed: its checks have the reason.
+    keep_disturbed: bool = False
+    # First processes whose work, and that of their descendants, is not counted as another program's.
+    own: tuple[int, ...] = ()
 
     @property
     def measure_s(self) -> float:
@@ -168,6 +172,15 @@ def _close(got: Array, expected: Array) -> bool:
     return bool(np.array_equal(got, expected))
 
 
+def check_outputs(info: ModelInfo, answer: Answer) -> None:
+    """Raise WrongAnswers if an answer lacks an output that the model's config declares."""
+    if missing := [spec.name for spec in info.outputs if spec.name not in answer]:
+        raise WrongAnswers(
+            f"{info.name} does not answer {', '.join(missing)}, which its config declares; "
+            f"it answers {', '.join(answer) or 'nothing'}"
+        )
+
+
 def ask_each(wire: Wire, requests: Iterable[Request]) -> list[RawReply]:
     """Send one request after the other; raise RequestFailed if one has no answer."""
 
@@ -224,6 +237,8 @@ def prepare(
         )
     wire = wire_for(target, LoadSpec(model, through=through), rows)
     alone = ask_alone(wire, rows)
+    if through == "triton":
+        check_outputs(info, alone[0])
     if data.reference is None:
         return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"

@@ -68,7 +68,8 @@ def measuring(command: Command) -> Command:
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **values: Any) -> Any:
         target = Addresses.of(url, grpc_url or "", app_url or "")
-        options = MeasureOptions(**{field.name: values.pop(field.name) for field in fields(MeasureOptions)})
+        names = [field.name for field in fields(MeasureOptions) if field.name in values]
+        options = MeasureOptions(**{name: values.pop(name) for name in names})
         return command(*args, target=target, options=options, **values)
 
     return measured  # type: ignore[return-value]

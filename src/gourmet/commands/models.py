@@ -31,6 +31,8 @@ from gourmet.systems.own_folder import beside_the_served, remove_own_copy
 from gourmet.triton_client.errors import ApiRestricted, TritonRefused
 
 _HEADINGS: Final = ("system", "model", "version", "state", "deployed", "by", "MB", "MB in memory", "requests")
+# A model that was just loaded and does not answer its sample by then has a fault.
+_ANSWERS_WITHIN_S: Final = 10.0
 _UNKNOWN: Final = "failed to poll from model repository"
 
 
@@ -94,12 +96,13 @@ def load(name: str, source: Path | None, url: str) -> None:
         try:
             if not source:
                 triton.load(name)
-                answer = ask_loaded(triton, name)
+                with connect(url, _ANSWERS_WITHIN_S) as asked:
+                    answer = ask_loaded(asked, name)
             else:
                 with beside_the_served(name, source, stack_at(url)) as (model, send):
                     if send:  # Triton does not report the errors of files that replace others
                         triton.unload(name)
-                    answer = load_and_ask(url, model, send=send)
+                    answer = load_and_ask(url, model, send=send, answers_within_s=_ANSWERS_WITHIN_S)
         except ApiRestricted:
             raise
         except TritonRefused as exc:

@@ -55,7 +55,9 @@ def install(
     return version, "\n".join([table(checks), *answers])
 
 
-def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
+def load_and_ask(
+    url: str, model: Path, *, send: bool = False, answers_within_s: float = LOADS_WITHIN_S
+) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
     name, number = model.name, versions(model)[-1]
     with connect(url, LOADS_WITHIN_S) as triton:
@@ -67,6 +69,7 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
                 f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
                 f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
             )
+    with connect(url, answers_within_s) as triton:
         return ask_loaded(triton, name)
 
 
