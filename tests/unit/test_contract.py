@@ -65,4 +65,4 @@ def test_types_and_outputs_of_other_models_are_named(
     with pytest.raises(ValueError, match=f"inputs of the types {takes}, not INT64"):
         system.encode(system.sample(), "INT64")
     with pytest.raises(ValueError, match=rf"\['translation'\] have none of {answers}"):
-        system.read({"translation": LOGITS})
+        system.probabilities_from({"translation": LOGITS})
