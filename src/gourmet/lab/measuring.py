@@ -102,7 +102,8 @@ def _named_as_here() -> Iterator[None]:
     try:
         yield
     except GourmetError as exc:
-        raise type(exc)(_in_notebook(str(exc))) from exc
+        exc.args = (_in_notebook(str(exc)),)
+        raise
 
 
 def _in_notebook(message: str) -> str:
