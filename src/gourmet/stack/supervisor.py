@@ -26,11 +26,13 @@ import psutil
 
 from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError
-from gourmet.repository import versions
+from gourmet.repository import CONFIG, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.served import manifest
 from gourmet.served.files import HOME_ENV, home
+from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.served.signals import STOPS, handled
+from gourmet.stack import preflight
 from gourmet.stack.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
@@ -74,13 +76,21 @@ class WebOptions:
         return f"http://{reachable(self.host)}:{self.port}"
 
 
-def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Callable[[str], None]) -> None:
-    """Load an older version of each model that failed to load; report failures and replacements to `say`."""
+def load_older_versions(
+    triton: Triton, repositories: Iterable[Path], damaged: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Load an older version of each model that failed to load, or is `damaged`; report to `say`.
+
+    `damaged` has the reasons by model.
+    """
     folders = {model.name: model for folder in repositories for model in folder.iterdir() if model.is_dir()}
-    for name, entry in sorted(triton.index().items()):
-        if entry.get("state") != "UNAVAILABLE" or entry.get("reason") == "unloaded":
-            continue
-        say(f"the model {name!r} did not load, the others serve: {entry.get('reason')}")
+    failed = {
+        name: entry.get("reason")
+        for name, entry in triton.index().items()
+        if entry.get("state") == "UNAVAILABLE" and entry.get("reason") != "unloaded"
+    }
+    for name, reason in sorted({**failed, **damaged}.items()):
+        say(f"the model {name!r} did not load, the others serve: {reason}")
         served = _load_older(triton, folders[name]) if name in folders else None
         if served:
             say(f"version {served} of {name!r} serves instead; to keep it, run `gourmet rollback {name}`")
@@ -91,7 +101,10 @@ def _load_older(triton: Triton, model: Path) -> int | None:
     for number in older:
         try:
             facts = manifest.facts(model / str(number))
-            config = as_json(parse(ConfigFile.read(model).of_manifest(facts).text()))
+            texts = ConfigFile.read(model).of_manifest(facts).texts()
+            profile = f"configs/{os.environ.get(CONFIG_NAME_ENV)}.pbtxt"
+            config = as_json(parse(texts.get(profile, texts[CONFIG])))
+            manifest.check_files(None, config, model / str(number))
             config["version_policy"] = {"specific": {"versions": [number]}}
             config.setdefault("parameters", {})[INSTEAD_OF] = {"string_value": str(newest)}
             triton.load(model.name, config)
@@ -154,6 +167,7 @@ class Supervisor:
         self._loaded = loaded
         self._server = server
         self._web_options = web
+        self._damaged: dict[str, str] = {}
 
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` when all of it answers, and return when it is to stop."""
@@ -195,7 +209,10 @@ class Supervisor:
         """
         is_restart = server.pid is not None and self._models and server.options.model_control == "explicit"
         server.stop()  # removes the stubs and the shared memory of the server that died
-        child = server.start(list(self._models.values()) if is_restart else self._loaded)
+        if server.options.model_control == "explicit":
+            self._damaged = preflight.damaged(server.options.repositories, self._loaded)
+        names = self._models.values() if is_restart else self._loaded
+        child = server.start([name for name in names if name not in self._damaged])
         if is_restart:
             self._load_the_others(server)
         return child
@@ -216,7 +233,8 @@ class Supervisor:
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     index = triton.index()
                     for name in self._loaded:
-                        if index.get(name, {}).get("state") != "READY" and server.pid == pid:
+                        is_ready = index.get(name, {}).get("state") == "READY" or name in self._damaged
+                        if not is_ready and server.pid == pid:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
                     self._load_older_versions(server)
@@ -256,7 +274,9 @@ class Supervisor:
 
     def _load_older_versions(self, server: TritonServer) -> None:
         with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
-            load_older_versions(triton, server.options.repositories, lambda text: self._say(text, "red"))
+            load_older_versions(
+                triton, server.options.repositories, self._damaged, lambda text: self._say(text, "red")
+            )
 
     def _start_web(self, options: WebOptions) -> Child:
         command = [
