@@ -16,6 +16,7 @@ from gourmet.errors import GourmetError
 from gourmet.evaluation.accuracy import Classes
 from gourmet.evaluation.calibration import Calibration, calibration_of
 from gourmet.evaluation.picture_scores import LabelledScores, shares
+from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
@@ -23,10 +24,9 @@ from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
-from gourmet.training import rehearsal
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
-# Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
+# Allowed drop in points, overall and per class; at least two pictures.
 MARGIN: Final = 2.0
 CLASS_MARGIN: Final = 5.0
 _FEW: Final = 2
@@ -77,19 +77,19 @@ class Candidate:
     weights_sha256: str
     layer: Layer | None = None  # its last one
     before: str = ""  # a digest of those before that
-    known: rehearsal.Rehearsal | None = None  # kept beside its weights
+    known: Rehearsal | None = None  # kept beside its weights
     are_probabilities: bool = False
 
-    def beside(
-        self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
+    def comparing(
+        self, file: str, open_file: Callable[[Path], Answers], *, are_probabilities: bool = False
     ) -> Callable[[Path, ReportProgress], Comparison]:
-        """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
+        """Return a function that compares a version, whose `file` `open_file` opens, with the candidate."""
 
         def compare(version: Path, tick: ReportProgress) -> Comparison:
             tick(0.0, "reading pictures that are held out")
             held_out = self._held_out
 
-            def measured(served: Answers) -> Iterator[Measure]:
+            def measure(served: Answers) -> Iterator[Measure]:
                 calibration = _calibration(version)
                 yield from self._on_activations(version, file, calibration)
                 if held_out:
@@ -99,7 +99,7 @@ class Candidate:
                     yield from measures(of, before, self._on_held_out, self.system)
 
             return comparison_of(
-                version, self.weights_sha256, partial(opened, version / file), measured, self._lack
+                version, self.weights_sha256, partial(open_file, version / file), measure, self._lack
             )
 
         return compare
@@ -139,7 +139,7 @@ class Candidate:
         """Compare on the shipped activations of photos that are not shipped."""
         if self.layer is None:
             return
-        known = rehearsal.read(version / file, self.before, self.layer) or self.known
+        known = read_rehearsal(version / file, self.before, self.layer) or self.known
         if known is None:
             return
         served = None

@@ -22,22 +22,21 @@ from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYS
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
-from gourmet.evaluation.calibration import Calibration, read_evaluation
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate
 from gourmet.evaluation.picture_evaluation import calibrated
+from gourmet.evaluation.rehearsal import copy_rehearsal, read_rehearsal
 from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.export.onnx_metadata import described
-from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.progress import ReportProgress
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.served.manifest import sha256
-from gourmet.training import rehearsal
+from gourmet.training.last_layer import LastLayer
 from gourmet.triton_client.model_config import Config
 
 _CALIBRATED_ON: Final = 512
@@ -104,10 +103,10 @@ class Exported:
         if self.form == ONNX:
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             # The next run of `gourmet learn-more` looks for the set beside the default model.
             if source.candidate and self.model == system.default_model:
-                rehearsal.take_over(source.weights, path)
+                copy_rehearsal(source.weights, path)
             shape = ", ".join(map(str, ("N" if self.batched else 1, *row)))
             kind = "float16" if self.half else "float32"
             return {**self._write(network, example, path), "input": f"{kind} [{shape}]"}
@@ -120,12 +119,10 @@ class Exported:
         )
         return Target(
             self.model,
-            self.file,
-            build,
-            same_answers.verify(opened, compare),
+            [ModelFile(self.file, write, same_answers.verify(opened, compare))],
             config,
             system.labels if config else (),
-            compare=source.candidate.beside(self.file, opened) if source.candidate else None,
+            compare=source.candidate.comparing(self.file, opened) if source.candidate else None,
         )
 
     def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
@@ -305,7 +302,7 @@ class ClassifierExport:
             sha256(weights),
             (last := LastLayer(network)).layer,
             last.before_it,
-            rehearsal.read(weights, last.before_it, last.layer),
+            read_rehearsal(weights, last.before_it, last.layer),
         )
         source = replace(source, candidate=candidate)
         preprocessing = {

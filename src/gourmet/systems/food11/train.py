@@ -21,15 +21,14 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.evaluation import evaluation_file
-from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.calibration import Calibration, write_report
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
 from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
 from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
-from gourmet.learning.last_layer import LastLayer, make, write
 from gourmet.learning.picture_training import PictureTraining
+from gourmet.learning.rehearsal_set import make_rehearsal, write_rehearsal
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
 from gourmet.pictures.label_folders import OTHER
@@ -41,6 +40,7 @@ from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
 from gourmet.training.files import save_tensors
+from gourmet.training.last_layer import LastLayer
 from gourmet.training.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.training.loop import LAST
 from gourmet.training.task import Recipe, TrainOptions
@@ -89,7 +89,7 @@ class Food11Training(PictureTraining):
         }
         save_tensors(out / LAST, network.state_dict(), about)
         measured = {name: about[name] for name in ("calibration", "accuracy")}
-        evaluation_file.write_report(report, out / LAST, measured)
+        write_report(report, out / LAST, measured)
         log.append({"layer": "with all", "photos": len(listed), "seconds": _since(started)})
         write_whole(out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
         write_whole(out / "log.svg", _drawn(report))
@@ -98,7 +98,7 @@ class Food11Training(PictureTraining):
         return report.text()
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
-        return write(make(self.system, self.data, network, data, tick), weights)
+        return write_rehearsal(make_rehearsal(self.system, self.data, network, data, tick), weights)
 
     def _held_out(
         self,
