@@ -31,7 +31,7 @@ from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import MeasureOptions, ask_each
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, counts
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.certainty import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import views
 from gourmet.served.instances import available_cpus

@@ -24,7 +24,8 @@ from gourmet.evaluation.picture_scores import (
     with_coverage,
 )
 from gourmet.evaluation.system_parts import BadData, Data, EvaluateOptions, Load, sample_per_class
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.certainty import relevance
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.progress import ProgressBar, ReportProgress
 from gourmet.reports.report import Report
 from gourmet.served.instances import available_cpus

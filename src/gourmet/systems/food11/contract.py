@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from gourmet.contracts import Tensors
-from gourmet.pictures.classifier import Named, PictureClassifier
+from gourmet.pictures.certainty import Named
+from gourmet.pictures.classifier import PictureClassifier
 
 # Photos that anybody may try: <class id>_<dish>.jpg, with their CREDITS.
 SAMPLES: Final = Path(__file__).with_name("samples")

@@ -27,7 +27,7 @@ from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evalu
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
 from gourmet.export.picture_export import Exported, Source, open_onnx
-from gourmet.pictures.classifier import relevance, softmax
+from gourmet.pictures.certainty import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.deploy import deploy, rollback
 from gourmet.repository.gate import Check, Deployment, ModelFile, Target
