@@ -29,7 +29,8 @@ from gourmet.evaluation.checking import (
 from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.evaluation.picture_scores import LabelledScores, measure_part, measure_rejections
 from gourmet.evaluation.system_parts import BadData, Data, SystemParts, sample_evenly, sample_per_class
-from gourmet.pictures.classifier import Named, PictureClassifier, certain_subject_threshold
+from gourmet.pictures.certainty import Named, certain_subject_threshold
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.progress import ProgressBar, ReportProgress
