@@ -222,6 +222,10 @@ class PictureClassifier:
         """Return the best finer names of each row in `outputs`, best first; here none."""
         return [[] for _ in range(rows)]
 
+    def finer_name_of(self, folder: str) -> str:
+        """Return the finer name that a folder of labelled pictures is called after; here none."""
+        return ""
+
     def are_probabilities(self, rows: Floats) -> bool:
         """Return whether each row sums to 1; with `multi_label`, whether all values are from 0 to 1."""
         within = (rows >= 0.0) & (rows <= 1.0) if self.multi_label else rows.sum(axis=1)
