@@ -29,7 +29,8 @@ from gourmet.evaluation.picture_scores import LabelledScores, calibrate, with_co
 from gourmet.evaluation.rehearsal import Rehearsal, load_rehearsal
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures import made_up
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.certainty import relevance
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import class_of
 from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
