@@ -286,7 +286,7 @@ def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep
 def _own() -> tuple[int, ...]:
     """Return processes of the lab itself: JupyterLab, and browsers on this machine that show it."""
     jupyter = psutil.Process().parent()
-    if jupyter is None:
+    if jupyter is None or not any("jupyter" in word for word in jupyter.cmdline()):
         return ()
     connections = psutil.net_connections("tcp")
     ports = {
