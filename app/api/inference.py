@@ -69,7 +69,7 @@ class _Request(Schema):
     parameters: _RequestOptions = _RequestOptions()
 
 
-def add(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
+def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
     routes = Blueprint("inference", __name__, url_prefix=PROTOCOL.rstrip("/"))
     settings, classifier = services.settings, services.classifier
     model_path = "/models/<model>", "/models/<model>/versions/<version>"

@@ -39,7 +39,7 @@ _ANSWER: Final = EXAMPLES / "classify" / "answer.json"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = services.api, services.settings, services.classifier
 
     def system() -> str:

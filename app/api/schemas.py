@@ -366,7 +366,7 @@ class Sentence(Schema):
     """True if the score reaches the model's threshold."""
 
 
-class Said(Schema):
+class TextAnswer(Schema):
     """A generated text, and how far it can be relied on."""
 
     text: str
@@ -384,7 +384,7 @@ class Said(Schema):
     repeat."""
 
 
-class Generated(Said):
+class Generated(TextAnswer):
     """The whole answer; of a streamed one, the last part."""
 
     model: ModelName

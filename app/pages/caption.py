@@ -55,7 +55,7 @@ class Captions(Schema):
     results: list[Captioned | schemas.Failed]
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)

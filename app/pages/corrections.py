@@ -34,7 +34,7 @@ from gourmet.served.files import written_aside
 MAX_CORRECTIONS: Final = 10_000  # per system
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, systems = services.settings, services.pictures
     app.jinja_env.globals["keeps_corrections"] = bool(settings.keep_corrections)
     if not (kept := settings.keep_corrections):

@@ -35,7 +35,7 @@ class Digits(Schema):
     results: list[Digit | Failed]
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("digits", __name__)
     readiness = services.readiness[SYSTEM.name]
     app.jinja_env.globals["drawn_digits"] = sorted(

@@ -50,7 +50,7 @@ GRIDS: Final = tuple(step.grid for step in STEPS)
 _GRIDS: Final = tuple(map(str, GRIDS))
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, classifier = services.settings, services.classifier
     queue = FairQueue(1)
 

@@ -29,7 +29,7 @@ def _dishes() -> dict[str, list[tuple[str, str]]]:
     return kinds
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
     # The sample photos by file name, with the name of the dish.
     app.jinja_env.globals["food_samples"] = {

@@ -24,7 +24,7 @@ from gourmet.contracts import ExampleKind, Generation
 _MAX_TEXT_BYTES: Final = 200_000
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     kinds = {system.example_kind for system in generator.systems.values()}
     if not kinds:

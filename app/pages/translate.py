@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
 from app.api import schemas
 from app.api.openapi import operation
-from app.api.schemas import Said, Schema
+from app.api.schemas import Schema, TextAnswer
 from app.api.texts import answer_fields, in_pieces, whole
 from app.api.uploads import chosen_model, json_body, receiving
 from app.models import Model
@@ -97,7 +97,7 @@ class TranslateRequest(schemas.Chosen):
         return self
 
 
-class Translation(Said):
+class Translation(TextAnswer):
     """The translation of one text; `warning` says why it is doubtful."""
 
 
@@ -110,7 +110,7 @@ class Translations(Schema):
     request_id: str
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     routes = Blueprint("translate", __name__)
     systems = {SYSTEM.name: SYSTEM, **_translators()}

@@ -61,11 +61,14 @@ _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 _READY_WITHIN_S: Final = 30.0
 
 
+Level = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line: the cause and, unless it is ok, the fix."""
 
-    level: Literal["ok", "warn", "fail"]
+    level: Level
     cause: str
     fix: str = ""
 
@@ -241,7 +244,7 @@ def manifests(subject: Examined) -> Iterator[Finding]:
         try:
             config = as_json(repository.read_config(model))
             for number in repository.versions(model):
-                has_manifest = manifest.check(None, config, model / str(number))
+                has_manifest = manifest.check_files(None, config, model / str(number))
                 (verified if has_manifest else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
@@ -298,13 +301,13 @@ def served(subject: Examined) -> Iterator[Finding]:
                 f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
                 _load(subject, name),
             )
-    yield from strayed(subject, sorted(ready))
+    yield from check_configs_in_use(subject, sorted(ready))
     if held_back:
         yield ok(f"loaded when a verb asks: {', '.join(sorted(held_back))}")
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
-def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
+def check_configs_in_use(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
     """Check that each model serves the config of its files. A killed lab may leave another one."""
     with connect(subject.url) as triton:
         for folder in (path / name for name in models for path in subject.repositories):
@@ -312,7 +315,7 @@ def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
                 on_disk = as_json(repository.read_config(folder)) if folder.is_dir() else None
             except repository.RepositoryError:  # `configs` reports it
                 continue
-            if on_disk and config_change.strayed(running := triton.config(folder.name), on_disk):
+            if on_disk and config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
                 yield warn(
                     f"{folder.name} serves another config than its files ({summary(running)})",
                     f"if that is not intended, reset it (`gourmet config {folder.name} --reset"

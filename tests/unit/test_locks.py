@@ -63,13 +63,13 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
 ) -> None:
     sent: list[tuple[str, str, Mapping[str, str]]] = []
 
-    def ask(
+    def call(
         self: Http | Grpc, operation: str, _: str, __: object, keys: Mapping[str, str], *___: object
     ) -> None:
         sent.append((f"{type(self).__name__} {self.address}", operation, keys))
 
     for protocol in (Http, Grpc):
-        monkeypatch.setattr(protocol, "ask", ask)
+        monkeypatch.setattr(protocol, "call", call)
     with kept_key(KEY, 8000, 8001), connect("localhost:8000") as here:
         here.load("digits")
         here.unload("digits")

@@ -59,7 +59,7 @@ def _grpc_address_of(url: str) -> str:
     return f"grpc://{at.host}:{ports[1]}" if at.scheme == "http" and len(ports) > 1 else ""
 
 
-def either(url: str) -> str:
+def http_or_grpc_url(url: str) -> str:
     """Return the URL of the live Triton at an HTTP or gRPC address, as in NVIDIA's examples."""
     try:
         with connect(url) as triton:

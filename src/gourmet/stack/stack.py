@@ -226,7 +226,7 @@ class SupervisedProcess:
         self.child = start()
         self._started = time.monotonic()
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def restart_if_ended(self, say: Callable[[str], None]) -> None:
         """Notice the process's end, and start it again when the backoff is over."""
         now = time.monotonic()
         if self._start_again is None and (status := self.child.exit_status()) is not None:
@@ -271,13 +271,13 @@ class Supervisor:
             if (options := self._web_options) and not self._stopping.is_set():
                 web = SupervisedProcess("the web app", lambda: self._start_web(options))
                 child = web.child
-                self._until(lambda: child.answers("the web app", f"{options.url}/healthz"))
+                self._until(lambda: child.is_answering("the web app", f"{options.url}/healthz"))
                 processes.append(web)
             if not self._stopping.is_set():
                 on_ready()
             while not self._stopping.wait(_POLL_S):
                 for process in processes:
-                    process.check(self._say)
+                    process.restart_if_ended(self._say)
         finally:
             if web:
                 web.child.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)

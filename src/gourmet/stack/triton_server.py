@@ -229,7 +229,7 @@ class TritonServer:
     def live(self) -> bool:
         """Return whether the server answers, whatever its models do."""
         url = f"http://{self.options.http_url}/v2/health/live"
-        return self._child is not None and self._child.answers("Triton", url)
+        return self._child is not None and self._child.is_answering("Triton", url)
 
     def comes_up(self) -> bool:
         """Return `live()`; start Triton again if that fault ended it. For the main thread only."""
