@@ -101,7 +101,7 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
     @routes.get("/health/ready")
     @route_options(open=True, probe=True)
     def ready() -> str:
-        state = services.readiness[services.first_system].check()
+        state = services.readiness[services.first_system].current_state()
         if isinstance(state, ServingError):
             raise state
         return ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -22,6 +24,9 @@ from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
 from gourmet.systems import described, folders, registry
 from gourmet.systems.data_systems import new_folder
+
+if TYPE_CHECKING:
+    from gourmet.export.hugging_face import Given
 
 # The options of a checkpoint, and those that both kinds of systems have.
 _OF_CHECKPOINT: Final = ("languages", "fp32")
@@ -41,6 +46,12 @@ _OF_BOTH: Final = ("title", "like", "data")
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
 @click.option("--architecture", help="Network of a .pth or .safetensors file: torchvision:NAME or timm:NAME.")
 @click.option("--checkpoint", metavar="FOLDER-OR-NAME", help="Serve this translator, --like ours.")
+@click.option(
+    "--from",
+    "source",
+    metavar="FOLDER|hf:OWNER/MODEL",
+    help="Serve this classifier, as Hugging Face's transformers saves it.",
+)
 @click.option("--languages", help="Languages of a checkpoint, as HTML names them: de,en.")
 @click.option("--fp32", is_flag=True, help="Keep fp32 weights.")
 @click.option(
@@ -76,6 +87,7 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
     \b
     gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
+    gourmet new things --from hf:microsoft/resnet-18
     """
     registry.check_free(name)
     options = {option: value for option, value in options.items() if value}
@@ -86,6 +98,8 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
     where = _Where(models, url or serving_url(models), send)
     if checkpoint:
         _translator(name, where, checkpoint, **options)
+    elif "source" in options:
+        _from_hugging_face(name, where, **options)
     else:
         _classifier(name, where, **options)
 
@@ -110,17 +124,21 @@ def _classifier(
     data: Path | None = None,
     multi_label: bool = False,
     yes: bool = False,
+    given: Given | None = None,
     **how: Any,
 ) -> None:
-    """Make a classifier of pictures, and deploy its weights if there are any."""
-    if not labels:
+    """Make a classifier of pictures, and deploy its weights if there are any.
+
+    Of a `given` model, which comes with its labels and pictures, `weights` are the exported file.
+    """
+    if not labels and not given:
         raise UsageError("name its --labels, or a --checkpoint of a translator")
     from gourmet.systems import described_pictures as parts
 
     system = PictureClassifier(
         **described.fields_of_name(name, folders()[1] / name),
         title=title or registry.usual_title(name),
-        labels=labels_of(labels),
+        labels=given.labels if given else labels_of(labels),
         datatypes=("FP32",),
         architecture=architecture,
         layout="NCHW",
@@ -130,6 +148,9 @@ def _classifier(
     if weights:
         check_weights(weights)
     system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
+    if given and network:
+        system = replace(system, **given.pictures)
+        echo(given.compare(system, network.answers(system, batched=False)))
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):
@@ -137,7 +158,8 @@ def _classifier(
 
     model = system.default_model
     about = described.description_of(system)
-    origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
+    source = given.weights if given else weights
+    origin = {"weights": source.name, "weights_sha256": sha256(source)} if source else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()
     with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
@@ -152,6 +174,42 @@ def _classifier(
                 )
     echo(f"{folder}: its description, a sample and its model card\n\nNext:")
     echo("\n".join(f"  {line}" for line in _next(where, system, weights)))
+
+
+def _from_hugging_face(
+    name: str,
+    where: _Where,
+    *,
+    source: str,
+    title: str = "",
+    data: Path | None = None,
+    yes: bool = False,
+    **others: Any,
+) -> None:
+    """Make a classifier of a model that transformers saved."""
+    if others:
+        raise UsageError(f"--from brings labels, weights and pictures along: drop --{next(iter(others))}")
+    from gourmet.export import hugging_face
+
+    given = hugging_face.open_folder(hugging_face.find(source))
+    with tempfile.TemporaryDirectory() as scratch:
+        weights = Path(scratch, "model.onnx")
+        with bar("exporting"):
+            given.write(weights)
+        _classifier(
+            name,
+            where,
+            title=title,
+            weights=weights,
+            data=data,
+            multi_label=given.multi_label,
+            yes=yes,
+            given=given,
+            size=given.pictures["input_size"],
+            mean=given.pictures["mean"],
+            std=given.pictures["std"],
+            outputs="logits",
+        )
 
 
 def _translator(
