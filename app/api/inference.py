@@ -34,6 +34,7 @@ from gourmet.triton_client.tensors import JSON_LENGTH, datatype_of, dtype_of, ra
 # A tensor of one photo as JSON has 150,528 numbers. Larger ones have to be binary: a parser makes an object
 # of each number before it counts them.
 _MAX_COMMAS: Final = 200_000
+_TEXT: Final = "text/plain"  # HTML would come with the page's cookie
 _EXPECTED: Final = '{"inputs": [{"name": …, "shape": …, "datatype": …, "data": …}]}'
 
 
@@ -95,22 +96,22 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
 
     @routes.get("/health/live")
     @route_options(open=True, probe=True)
-    def live() -> str:
-        return ""
+    def live() -> Response:
+        return Response(content_type=_TEXT)
 
     @routes.get("/health/ready")
     @route_options(open=True, probe=True)
-    def ready() -> str:
+    def ready() -> Response:
         state = services.readiness[services.first_system].current_state()
         if isinstance(state, ServingError):
             raise state
-        return ""
+        return Response(content_type=_TEXT)
 
     @routes.get(f"{model_path[0]}/ready", defaults={"version": ""})
     @routes.get(f"{model_path[1]}/ready")
-    def model_ready(model: str, version: str) -> str:
+    def model_ready(model: str, version: str) -> Response:
         found(model, version)
-        return ""
+        return Response(content_type=_TEXT)
 
     @routes.get(model_path[0], defaults={"version": ""})
     @routes.get(model_path[1])

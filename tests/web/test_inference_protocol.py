@@ -21,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 from gourmet.systems.food11.contract import SYSTEM
 
 KEY = "a-key-for-the-protocol"
+# The client adds its own to the headers that it gets: each call needs a copy.
 AUTH = {"X-API-Key": KEY}
 
 
@@ -57,7 +58,7 @@ def pixels(sample: bytes) -> list[http.InferInput]:
 def test_a_photo_is_classified_as_by_the_api(
     client: http.InferenceServerClient, proxy: Any, sample: bytes
 ) -> None:
-    result = client.infer("food_classifier", photos(sample), headers=AUTH, request_id="mine")
+    result = client.infer("food_classifier", photos(sample), headers={**AUTH}, request_id="mine")
     assert result.as_numpy("FOOD_LABEL").ravel().tolist() == [b"Noodles/Pasta"]
     assert result.get_response()["id"] == "mine"
     answer = proxy.request("POST", "/api/v1/classify", sample, **{"Content-Type": "image/jpeg"}, **AUTH).json
@@ -70,7 +71,7 @@ def test_photos_may_be_base64_in_json_and_outputs_be_chosen(
 ) -> None:
     texts = photos(base64.b64encode(sample), base64.b64encode(sample), binary=False)
     wanted = [http.InferRequestedOutput("FOOD_LABEL", binary_data=False)]
-    result = client.infer("food_classifier", texts, outputs=wanted, headers=AUTH)
+    result = client.infer("food_classifier", texts, outputs=wanted, headers={**AUTH})
     (output,) = result.get_response()["outputs"]
     assert output["data"] == ["Noodles/Pasta"] * 2
 
@@ -80,8 +81,8 @@ def test_a_tensor_is_answered_with_the_bytes_of_triton(
     client: http.InferenceServerClient, triton: Any, sample: bytes, version: str
 ) -> None:
     model = "food_classifier_onnx"
-    assert client.is_model_ready(model, version, headers=AUTH)
-    result = client.infer(model, pixels(sample), model_version=version, headers=AUTH)
+    assert client.is_model_ready(model, version, headers={**AUTH})
+    result = client.infer(model, pixels(sample), model_version=version, headers={**AUTH})
     with http.InferenceServerClient(triton.http_url) as direct:
         expected = direct.infer(model, pixels(sample))
     np.testing.assert_allclose(result.as_numpy("output"), expected.as_numpy("output"), rtol=1e-5)
@@ -91,7 +92,7 @@ def test_the_server_and_its_models_are_described(client: http.InferenceServerCli
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
-    described = client.get_model_metadata("food_classifier", headers=AUTH)
+    described = client.get_model_metadata("food_classifier", headers={**AUTH})
     with http.InferenceServerClient(triton.http_url) as direct:
         expected = direct.get_model_metadata("food_classifier")
     assert {key: described[key] for key in ("inputs", "outputs")} == {
@@ -100,10 +101,10 @@ def test_the_server_and_its_models_are_described(client: http.InferenceServerCli
 
 
 def test_models_that_are_not_open_are_unknown(client: http.InferenceServerClient, sample: bytes) -> None:
-    for closed in ("onnx-mnist-cpu", "food_first", "translator", "nobody", "..%2Frepository"):
-        assert not client.is_model_ready(closed, headers=AUTH)
+    for closed in ("translator_bls", "food_first", "translator", "nobody", "..%2Frepository"):
+        assert not client.is_model_ready(closed, headers={**AUTH})
         with pytest.raises(InferenceServerException) as refused:
-            client.infer(closed, photos(sample), headers=AUTH)
+            client.infer(closed, photos(sample), headers={**AUTH})
         assert "is not available; ready models: " in str(refused.value) or "404" in str(refused.value)
 
 
@@ -120,54 +121,16 @@ def test_nothing_but_inference_is_reachable(proxy: Any) -> None:
         assert proxy.request(method, path, **AUTH).status == 404, path
 
 
-def infer(proxy: Any, body: bytes, model: str = "food_classifier", **headers: str) -> tuple[int, str]:
-    path = f"/v2/models/{model}/infer"
-    reply = proxy.request("POST", path, body, **{"Content-Type": "application/json"}, **(headers or AUTH))
-    return reply.status, reply.json["error"]
-
-
-def described(**changes: Any) -> dict[str, Any]:
-    return {"name": "INPUT_IMAGE", "shape": [1, 1], "datatype": "BYTES", "data": ["x"], **changes}
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "words"),
-    [
-        ({}, 400, "not a picture"),
-        ({"name": "other"}, 400, "food_classifier takes INPUT_IMAGE, and these are other"),
-        ({"shape": [1, 2]}, 400, "takes BYTES [-1, 1]"),
-        ({"shape": [2, 1]}, 400, "not a tensor of shape [2, 1]"),
-        ({"shape": [0, 1]}, 400, "takes BYTES [-1, 1]"),
-        ({"shape": [1 << 31, 1]}, 413, "send at most 4"),
-        ({"datatype": "FP32"}, 400, "takes BYTES"),
-        ({"data": None, "parameters": {"binary_data_size": 4}}, 400, "it is too short"),
-        ({"parameters": {"shared_memory_region": "x"}}, 400, "shared_memory_region"),
-        ({"data": list(range(200_002))}, 413, "as binary data"),
-    ],
-)
-def test_a_bad_request_is_refused_with_the_reason(
-    proxy: Any, change: dict[str, Any], status: int, words: str
-) -> None:
-    refused = infer(proxy, json.dumps({"inputs": [described(**change)]}).encode())
-    assert (refused[0], words in refused[1]) == (status, True), refused
-
-
-def test_binary_tensors_have_to_add_up(proxy: Any) -> None:
-    head = json.dumps({"inputs": [described(data=None, parameters={"binary_data_size": 6})]}).encode()
-    lengths = {**AUTH, "Inference-Header-Content-Length": str(len(head))}
-    for tail, words in [(b"\x09\0\0\0xx", "do not add up"), (b"\x02\0\0\0xxyy", "the request describes 6")]:
-        status, message = infer(proxy, head + tail, **lengths)
-        assert (status, words in message) == (400, True), message
-    assert infer(proxy, head, **{**lengths, "Inference-Header-Content-Length": "9999"})[0] == 400
-
-
 def test_a_key_is_needed_and_rows_count_against_the_rate_limit(proxy: Any, sample: bytes) -> None:
-    assert infer(proxy, b"{}", **{"X-API-Key": "a-key-that-is-not-known"})[0] == 401
+    assert (
+        proxy.request("GET", "/v2/models/food_classifier", X_API_Key="a-key-that-is-not-known").status == 401
+    )
     encoded = base64.b64encode(sample).decode()
     path = "/v2/models/food_classifier/infer"
 
     def left(rows: int) -> int:
-        body = json.dumps({"inputs": [described(shape=[rows, 1], data=[encoded] * rows)]})
+        photo = {"name": "INPUT_IMAGE", "shape": [rows, 1], "datatype": "BYTES", "data": [encoded] * rows}
+        body = json.dumps({"inputs": [photo]})
         reply = proxy.request("POST", path, body, **AUTH)
         assert (reply.status, "x-request-id" in reply.headers) == (200, True)
         return int(re.findall(r"r=(\d+)", reply.headers["ratelimit"])[0])

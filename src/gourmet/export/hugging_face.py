@@ -77,7 +77,7 @@ class Given:
     def write(self, path: Path) -> None:
         """Write the network as an ONNX file that takes normalised pictures."""
         side = self.pictures["input_size"]
-        with warnings.catch_warnings(action="ignore", category=torch.jit.TracerWarning):  # checks of shapes
+        with warnings.catch_warnings(action="ignore"):  # the exporter's advice
             write_onnx(_Logits(self.network).eval(), torch.rand(2, 3, side, side), path, "input", "output")
 
     def compare(self, system: PictureClassifier, answers: Answers) -> str:
