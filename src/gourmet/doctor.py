@@ -50,9 +50,8 @@ _HOLES: Final = (
     "the wheel's Triton is 2.51 (24.10); published vulnerabilities of its HTTP server and Python backend let "
     "attackers stop it or run code (CVE-2025-23310, 23311, 23319, …)"
 )
-# The tag of Dockerfile.triton and its compute capabilities, from NVIDIA's release notes of Triton 25.08 (the
-# first on CUDA 13) and later. Code for a minor version also runs on later ones of the same major version.
-IMAGE: Final = "26.11-py3"
+# The compute capabilities of NVIDIA's image, from the release notes of Triton 25.08 (the first on CUDA 13)
+# and later. Code for a minor version also runs on later ones of the same major version.
 _LOWEST: Final = (7, 5)
 _HIGHEST_MAJOR: Final = 12
 # 0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0
@@ -198,11 +197,10 @@ def gpus(_: Examined) -> Iterator[Finding]:
             yield ok(f"{gpu}, driver {driver}")
         else:
             yield fail(
-                f"{gpu}: NVIDIA's image {IMAGE} has kernels for 7.5 to 12.1; it would fail with "
+                f"{gpu}: NVIDIA's image has kernels for 7.5 to 12.1; it would fail with "
                 '"CUDA failure 209: no kernel image is available for execution on the device"',
-                "use another image (`docker compose build --build-arg TRITON_TAG=… triton`; 24.10-py3 has "
-                "6.0 to 9.0), or serve on the CPU (`gourmet config MODEL --cpu`; containers: "
-                "`docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
+                "use another image (docs/gpu.md), or serve on the CPU (`gourmet config MODEL --cpu`; "
+                "containers: `docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
             )
 
 

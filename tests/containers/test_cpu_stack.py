@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -19,11 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
 import pytest
 from support.eventually import eventually
+from support.lab_notebooks import WIDE, notebook
 from support.needs import absent
 from support.tls import Certificates
-from support.web_app import Site, WebReply
+from support.web_app import Site, WebReply, form
 
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
@@ -31,6 +34,7 @@ from gourmet.systems.food11 import contract
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "containers" / "cpu-stack.sh"
 NO_ENGINE = 3
+TO_FILE = ("sh", "-c", "cat >$0.ipynb")
 SERVICES = ("triton", "triton-ports", "flask", "proxy", "jupyter")
 
 
@@ -46,6 +50,7 @@ class Stack:
     grpc_port: int
     metrics_port: int
     jupyter_port: int
+    home: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     admin_key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -62,6 +67,8 @@ class Stack:
             "JUPYTER_PORT": str(self.jupyter_port),
             "JUPYTER_TOKEN": self.token,
             "TRITON_ADMIN_KEY": self.admin_key,
+            "KEEP_CORRECTIONS": "/corrections",
+            "GOURMET_HOME": str(self.home),
         }
         return run(str(SCRIPT), *arguments, **settings | more)
 
@@ -95,9 +102,10 @@ class Stack:
         return containers + [name for name in networks + volumes if name.startswith(self.project)]
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {**os.environ, **environment}
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=settings, input=given, capture_output=True, text=True, check=False
     )
 
 
@@ -118,10 +126,16 @@ def images(engine: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack(engine: str, images: None) -> Iterator[Stack]:
-    """The whole stack, the lab with it."""
-    project = f"gourmet-test-{uuid.uuid4().hex[:8]}"
-    running = Stack(engine, project, *free_ports(6))
+def stack(engine: str, images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The whole stack, the lab with it, and a user's model whose newest version is damaged."""
+    project, home = f"gourmet-test-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("home")
+    (home / "systems").mkdir()
+    spare = shutil.copytree(ROOT / "triton" / "models" / "onnx-mnist-cpu", home / "models" / "spare")
+    config = spare / "config.pbtxt"
+    config.write_text(config.read_text().replace("onnx-mnist-cpu", "spare").replace('"asked"', '""'))
+    damaged = shutil.copytree(spare / "1", spare / "2") / "model.onnx"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    running = Stack(engine, project, *free_ports(6), home)
     try:
         running.up()
         yield running
@@ -264,6 +278,38 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
         assert "Concurrency: 2, throughput: " in measured.stdout
 
 
+@pytest.mark.parametrize("name", ["triton", "loops", "digits"])
+def test_a_notebook_of_the_lab_is_answered_from_begin_to_end_and_handed_in(stack: Stack, name: str) -> None:
+    filled_in = nbformat.writes(notebook(f"{name}.ipynb", WIDE))
+    written = run(stack.engine, "exec", "-i", stack.container("jupyter"), *TO_FILE, name, given=filled_in)
+    assert written.returncode == 0, written.stderr
+    run_it = (
+        f"GOURMET_LAB_SECONDS=0.3 jupyter execute --inplace --timeout=600 {name}.ipynb && gourmet lab hand-in"
+    )
+    executed = stack.inside("jupyter", "sh", "-c", run_it)
+    assert executed.returncode == 0, executed.stdout[-4000:] + executed.stderr[-4000:]
+    book = json.loads(stack.inside("jupyter", "cat", f"{name}.ipynb").stdout)
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert not [cell["source"] for cell in code if not cell["execution_count"]]
+    outputs = json.dumps([cell["outputs"] for cell in code])
+    assert "not found" not in outputs, outputs
+    # What a cell provokes names the student's own model; nothing else fails.
+    errors = re.findall(r"Error: [^\\]*", outputs)
+    assert [line for line in errors if not re.search("my_|no_mean|one_row|has no attribute", line)] == []
+    asked = set(re.findall(r'predict\(\\"(\w+):', json.dumps(code)))
+    page = stack.inside("jupyter", "cat", "hand-in.html").stdout
+    assert asked
+    assert asked == {key for key in asked if f"<h3>{key}: " in page}
+
+
+def test_a_verb_of_the_lab_loads_a_model_for_study_by_itself(stack: Stack) -> None:
+    shown = stack.inside("jupyter", "gourmet", "config", "onnx-mnist-cpu")
+    assert shown.returncode == 0, shown.stderr
+    assert "loading onnx-mnist-cpu" in shown.stderr
+    asked = stack.inside("jupyter", "curl", "-sf", "triton_server:8000/v2/models/onnx-mnist-cpu/ready")
+    assert asked.returncode == 0, "under the name of the published lab"
+
+
 def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:
     shown = stack.inside("jupyter", "gourmet", "list", "--json")
     assert shown.returncode == 0, shown.stderr
@@ -271,12 +317,12 @@ def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:
     assert serving >= {"food11", "digits", "translator", "captioner"}
 
 
-def test_the_lab_changes_a_served_models_config(stack: Stack) -> None:
-    for change in (["--instances", "1"], ["--instances", "2"]):
+def test_the_lab_changes_a_served_models_config_and_resets_it(stack: Stack) -> None:
+    for change, count in ((["--instances", "1"], 1), (["--reset"], 2)):
         changed = stack.inside("jupyter", "gourmet", "config", "food_classifier_onnx", *change)
         assert changed.returncode == 0, changed.stdout + changed.stderr
         config = Site(stack.http_port).request("GET", "/v2/models/food_classifier_onnx/config").json
-        assert config["instance_group"][0]["count"] == int(change[1])
+        assert config["instance_group"][0]["count"] == count
 
 
 def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: Stack) -> None:
@@ -315,6 +361,45 @@ def test_switching_the_pages_model_recreates_the_apps_container_alone(
         eventually(lambda model=model: first_answer_of(model), 60)
     assert stack.container("flask") != before
     assert {service: stack.container(service) for service in others} == others
+
+
+def test_a_damaged_newest_version_falls_back_to_the_one_before_at_each_start(stack: Stack) -> None:
+    def version_1_serves() -> bool:
+        with contextlib.suppress(OSError):
+            config = Site(stack.http_port).request("GET", "/v2/models/spare/config")
+            return config.status == 200 and config.json["version_policy"] == {"specific": {"versions": [1]}}
+        return False
+
+    eventually(version_1_serves)
+    stack.made_anew("triton")
+    eventually(version_1_serves, 180)
+    for service in ("triton", "flask"):
+        eventually(lambda service=service: stack.script("health", service).returncode == 0, 180)
+
+
+def test_a_correction_survives_a_new_container_and_comes_back_from_a_backup(stack: Stack) -> None:
+    body, headers = form(contract.SYSTEM.sample())
+    where = "/api/v1/corrections?label=Soup"
+    corrected = Site(stack.web_port).request("POST", where, body, **headers)
+    assert corrected.status in (200, 201), corrected.body
+
+    def kept() -> str:
+        return stack.inside("flask", "sh", "-c", "cd /corrections && find . -type f | xargs sha256sum").stdout
+
+    before = kept()
+    assert ".png" in before or ".jpg" in before, before
+    stack.made_anew("flask")
+    assert kept() == before
+    backup = stack.inside("flask", "sh", "-c", "tar -cz -C /corrections . | base64").stdout
+    run(stack.engine, "rm", "-f", stack.container("flask"))
+    removed = run(stack.engine, "volume", "rm", f"{stack.project}_corrections")
+    assert removed.returncode == 0, removed.stderr
+    assert stack.script("up", "flask").returncode == 0
+    assert kept() == ""
+    restore = ("sh", "-c", "base64 -d | tar -xz -C /corrections")
+    restored = run(stack.engine, "exec", "-i", stack.container("flask"), *restore, given=backup)
+    assert restored.returncode == 0, restored.stderr
+    assert kept() == before
 
 
 def test_with_a_certificate_the_proxy_reads_a_key_of_roots_and_answers_by_tls_alone(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gourmet.pictures.classifier import RankedLabels
+from gourmet.pictures.certainty import RankedLabels
 
 
 @dataclass(frozen=True)

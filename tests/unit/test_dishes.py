@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gourmet.pictures.classifier import Named, RankedLabels
+from gourmet.pictures.certainty import Named, RankedLabels
 from gourmet.systems.food11.contract import ALL_DISHES, DISH_PROBABILITIES, DISHES, SYSTEM
 
 

@@ -13,6 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.listener import Listen
 from support.triton import ROOT
 
 from gourmet.bench import validity
@@ -24,10 +25,11 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.lab import exercises
 from gourmet.lab.exercises import Exercise, answer, begin, explanations, judged, predict, require
-from gourmet.lab.measuring import Figure, Run, arm
+from gourmet.lab.measuring import Figure, Run, arm, gpu_use, named_as_in_a_notebook
 from gourmet.reports import chart
 from gourmet.reports.chart import Span
 from gourmet.stack.preflight import NotReadyToStart, free_ports
+from gourmet.triton_client.errors import ModelUnavailable
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TEXTS = {
@@ -150,6 +152,11 @@ def test_a_figure_survives_until_it_is_measured_again(lab: Path) -> None:
 def test_a_wrong_call_ends_in_a_sentence_with_the_names_of_the_notebook(call: Any, refusal: str) -> None:
     with pytest.raises(UsageError, match=re.escape(refusal)):
         call()
+
+
+def test_an_error_of_triton_keeps_its_kind_and_names_the_notebook_s_setting() -> None:
+    with pytest.raises(ModelUnavailable, match=r"use a longer GOURMET_LAB_SECONDS"), named_as_in_a_notebook():
+        raise ModelUnavailable("m", (), "UNAVAILABLE", "use a longer --window", 400)
 
 
 def test_an_arm_shows_the_stanzas_that_it_sends() -> None:
@@ -295,3 +302,20 @@ def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> 
         boxes += len([cell for cell in cells if cell.metadata.get("tags") == ["box"]]) - len(exercises_of)
     assert sorted(all_questions) == sorted(explanations())
     assert boxes == 0
+
+
+BUSY = b"""nv_gpu_utilization{gpu_uuid="GPU-a"} 0.87
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 1900000000
+"""
+
+
+@pytest.mark.parametrize(("of_gpus", "shown"), [(BUSY, "87% 1.9 GB"), (b"", "no GPU")])
+def test_a_measurement_shows_the_gpu_by_tritons_metrics(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch, of_gpus: bytes, shown: str
+) -> None:
+    text = b"nv_cpu_utilization 0.25\n" + of_gpus
+    answered = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+    monkeypatch.setenv("TRITON_METRICS_URL", f"http://{listen({'/metrics': answered}).url}/metrics")
+    assert gpu_use("triton:8000") == shown
+    monkeypatch.setenv("TRITON_METRICS_URL", "http://127.0.0.1:1/metrics")
+    assert gpu_use("triton:8000") == "?"

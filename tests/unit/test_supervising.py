@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from gourmet.stack.processes import Child, wait_until
-from gourmet.stack.stack import backoff_s, load_older_versions
-from gourmet.stack.stub_watchdog import StubWatchdog
+from gourmet.stack.supervisor import StubWatchdog, backoff_s, load_older_versions
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -29,7 +28,7 @@ def test_a_model_without_a_version_has_no_older_one_to_load(tmp_path: Path) -> N
 
     (tmp_path / "soup").mkdir()
     said: list[str] = []
-    load_older_versions(Triton(), [tmp_path], said.append)  # type: ignore[arg-type]
+    load_older_versions(Triton(), [tmp_path], {}, said.append)  # type: ignore[arg-type]
     assert said == ["the model 'soup' did not load, the others serve: no version"]
 
 

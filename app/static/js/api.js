@@ -127,11 +127,12 @@ export async function classify(photo, name, model, signal, inside = false) {
   return { ...result, asked: model, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
-/** Send the server the label that a photo really shows. */
-export function correct(photo, name, label) {
+/** Send the server the label that a photo really shows; with `undo`, have it forget the photo. */
+export function correct(photo, name, label, { undo = false } = {}) {
   const address = new URL(settings.urls.corrections, location.href);
   address.searchParams.set("label", label);
   address.searchParams.set("system", settings.system);
+  if (undo) address.searchParams.set("undo", "1");
   const form = new FormData();
   form.append("file", photo, name);
   return ask(address, { method: "POST", body: form });

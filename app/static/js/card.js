@@ -124,8 +124,8 @@ export class Card {
   #doubt(answer) {
     if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
     if (answer.doubtful) return t("doubtful_hint", { label: answer.label });
-    if (answer.candidates) return t("either_hint");
     if (answer.calibrated === false) return t("uncalibrated", { model: answer.model.name });
+    if (answer.candidates) return t("either_hint");
     const closer = settings.subject ? ` ${t("unsure_closer")}` : "";
     return t("unsure", { threshold: percent(answer.threshold) }) + closer;
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from gourmet.stack.connect import connect
 from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 
+APP_ENV: Final = "GOURMET_APP_URL"
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 0.05  # of float16
@@ -51,7 +53,7 @@ class Addresses:
         stack, at = stack_at(url), Address.of(url)
         web = stack.web_url.removeprefix("http://") if stack else ""
         grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
-        return cls(url, grpc_url, app_url or web or f"{at.host}:5000")
+        return cls(url, grpc_url, app_url or web or os.environ.get(APP_ENV) or f"{at.host}:5000")
 
 
 @dataclass(frozen=True)
