@@ -13,7 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.listener import Listen
+from support.listener import Listen, listen
 from support.triton import ROOT
 
 from gourmet.bench import validity
@@ -304,12 +304,13 @@ def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> 
     assert boxes == 0
 
 
+__all__ = ["listen"]  # the fixture
 BUSY = b"""nv_gpu_utilization{gpu_uuid="GPU-a"} 0.87
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 1900000000
 """
 
 
-@pytest.mark.parametrize(("of_gpus", "shown"), [(BUSY, "87% 1.9 GB"), (b"", "no GPU")])
+@pytest.mark.parametrize(("of_gpus", "shown"), [(BUSY, "87% 1.9 GB"), (b"", "no GPU")], ids=["one", "none"])
 def test_a_measurement_shows_the_gpu_by_tritons_metrics(
     listen: Listen, monkeypatch: pytest.MonkeyPatch, of_gpus: bytes, shown: str
 ) -> None:
