@@ -176,7 +176,7 @@ def triton() -> Iterator[RunningTriton]:
     """The models of `gourmet up`. Tests that change a config put it back; `load` brings those for study."""
     served = check_repositories([MODELS])
     loaded = served.keys() - held_back(served, ())
-    yield from run_triton(MODELS, models=sorted(loaded), response_cache_bytes=64 << 20)
+    yield from run_triton(MODELS, models=sorted(loaded))
 
 
 @pytest.fixture(scope="session")
