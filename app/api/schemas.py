@@ -58,12 +58,26 @@ class Timings(Schema):
     total: Milliseconds
 
 
+class Verdict(Schema):
+    """What is said of an answer: the same words and figure on the page and in every table."""
+
+    state: Literal["sure", "not_sure", "doubtful", "irrelevant"]
+    sign: str
+    colour: str
+    word: str
+    text: str
+    kind: str
+    hint: str
+    probability: float | None = None
+
+
 class Predicted(Schema):
     """The answer for one photo, with the probability of the system's subject, such as `"food": 0.97`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float]
 
+    verdict: Verdict
     label: str
     probability: float
     sure: bool

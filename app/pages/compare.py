@@ -28,7 +28,7 @@ from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.classifier import PictureClassifier, marks
 from gourmet.triton_client.deadline import Deadline
 
 # One answer says little about a model's speed: some answers took twenty times as long as others.
@@ -59,6 +59,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model_names=model_names,
         icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
         script_texts=starting_with("js."),
+        marks=marks,
         first_system=services.first_system,
     )
 
@@ -98,7 +99,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             rows=rows,
             verdict=sentence,
             note=note,
-            subject=system.subject,
         )
 
     @routes.post("/thumbnail")

@@ -11,6 +11,7 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     choice.addEventListener("click", async () => {
       try {
         await correct(photo, name, label);
+        choices.replaceChildren(note);
         note.textContent = t("correction_kept", { label: words });
         document.dispatchEvent(new Event("gourmet:corrected"));
       } catch (error) {

@@ -8,11 +8,11 @@ from __future__ import annotations
 import heapq
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,38 @@ def certain_subject_threshold(subject_threshold: float) -> float:
     return subject_threshold + _SURELY * (1.0 - subject_threshold)
 
 
+State = Literal["sure", "not_sure", "doubtful", "irrelevant"]
+# The sign, the colour and the word of each state; {0} is the subject.
+_SIGNS: Final[Mapping[State, tuple[str, str, str]]] = {
+    "sure": ("✓", "green", "sure"),
+    "not_sure": ("?", "yellow", "not sure"),
+    "doubtful": ("!", "orange", "perhaps not {0}"),
+    "irrelevant": ("✕", "grey", "not {0}"),
+}
+
+
+class Verdict(NamedTuple):
+    """What is said of an answer, in the same words on every page, in every table and in the API.
+
+    `probability` is that of the class, or of the likelier one of two; None if no class is said.
+    """
+
+    state: State
+    sign: str
+    colour: str
+    word: str
+    text: str  # the dish, the class, two classes, or that it may show something else
+    kind: str = ""  # the class or classes of the dish in `text`
+    hint: str = ""
+    probability: float | None = None
+
+
+def marks(subject: str) -> dict[State, tuple[str, str, str]]:
+    """Return the sign, the colour and the word of each state."""
+    return {state: (sign, colour, word.format(subject)) for state, (sign, colour, word) in _SIGNS.items()}
+
+
+@dataclass(frozen=True)
 class RankedLabels:
     """An answer: its labels ranked by probability, and whether it is sure.
 
@@ -62,14 +94,13 @@ class RankedLabels:
     `finer` has the best finer names, such as dishes, best first; empty if the model knows none.
     """
 
+    system: PictureClassifier
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     threshold: float = 0.0
     relevance: float | None = None
     subject_threshold: float = 0.0
     finer: tuple[Named, ...] = ()
-    likely: float = 0.0  # the probability from which on the best finer name is said
-    perhaps: float = 0.0  # of the best two together, from which on both are said
 
     @cached_property
     def _best(self) -> list[int]:
@@ -119,14 +150,14 @@ class RankedLabels:
     @property
     def finer_name(self) -> str:
         """The finer name, if it is likely and the picture surely shows the subject; else empty."""
-        may_be_said = self.finer and self.relevant and not self.doubtful and self.finer[0][1] >= self.likely
-        return self.finer[0][0] if may_be_said else ""
+        may_be_said = self.finer and self.relevant and not self.doubtful
+        return self.finer[0][0] if may_be_said and self.finer[0][1] >= self.system.likely else ""
 
     @property
     def finer_candidates(self) -> list[str]:
         """The best two finer names, if none is likely and one of the two is."""
         two = self.finer[:2]
-        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.perhaps
+        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.system.perhaps
         return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
 
     @property
@@ -134,7 +165,38 @@ class RankedLabels:
         """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]
         have_most = len(two) == 2 and sum(probability for _, probability in two) >= _TWO_LABELS
-        return two if have_most and self.relevant and not self.sure else []
+        return two if have_most and self.relevant and not self.sure and self.applying is None else []
+
+    @property
+    def applying(self) -> list[tuple[str, float]] | None:
+        """The labels that are sure, best first, where a picture may have several."""
+        if not self.system.multi_label:
+            return None
+        pairs = zip(self.labels, self.probabilities, strict=True)
+        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is said of this answer."""
+        subject = self.system.subject
+        if not self.relevant or self.doubtful:
+            state: State = "doubtful" if self.doubtful else "irrelevant"
+            what = self.system.subject_in_words or subject
+            text = f"Not sure this is {what}" if self.doubtful else f"This does not look like {what}"
+            hint = f"If it is {what}, the closest class is {self.label}."
+            return Verdict(state, *marks(subject)[state], text, hint=hint)
+        state = "sure" if self.sure else "not_sure"
+        separator = " or " if self.candidates else ", "
+        said = separator.join(label for label, _ in self.candidates or self.applying or ()) or self.label
+        text, kind = (self.finer_name, said) if self.finer_name else (said, "")
+        hints = [f"Perhaps {' or '.join(self.finer_candidates)}."] if self.finer_candidates else []
+        if not self.calibrated:
+            hints.append("Not calibrated: `gourmet check --calibrate` measures the threshold of this model.")
+        elif self.candidates:
+            hints.append("These two share most of the probability.")
+        elif not self.sure:
+            hints.append(f"Below the {self.threshold:.0%} that make an answer sure: a closer photo may help.")
+        return Verdict(state, *marks(subject)[state], text, kind, " ".join(hints), self.probability)
 
 
 @dataclass(frozen=True)
@@ -163,7 +225,10 @@ class PictureClassifier:
     multi_label: bool = False
     # The subject of all pictures, such as food, if the models detect pictures of something else.
     subject: str = ""
-    # See RankedLabels; of finer names than labels, if the models know any.
+    # The subject in a sentence, if it needs an article: "a digit".
+    subject_in_words: str = ""
+    # Of finer names than labels: the probability from which on the best is said, and the one of the best two
+    # together, from which on both are said.
     likely: float = 0.0
     perhaps: float = 0.0
     metrics_prefix: str = ""
