@@ -47,6 +47,7 @@ def row(path: str, label: str = "Egg", probability: float = 0.75, error: str | N
     same = {"sure": probability > 0.5, "error": None, "sha256": "ab" * 32}
     return {
         "path": path,
+        "verdict": label,
         "label": label,
         "probability": probability,
         **same,

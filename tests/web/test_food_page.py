@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,98 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(phone: Page, p
     whole = python_web.predict(large).json
     assert result["label"] == whole["label"]
     assert result["probability"] == pytest.approx(whole["probability"], abs=0.03)
+
+
+def test_the_camera_asks_one_at_a_time_and_less_often_when_refused_and_a_tap_makes_a_card(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url, **PHONE)
+    under_way: set[Any] = set()
+    counts: list[int] = []
+
+    def begun(request: Any) -> None:
+        if "classify" in request.url:
+            under_way.add(request)
+            counts.append(len(under_way))
+
+    page.on("request", begun)
+    page.on("requestfinished", under_way.discard)
+    page.click("#point")
+    live = page.locator(".live")
+    expect(live.locator(".mark")).to_be_visible()
+    expect(live.locator(".share").last).to_contain_text(" ms")
+    wait_until(page, lambda: len(counts) > 5)
+    assert max(counts) == 1
+    page.click(".frame")
+    answered(page)
+    expect(page.locator(".card")).to_have_attribute("aria-label", re.compile("^camera .*jpg$"))
+    times: list[float] = []
+
+    def refuse(route: Route) -> None:
+        times.append(time.monotonic())
+        fulfil(route, 429, "too_many_requests", "later")
+
+    page.route("**/api/v1/classify", refuse)
+    expect(live).to_have_text("There is much to do: asking less often.")
+    wait_until(page, lambda: len(times) >= 3)
+    assert times[2] - times[1] > 0.9
+    page.unroute("**/api/v1/classify")
+    expect(live.locator(".mark")).to_be_visible()
+    assert violations(page) == []
+    page.evaluate("""() => {
+      Object.defineProperty(document, "hidden", { value: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    expect(page.locator("#viewfinder")).to_be_hidden()
+    page.evaluate("""() => {
+      navigator.mediaDevices.getUserMedia = async () => { throw new Error("denied"); };
+    }""")
+    page.click("#point")
+    expect(page.locator("#refused")).to_contain_text("The camera cannot be used here (denied)")
+
+
+def test_an_answer_opens_large_and_is_copied_and_shared_as_a_picture(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
+    page.set_input_files("#file", photo(sample, "lunch.jpg"))
+    card = answered(page)
+    words = card.locator(".label").inner_text()
+    page.get_by_role("button", name="Enlarge: lunch.jpg").click()
+    large = page.get_by_role("dialog", name="lunch.jpg")
+    expect(large.locator(".label")).to_have_text(words)
+    expect(large.locator(".square")).to_be_visible()
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(card.locator(".label")).to_have_text(words)
+    expect(card.locator(".square")).to_be_visible()
+    choose(card, "copy")
+    expect(page.locator("#spoken")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(rf"{words}: Noodles/Pasta, \d+\xa0% \(sure\) – GourmetGram", copied)
+    with page.expect_download() as download:
+        choose(card, "share")
+    assert download.value.suggested_filename == "lunch-answer.jpg"
+    picture = Image.open(download.value.path())
+    assert max(picture.size) > 1200
+    assert picture.convert("L").crop((0, picture.height - 60, *picture.size)).getextrema()[0] < 80  # ink
+
+
+def test_the_address_of_a_picture_is_answered_with_a_sentence(desk: Page) -> None:
+    for event, name in (("DragEvent", "drop"), ("ClipboardEvent", "paste")):
+        desk.evaluate(
+            """([event, name]) => {
+              const data = new DataTransfer();
+              const address = "https://example.org/a.jpg";
+              for (const type of ["text/plain", "text/uri-list"]) data.setData(type, address);
+              const options = { dataTransfer: data, clipboardData: data, bubbles: true };
+              document.body.dispatchEvent(new window[event](name, options));
+            }""",
+            [event, name],
+        )
+        expect(desk.locator("#refused")).to_contain_text("Addresses are not fetched")
+        desk.evaluate("document.querySelector('#refused').hidden = true")
+    expect(desk.locator(".card")).to_have_count(0)
 
 
 # A sample's name begins with the number of its class.

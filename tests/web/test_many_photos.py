@@ -405,7 +405,7 @@ def test_cards_survive_a_refresh_until_they_are_removed(
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == focused
     page.reload()
     answered(page)
-    page.get_by_role("button", name="Remove all answers").click()
+    page.get_by_role("button", name="Remove all").click()
     page.reload()
     expect(page.locator("#empty")).to_be_visible()
     expect(page.locator(".card")).to_have_count(0)

@@ -29,7 +29,7 @@ export class Card {
     this.name = file.name;
     this.handlers = handlers; // {cancel, again, remove, compare} run on buttons, `look` when the square moves
     this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id, "data-added": String(added) },
-      h("figure", { class: "photo" }, this.#picture, this.#button("enlarge", () => this.#enlarge()), h("figcaption", { title: file.name }, file.name)),
+      h("figure", { class: "photo" }, this.#picture, this.#button("enlarge", () => this.#enlarge(), "⤢"), h("figcaption", { title: file.name }, file.name)),
       h("div", { class: "result-text" }, this.#body, this.#actions), this.#more, this.#below);
     if (handlers.look) this.#addSquare(handlers.look);
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
@@ -92,10 +92,10 @@ export class Card {
     return menu(`${t("more")}: ${this.name}`, ...items, this.#button("again"), this.#button("remove"));
   }
 
-  #button(action, work = this.handlers[action]) {
+  #button(action, work = this.handlers[action], shown = t(`do_${action}`)) {
     const label = t(`do_${action}`);
     const button = h("button", { class: "button small quiet", type: "button", "data-do": action,
-      "aria-label": `${label}: ${this.name}` }, label);
+      "aria-label": `${label}: ${this.name}` }, shown);
     button.addEventListener("click", () => work());
     return button;
   }
