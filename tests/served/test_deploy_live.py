@@ -28,7 +28,7 @@ from support.triton import some_models, triton_server
 from gourmet.cli import main
 from gourmet.doctor import Examined, answers, served
 from gourmet.repository import versions
-from gourmet.repository.deploy import load, rollback, staged
+from gourmet.repository.deploy import rollback, staged
 from gourmet.served import manifest
 from gourmet.stack import run_file
 from gourmet.stack.connect import ask_sample, connect
@@ -58,6 +58,11 @@ def model(lab_triton: Any) -> Iterator[Path]:
     with triton_http.InferenceServerClient(lab_triton.http_url) as client:
         client.unload_model(MODEL)
     shutil.rmtree(folder)
+
+
+def load(url: str, model: str) -> None:
+    with connect(url) as triton:
+        triton.load(model)
 
 
 class Asking(Repeating):
@@ -187,11 +192,13 @@ def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, mo
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from gourmet.repository.deploy import load, rollback
+from gourmet.repository.deploy import rollback
+from gourmet.stack.connect import connect
 
 def served(versions):
     for model in versions:
-        load(sys.argv[2], model.name)
+        with connect(sys.argv[2]) as triton:
+            triton.load(model.name)
     os.kill(os.getpid(), signal.SIGKILL)
 
 rollback([Path(sys.argv[1])], served)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from gourmet.cli import main
-from gourmet.learning import last_layer
+from gourmet.learning import rehearsal_set
 from gourmet.systems.food11 import contract, train
 
 MODEL = "food_classifier_onnx"
@@ -59,8 +59,8 @@ def test_train_evaluate_deploy_check(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "_MADE_UP", 22)  # pictures of nothing; a hundred times as many photos need 400
-    monkeypatch.setattr(last_layer, "LEARNED", 22)
-    monkeypatch.setattr(last_layer, "HELD", 11)
+    monkeypatch.setattr(rehearsal_set, "LEARNED", 22)
+    monkeypatch.setattr(rehearsal_set, "HELD", 11)
     trained = gourmet("train", "food11", "--data", data, "--threads", "1")
     assert "last.safetensors" in trained
 

@@ -17,13 +17,13 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate, HeldOut, measures
 from gourmet.evaluation.picture_scores import LabelledScores, shares
+from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.learning.learn_more import Lesson
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository.deploy import deploy
 from gourmet.repository.gate import Comparison, Deployment, Measure, Target, comparison_of
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.training.linear_layer import Layer
-from gourmet.training.rehearsal import Rehearsal
 
 SYSTEM = PictureClassifier(
     *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), input_size=8

@@ -16,6 +16,7 @@ from support.needs import no_photos
 from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.evaluation.labelled_pictures import ALL, decode
+from gourmet.evaluation.rehearsal import read_rehearsal, rehearsal_path
 from gourmet.export.picture_export import open_onnx
 from gourmet.learning.learn_more import FILE, decode_those_left, read
 from gourmet.pictures.made_up import views
@@ -23,7 +24,6 @@ from gourmet.repository import DEFAULT
 from gourmet.served import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.training import rehearsal
 from gourmet.training.files import load_tensors, save_tensors
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
@@ -83,11 +83,11 @@ def test_learned_pictures_rise_and_no_class_falls_by_more_than_two_points(learne
 
 def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes() -> None:
     served = OnnxLayer.read(SERVED)
-    known = rehearsal.read(SERVED, served.before, served.layer)
+    known = read_rehearsal(SERVED, served.before, served.layer)
     assert known is not None
     counts = np.bincount(known.classes[~known.held], minlength=len(SYSTEM.labels) + 1)
     assert counts.min() >= 200
-    assert rehearsal.beside(SERVED).stat().st_size < 15_000_000
+    assert rehearsal_path(SERVED).stat().st_size < 15_000_000
     again = served.layer(known.activations)
     assert (again.argmax(axis=1) == known.before.argmax(axis=1)).mean() > 0.999
 
@@ -103,11 +103,11 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
 )
 def test_a_set_whose_rows_do_not_fit_is_refused(spoil: Any, tmp_path: Path) -> None:
     served = OnnxLayer.read(SERVED)
-    tensors, about = load_tensors(rehearsal.beside(SERVED))
+    tensors, about = load_tensors(rehearsal_path(SERVED))
     weights = tmp_path / "model.onnx"
-    save_tensors(rehearsal.beside(weights), spoil(tensors), about)
+    save_tensors(rehearsal_path(weights), spoil(tensors), about)
     with pytest.raises(GourmetError, match="is not a rehearsal set: make it again"):
-        rehearsal.read(weights, served.before, served.layer)
+        read_rehearsal(weights, served.before, served.layer)
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     assert about["calibration"] == was["calibration"]
     assert about["training"]["learned_more"] == read(learned[0]).own
     assert "Rice" in done.output
-    assert rehearsal.beside(version / "model.onnx").read_bytes() == rehearsal.beside(SERVED).read_bytes(), (
+    assert rehearsal_path(version / "model.onnx").read_bytes() == rehearsal_path(SERVED).read_bytes(), (
         "so that the next run rehearses as well"
     )
     again = CliRunner().invoke(
@@ -226,7 +226,7 @@ def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str
     (few / "Egg" / "1.jpg").write_bytes((DRAWINGS / "eggs.jpg").read_bytes())
     bare = tmp_path / "models" / "food_classifier"
     shutil.copytree(DEFAULT / "food_classifier", bare)
-    rehearsal.beside(bare / "1" / "model.onnx").unlink()
+    rehearsal_path(bare / "1" / "model.onnx").unlink()
     for data, out, system, reason in (
         (few, tmp_path / "out", "food11", "at least 8 are needed|no photos"),
         (folder, learned[0].parent, "food11", "holds a run already"),
@@ -251,7 +251,7 @@ def test_the_set_of_given_weights_is_made_without_training(learned: tuple[Path, 
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{tmp_path / 'model.rehearsal.safetensors'}\n"
     served = OnnxLayer.read(SERVED)
-    known = rehearsal.read(tmp_path / "model.onnx", served.before, served.layer)
+    known = read_rehearsal(tmp_path / "model.onnx", served.before, served.layer)
     assert known is not None
     assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * (8 + 5)
     refused = CliRunner().invoke(main, ["train", "digits", *options])

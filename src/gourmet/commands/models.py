@@ -196,7 +196,6 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
     Only files that deploying and `gourmet new` wrote are deleted. The page goes first, then its models.
     """
     from gourmet.commands.running import tell_web
-    from gourmet.repository import deploy
 
     if not repositories:
         raise UsageError(
@@ -226,7 +225,8 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
     for version in removal.of_models:
         take_away([version])
         if triton := url or serving_url(version.parents[1]):
-            deploy.load(triton, version.parent.name)
+            with connect(triton, LOADS_WITHIN_S) as server:
+                server.load(version.parent.name)
 
 
 def _take_away(paths: Sequence[Path]) -> None:

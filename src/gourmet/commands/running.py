@@ -15,12 +15,14 @@ from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository import versions
-from gourmet.repository.deploy import deploy, load
+from gourmet.repository import read_config, versions
+from gourmet.repository.config_file import LABELS_FILE
+from gourmet.repository.deploy import deploy
 from gourmet.repository.gate import Deployment, table
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems import registry
+from gourmet.triton_client.model_config import as_json
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 _RELOADED_WITHIN_S: Final = 60.0
@@ -56,9 +58,9 @@ def install(
 def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
     name, number = model.name, versions(model)[-1]
-    if not load(url, name, model if send else None):
-        return f"{url} polls its repository: it loads {name} by itself, and was not asked"
     with connect(url, LOADS_WITHIN_S) as triton:
+        if not _load(triton, model, send=send):
+            return f"{url} polls its repository: it loads {name} by itself, and was not asked"
         info = triton.describe(name)
         if info.version != str(number):
             raise GourmetError(
@@ -66,6 +68,22 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
                 f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
             )
         return ask(triton, name)
+
+
+def _load(triton: Triton, model: Path, *, send: bool) -> bool:
+    """Have Triton serve what is on disk; it answers from the old version until the new one is ready.
+
+    With `send`, Triton gets the files of the latest version: it does not see the model's folder. Return
+    False if Triton polls its repository, and loads the model by itself.
+    """
+    if not send:
+        return triton.load(model.name)
+    config = as_json(read_config(model))
+    named = config.get("version_policy", {}).get("specific", {}).get("versions")
+    of_versions = [model / str(number) for number in named or versions(model)[-1:]]
+    paths = [*(path for version in of_versions for path in version.rglob("*")), model / LABELS_FILE]
+    files = {str(path.relative_to(model)): path.read_bytes() for path in paths if path.is_file()}
+    return triton.load(model.name, config, files)
 
 
 def ask(triton: Triton, name: str) -> str:
@@ -101,7 +119,7 @@ def load_or_unload(url: str | None, models: Mapping[Path, bool], *, send: bool =
     for model, is_there in models.items() if url else ():
         with contextlib.suppress(GourmetError), connect(str(url), LOADS_WITHIN_S) as triton:
             if is_there:
-                load(str(url), model.name, model if send else None)
+                _load(triton, model, send=send)
             else:
                 triton.unload(model.name)
 

@@ -16,6 +16,7 @@ from gourmet.errors import GourmetError
 from gourmet.evaluation.accuracy import Classes
 from gourmet.evaluation.calibration import Calibration, calibration_of
 from gourmet.evaluation.picture_scores import LabelledScores, shares
+from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
 from gourmet.pictures.classifier import PictureClassifier, relevance
@@ -23,7 +24,6 @@ from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
-from gourmet.training import rehearsal
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
 # Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
@@ -77,7 +77,7 @@ class Candidate:
     weights_sha256: str
     layer: Layer | None = None  # its last one
     before: str = ""  # a digest of those before that
-    known: rehearsal.Rehearsal | None = None  # kept beside its weights
+    known: Rehearsal | None = None  # kept beside its weights
     are_probabilities: bool = False
 
     def beside(
@@ -139,7 +139,7 @@ class Candidate:
         """Compare on the shipped activations of photos that are not shipped."""
         if self.layer is None:
             return
-        known = rehearsal.read(version / file, self.before, self.layer) or self.known
+        known = read_rehearsal(version / file, self.before, self.layer) or self.known
         if known is None:
             return
         served = None

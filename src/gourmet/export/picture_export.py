@@ -27,17 +27,17 @@ from gourmet.evaluation.evaluation_file import NotEvaluated
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate
 from gourmet.evaluation.picture_evaluation import calibrated
+from gourmet.evaluation.rehearsal import copy_rehearsal, read_rehearsal
 from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.export.onnx_metadata import described
-from gourmet.learning.last_layer import LastLayer
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.progress import ReportProgress
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.gate import Deployment, Target
 from gourmet.served.manifest import sha256
-from gourmet.training import rehearsal
+from gourmet.training.last_layer import LastLayer
 from gourmet.triton_client.model_config import Config
 
 _CALIBRATED_ON: Final = 512
@@ -107,7 +107,7 @@ class Exported:
         def build(path: Path) -> dict[str, Any]:
             # The next run of `gourmet learn-more` looks for the set beside the default model.
             if source.candidate and self.model == system.default_model:
-                rehearsal.take_over(source.weights, path)
+                copy_rehearsal(source.weights, path)
             shape = ", ".join(map(str, ("N" if self.batched else 1, *row)))
             kind = "float16" if self.half else "float32"
             return {**self._write(network, example, path), "input": f"{kind} [{shape}]"}
@@ -305,7 +305,7 @@ class ClassifierExport:
             sha256(weights),
             (last := LastLayer(network)).layer,
             last.before_it,
-            rehearsal.read(weights, last.before_it, last.layer),
+            read_rehearsal(weights, last.before_it, last.layer),
         )
         source = replace(source, candidate=candidate)
         preprocessing = {

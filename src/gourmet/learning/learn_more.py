@@ -1,7 +1,7 @@
 """Teach a served model more labelled pictures, in seconds and with numpy alone.
 
 Only the last layer learns: it is solved (gourmet.training.linear_layer) for the new pictures and
-for activations of those that the network was trained on (gourmet.training.rehearsal), to which it
+for activations of those that the network was trained on (gourmet.evaluation.rehearsal), to which it
 goes on answering as it did. The new layer then takes the place of the old one in each served file of the
 network (`OnnxLayer`).
 """
@@ -30,6 +30,7 @@ from gourmet.evaluation.labelled_pictures import (
     decode,
 )
 from gourmet.evaluation.picture_comparison import MARGIN, measures
+from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.progress import ReportProgress
@@ -37,7 +38,6 @@ from gourmet.repository import model_names
 from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
-from gourmet.training import rehearsal
 from gourmet.training.linear_layer import (
     Classes,
     Floats,
@@ -47,7 +47,6 @@ from gourmet.training.linear_layer import (
     one_hot,
     solve,
 )
-from gourmet.training.rehearsal import Rehearsal
 
 SUFFIX: Final = ".npz"
 FILE: Final = f"learned{SUFFIX}"
@@ -115,7 +114,7 @@ def learn(
 ) -> Learned:
     """Learn the pictures of `folder`, beginning with the served `version`."""
     served = OnnxLayer.read(version / NETWORK)
-    known = rehearsal.read(version / NETWORK, served.before, served.layer)
+    known = read_rehearsal(version / NETWORK, served.before, served.layer)
     if known is None:
         raise UsageError(
             "no rehearsal set found for what is served, without which it would forget what it knows: make "

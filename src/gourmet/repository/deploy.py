@@ -17,14 +17,13 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
-from gourmet.repository import CONFIG, RepositoryError, model_names, newest, read_config, versions
+from gourmet.repository import CONFIG, RepositoryError, model_names, newest, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
 from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
 from gourmet.repository.lock import all_or_nothing, tidied
 from gourmet.served import manifest
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import error_summary, malformed_as_value_error
-from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -217,23 +216,6 @@ def withdrawn(model: Path) -> list[Path]:
 
 def _number(withdrawn_version: Path) -> str:
     return withdrawn_version.name.removeprefix(_WITHDRAWN)
-
-
-def load(url: str, model: str, sent: Path | None = None) -> bool:
-    """Have Triton serve what is on disk; it answers from the old version until the new one is ready.
-
-    The model's folder is `sent` where that Triton does not see it: the latest version. False where it polls
-    its repository, and loads the model by itself.
-    """
-    config, files = None, {}
-    if sent:
-        config = as_json(read_config(sent))
-        named = config.get("version_policy", {}).get("specific", {}).get("versions")
-        of_versions = [sent / str(number) for number in named or versions(sent)[-1:]]
-        paths = [*(path for version in of_versions for path in version.rglob("*")), sent / LABELS_FILE]
-        files = {str(path.relative_to(sent)): path.read_bytes() for path in paths if path.is_file()}
-    with connect(url, LOADS_WITHIN_S) as triton:
-        return triton.load(model, config, files)
 
 
 def deployed_together(repository: Path, name: str, *, undo: bool = False) -> list[Path]:

@@ -26,7 +26,7 @@ from gourmet.stack.processes import Child
 
 _POLL_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 2.0
-# gourmet.training.rehearsal writes it.
+# gourmet.evaluation.rehearsal writes it.
 _REHEARSED: Final = "model.rehearsal.safetensors"
 JOBS: Final = ("learn", "use", "undo")
 _LEARNED: Final = "learned.npz"

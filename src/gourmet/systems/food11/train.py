@@ -28,8 +28,8 @@ from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
 from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
-from gourmet.learning.last_layer import LastLayer, make, write
 from gourmet.learning.picture_training import PictureTraining
+from gourmet.learning.rehearsal_set import make_rehearsal, write_rehearsal
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance
 from gourmet.pictures.label_folders import OTHER
@@ -41,6 +41,7 @@ from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
 from gourmet.training.files import save_tensors
+from gourmet.training.last_layer import LastLayer
 from gourmet.training.linear_layer import Classes, Floats, Layer, evenly_counted, one_hot, solve
 from gourmet.training.loop import LAST
 from gourmet.training.task import Recipe, TrainOptions
@@ -98,7 +99,7 @@ class Food11Training(PictureTraining):
         return report.text()
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
-        return write(make(self.system, self.data, network, data, tick), weights)
+        return write_rehearsal(make_rehearsal(self.system, self.data, network, data, tick), weights)
 
     def _held_out(
         self,

@@ -1,9 +1,8 @@
-"""The last layer of a network that torch holds, apart from it, and the set that is kept to rehearse."""
+"""Make the rehearsal set of a network (gourmet.evaluation.rehearsal) from photos that it was trained on."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from gourmet.evaluation.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
+from gourmet.evaluation.rehearsal import Rehearsal, rehearsal_path
 from gourmet.evaluation.system_parts import BadData, sample_per_class
 from gourmet.learning import augment
 from gourmet.pictures import made_up
@@ -19,8 +19,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
 from gourmet.training.files import save_tensors
-from gourmet.training.linear_layer import Floats, Layer
-from gourmet.training.rehearsal import Rehearsal, beside
+from gourmet.training.last_layer import LastLayer
 
 # Pictures of each class, and as many of none, half of which are made up.
 LEARNED: Final = 250
@@ -28,46 +27,7 @@ HELD: Final = 120
 _AT_ONCE: Final = 64
 
 
-class LastLayer:
-    """The last layer of a network: activations [N, …] -> a score for each class."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._network = network
-        self.last = [part for part in network.modules() if isinstance(part, nn.Linear)][-1]
-
-    @property
-    def layer(self) -> Layer:
-        """Return the last layer's numbers, apart from the network."""
-        return Layer(self.last.weight.detach().numpy().copy(), self.last.bias.detach().numpy().copy())
-
-    @torch.no_grad()
-    def take(self, layer: Layer) -> None:
-        """Put the numbers of `layer` into the network."""
-        self.last.weight.copy_(torch.from_numpy(layer.weight))
-        self.last.bias.copy_(torch.from_numpy(layer.bias))
-
-    @torch.no_grad()
-    def activations(self, images: torch.Tensor) -> Floats:
-        """Return the last layer's inputs for pictures as they are served."""
-        rows: list[Floats] = []
-        hook = self.last.register_forward_pre_hook(lambda _layer, inputs: rows.append(inputs[0].numpy()))
-        try:
-            self._network(images)
-        finally:
-            hook.remove()
-        return rows[0]
-
-    @property
-    def before_it(self) -> str:
-        """Return a digest of all weights before the last layer."""
-        digest, own = hashlib.sha256(), {id(parameter) for parameter in self.last.parameters()}
-        for name, tensor in self._network.named_parameters():
-            if id(tensor) not in own:
-                digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
-
-
-def make(
+def make_rehearsal(
     system: PictureClassifier, data: LabelledPictures, network: nn.Module, photos: Path, tick: ReportProgress
 ) -> Rehearsal:
     """Make the set of a network that was trained on these photos."""
@@ -100,7 +60,7 @@ def make(
     return Rehearsal(activations, classes, is_held, last.layer(activations), scale, last.before_it)
 
 
-def write(kept: Rehearsal, weights: Path) -> Path:
+def write_rehearsal(kept: Rehearsal, weights: Path) -> Path:
     """Write the set beside the weights that it belongs to."""
     arrays = {
         "activations": (kept.activations / kept.scale).round().astype(np.uint8),
@@ -110,5 +70,5 @@ def write(kept: Rehearsal, weights: Path) -> Path:
         "before": kept.before.astype(np.float16),
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    save_tensors(beside(weights), tensors, {"before the last layer": kept.of})
-    return beside(weights)
+    save_tensors(rehearsal_path(weights), tensors, {"before the last layer": kept.of})
+    return rehearsal_path(weights)

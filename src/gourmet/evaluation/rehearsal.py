@@ -26,16 +26,16 @@ _SUFFIX: Final = ".rehearsal.safetensors"
 _TYPES: Final = {"U8": np.uint8, "F16": np.float16, "F32": np.float32}
 
 
-def beside(weights: Path) -> Path:
+def rehearsal_path(weights: Path) -> Path:
     """Return the path of the set that belongs to these weights, if there is one."""
     return weights.with_suffix(_SUFFIX)
 
 
-def take_over(weights: Path, exported: Path) -> None:
+def copy_rehearsal(weights: Path, exported: Path) -> None:
     """Put the set of `weights` beside the file that they are `exported` to, in place of another's."""
-    beside(exported).unlink(missing_ok=True)
-    if beside(weights).exists():
-        shutil.copyfile(beside(weights), beside(exported))
+    rehearsal_path(exported).unlink(missing_ok=True)
+    if rehearsal_path(weights).exists():
+        shutil.copyfile(rehearsal_path(weights), rehearsal_path(exported))
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Rehearsal:
         return shares(LabelledScores(logits, self.classes[self.held], relevance=level), calibration, system)
 
 
-def read(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
+def read_rehearsal(weights: Path, of: str, layer: Layer) -> Rehearsal | None:
     """Return the set beside `weights`; None if there is none, or if it belongs to another network.
 
     `of` is the digest of the layers before `layer`, the last one.
     """
-    path = beside(weights)
+    path = rehearsal_path(weights)
     if not path.exists():
         return None
     try:
