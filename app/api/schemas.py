@@ -77,10 +77,10 @@ class Predicted(Schema):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float]
 
-    verdict: Verdict
     label: str
     probability: float
     sure: bool
+    verdict: Verdict
     calibrated: bool | None = None
     relevant: bool | None = None
     doubtful: bool | None = None

@@ -31,17 +31,16 @@ export class Card {
     this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id, "data-added": String(added) },
       h("figure", { class: "photo" }, this.#picture, this.#button("enlarge", () => this.#enlarge(), "⤢"), h("figcaption", { title: file.name }, file.name)),
       h("div", { class: "result-text" }, this.#body, this.#actions), this.#more, this.#below);
-    if (handlers.look) this.#addSquare(handlers.look);
+    if (handlers.look) {
+      this.square = new Square(this.#picture, this.name, handlers.look);
+      this.#picture.after(this.square.element);
+    }
+    this.#picture.addEventListener("click", () => this.#enlarge());
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
     // Browsers cannot show some formats that the server reads, such as TIFF.
     this.#picture.addEventListener("error", () => { this.#picture.hidden = true; });
     made.set(this.element, this);
     this.showPhoto(file);
-  }
-
-  #addSquare(look) {
-    this.square = new Square(this.#picture, this.name, look);
-    this.#picture.after(this.square.element);
   }
 
   /** Return the row of the table, or null before the photo is answered. */
@@ -139,6 +138,7 @@ export class Card {
 
   /** Show the photo with its square, and its answer, as large as the screen; closing puts them back. */
   #enlarge() {
+    if (this.#picture.closest("dialog")) return;
     const figure = this.#picture.parentNode;
     const close = h("button", { class: "button small quiet", type: "button" }, t("close"));
     const dialog = h("dialog", { class: "large", "aria-label": this.name }, close, figure, this.#body);

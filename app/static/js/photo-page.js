@@ -68,7 +68,7 @@ class Job {
 
   /** Return the picture for the model; a square other than the middle one is cropped here. */
   async #seen() {
-    return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.#whole, this.#square);
+    return this.#square === MIDDLE ? this.#sent.seen ?? this.#sent.blob : await cropped(this.#whole, this.#square);
   }
 
   #look(square) {
@@ -184,7 +184,7 @@ class Job {
   /** Compare the models; on the compare page, the comparison is the answer. */
   async #compare(signal) {
     this.card.busy(t("comparing"));
-    const comparison = await api.compare(this.#sent.blob, this.file.name, signal);
+    const comparison = await api.compare(await this.#seen(), this.file.name, signal);
     this.card.compared(comparison);
     say(`${this.file.name}: ${comparison.verdict}`);
     this.#keep({ comparison });

@@ -1,23 +1,24 @@
 // Shrinks a large photo before it is sent, so that a phone with a slow connection waits seconds less.
 //
-// The server reads a large JPEG at a half, a quarter or an eighth of its size, the means of squares of pixels,
-// and scales what is left to 224 pixels. This module halves the photo in the same way, as long as the shorter
-// side keeps 448 pixels; so the model sees nearly the same. Colours are not converted, because the server does
-// not convert them either. The photo is turned upright, since a canvas does not save EXIF.
+// The server reads a large JPEG at a half, a quarter or an eighth of its size, where the middle square still has
+// 224 pixels, and scales that to 224. This module halves the middle square in the same way and sends it nearly
+// without loss, so that the model sees the same. Colours are not converted, because the server does not convert
+// them either. Photos are turned upright, since a canvas does not save EXIF.
 import { thumbnail as shownByServer } from "./api.js";
 import { placed } from "./square.js";
 import { h, settings } from "./ui.js";
 
-const SHORT_SIDE = 448;
+const SEEN = 224; // the side of what the model sees
+const SHOWN = 448;
 const SMALL_BYTES = 150_000;
-const QUALITY = 0.95;
+const QUALITY = 0.92;
 const THUMBNAIL = 128;
 // Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
 const KINDS = /^image\/(jpeg|png|avif|bmp)$/;
 // Many browsers cannot show these.
 const RARE = /^image\/(heic|heif|tiff)$|\.(heic|heif|tiff?)$/i;
 
-/** Return the photo to send as {blob, ms}; `blob` is the file itself if shrinking does not help. */
+/** Return the photo as {blob, ms}, and `seen`, its middle square for the model, if it was large. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
@@ -32,10 +33,12 @@ export async function shrink(file, signal) {
   }
   try {
     signal.throwIfAborted();
-    if (Math.min(bitmap.width, bitmap.height) < 2 * SHORT_SIDE) return asItIs;
-    const blob = await halved(bitmap, 0, 0, bitmap.width, bitmap.height);
-    if (!blob || blob.size >= file.size) return asItIs;
-    return { blob, ms: performance.now() - started };
+    const { width, height } = bitmap;
+    const side = Math.min(width, height);
+    if (side < 2 * SHOWN) return asItIs;
+    const blob = await asJpeg(halved(bitmap, SHOWN, 0, 0, width, height));
+    const seen = await asJpeg(halved(bitmap, SEEN, (width - side) / 2, (height - side) / 2, side, side), 1);
+    return { blob, seen, ms: performance.now() - started };
   } finally {
     bitmap.close();
   }
@@ -45,7 +48,7 @@ export async function shrink(file, signal) {
 export async function cropped(photo, square) {
   const bitmap = await createImageBitmap(photo, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   const { left, top, length } = placed(square, bitmap.width, bitmap.height);
-  const blob = await halved(bitmap, left, top, length, length);
+  const blob = await asJpeg(halved(bitmap, SEEN, left, top, length, length), 1);
   bitmap.close();
   return blob;
 }
@@ -60,18 +63,19 @@ export async function thumbnail(blob) {
   return small;
 }
 
-/** Halve a part of a picture while its shorter side keeps SHORT_SIDE; each pixel is the mean of four. */
-function halved(picture, left, top, width, height) {
-  if (Math.min(width, height) < 2 * SHORT_SIDE) return asJpeg(canvasOf(picture, Math.round(width), Math.round(height), left, top, width, height));
-  const [half, lower] = [Math.round(width / 2), Math.round(height / 2)];
-  return halved(canvasOf(picture, half, lower, left, top, width, height), 0, 0, half, lower);
+/** Halve a part of a picture while its shorter side keeps `side` pixels; each pixel is the mean of four. */
+function halved(picture, side, left, top, width, height) {
+  const scale = Math.min(width, height) < 2 * side ? 1 : 2;
+  const [narrower, lower] = [Math.round(width / scale), Math.round(height / scale)];
+  const canvas = canvasOf(picture, narrower, lower, left, top, width, height);
+  return scale === 1 ? canvas : halved(canvas, side, 0, 0, narrower, lower);
 }
 
 /** Draw a square of a picture, or all of it, as a JPEG of this size. */
 export const drawn = (picture, width, height, left = 0, top = 0, side = 0) =>
   asJpeg(canvasOf(picture, width, height, left, top, side || width, side || height));
 
-const asJpeg = (canvas) => new Promise((done) => { canvas.toBlob(done, "image/jpeg", QUALITY); });
+const asJpeg = (canvas, quality = QUALITY) => new Promise((done) => { canvas.toBlob(done, "image/jpeg", quality); });
 
 function canvasOf(picture, width, height, ...part) {
   const canvas = h("canvas", { width, height });
