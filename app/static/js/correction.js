@@ -11,7 +11,8 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     choice.addEventListener("click", async () => {
       try {
         await correct(photo, name, label);
-        choices.replaceChildren(note);
+        buttons.hidden = true;
+        opener.focus({ preventScroll: true });
         note.textContent = t("correction_kept", { label: words });
         document.dispatchEvent(new Event("gourmet:corrected"));
       } catch (error) {
@@ -22,13 +23,16 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     return choice;
   };
   const none = settings.subject ? [button(OTHER, t("irrelevant_short", { subject: settings.subject }))] : [];
+  const buttons = h("div", {}, h("p", {}, t("correction_is")),
+    h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none));
   const choices = h("div", { class: "correction", role: "group", "aria-label": t("correction_is"), hidden: true },
-    h("p", {}, t("correction_is")), h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), note);
+    buttons, note);
   below.append(choices);
   const opener = h("button", { class: "button small quiet", type: "button", "data-do": "teach", "aria-expanded": "false",
     "aria-label": `${t("correction")} ${name}` }, t("correction"));
   opener.addEventListener("click", () => {
-    choices.hidden = !choices.hidden;
+    choices.hidden = !choices.hidden && !buttons.hidden;
+    buttons.hidden = false;
     opener.setAttribute("aria-expanded", String(!choices.hidden));
   });
   actions.prepend(opener);
