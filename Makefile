@@ -158,6 +158,7 @@ $(VENV)/.ready-dev: $(VENV)/.ready-train $(DEV)
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/lab.txt
 	@$(call install,-r requirements/lab.txt)
 	$(BIN)/python -m bash_kernel.install --sys-prefix
+	@$(BIN)/gourmet perf-analyzer -- --help >/dev/null || echo "perf_analyzer is missing: its cells need it; the rest of the lab does not."
 	@touch $@
 
 clean: ## Remove the virtual environment, caches and local runs

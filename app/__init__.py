@@ -16,7 +16,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     """Create the app; without arguments, from the environment and with a real Triton."""
     from flask import Flask
 
-    from app.api import openapi, uploads
+    from app.api import uploads
     from app.pages import FEATURES, OWN_PAGES
     from app.services import Services, add_navigation
     from app.web import (
@@ -46,6 +46,5 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)
-    openapi.drop_missing_routes(app, services.document)
     add_navigation(app, links)
     return app

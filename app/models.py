@@ -196,8 +196,7 @@ class ServerTiming(NamedTuple):
     """Milliseconds inside Triton, as the mean of `requests` requests.
 
     Triton's HTTP answer does not have these times. Its statistics have them as sums over a model's requests,
-    and grow while a request is under way. The growth belongs to that request if no other one ended meanwhile;
-    else the mean covers all requests that did.
+    and grow while a request is under way. If other requests ended meanwhile, this is the mean of all.
     """
 
     requests: int

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from flask import Blueprint, Flask, render_template, request, url_for
 
-from app.api import openapi
 from app.api.schemas import Health, HealthModel
 from app.api.texts import Generator
 from app.models import Classifier, request_to_model
@@ -33,7 +32,7 @@ _DEADLINE_S: Final = 5.0
 _STALE_S: Final = _DEADLINE_S + 2.0
 _UNUSABLE: Final = "sample_unusable"
 _AWAY: Final = "triton_unavailable"
-# How long a probe waits for the other systems, whose state does not decide its answer.
+# `/readyz` waits this long for systems that do not affect its status.
 _OTHERS_S: Final = 1.0
 # How long pages rely on a known problem without a new check.
 _PROBLEM_AGE_S: Final = 60.0
@@ -81,7 +80,7 @@ class Readiness:
             self._check = check  # others join it without the lock, and can join a started one only
             return True
 
-    def check(self) -> State:
+    def current_state(self) -> State:
         """Return the current state, for callers that ask for nothing else, such as a probe.
 
         An orchestrator that asks once a minute must not get a state that is a minute old, so a caller that
@@ -97,7 +96,7 @@ class Readiness:
 
     def health(self) -> Health:
         """Describe the current state for people and pages."""
-        result = self.check()
+        result = self.current_state()
         if not isinstance(result, ServingError):
             message = f"{result.name} answers"
             if result.instead_of:
@@ -181,8 +180,6 @@ class Services:
         )
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
-        # The API's document, held to the app's routes once all features are added.
-        self.document = openapi.read(list(systems), settings.max_photos)
         self.readiness = {
             name: Readiness(partial(self._state, name), settings.models[name]) for name in systems
         }
@@ -190,7 +187,7 @@ class Services:
     def states(self) -> dict[str, State | None]:
         """Return each system's state: wait for the first, which decides, then ask the others together."""
         (first, decides), *others = self.readiness.items()
-        states = {first: decides.check()}
+        states = {first: decides.current_state()}
         by = time.monotonic() + _OTHERS_S
         for _, readiness in others:
             readiness.last_known()

@@ -38,7 +38,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
-from gourmet.generation.answers import AnswerJob
+from gourmet.generation.answers import Answer
 from gourmet.generation.scheduler import DecodeScheduler
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
@@ -230,12 +230,15 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
         def say(text: str) -> str:
             (parts,) = network.requested({TEXT: [text]})
             done = threading.Event()
-            job = AnswerJob(parts, network, lambda *_: done.set(), deadline=time.monotonic() + _WITHIN_S)
-            room.submit(job.rows)
+            answer = Answer(parts, network)
+            for row in answer.rows:
+                row.deadline = time.monotonic() + _WITHIN_S
+                row.on_tokens = lambda _row: done.set() if all(row.finished for row in answer.rows) else None
+            room.submit(answer.rows)
             done.wait()
-            if job.error:
-                raise job.error
-            return job.whole().text
+            if answer.error:
+                raise answer.error
+            return answer.whole().text
 
         try:
             alone = [*map(say, sentences.texts)]

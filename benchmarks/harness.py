@@ -69,7 +69,7 @@ def measure(
 ) -> Point:
     """Send the requests again and again and check every answer; account for the server's processes."""
     meter, times = CpuMeter(processes or {}), (options.warm_up_s, options.measure_s)
-    traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.look).run()
+    traffic = LoadGenerator(wire, itertools.cycle(requests), load, check, *times, meter.record).run()
     checks = [Evidence("answers", f"{len(traffic.times)} of {len(traffic.times)} right", "all")]
     if not isinstance(wire, InPool):  # whose work may be done by threads of this process
         checks.append(validity.generator_had_time(traffic.client_cores))
@@ -94,16 +94,21 @@ class InPool:
 
 
 def no_server(
-    sessions: int, options: MeasureOptions, check: Check, rows: int, opened: Callable[..., Any], *given: Any
+    sessions: int,
+    options: MeasureOptions,
+    check: Check,
+    rows: int,
+    make_function: Callable[..., Any],
+    *given: Any,
 ) -> Point:
-    """Measure a function of a row's number in `sessions` processes; `opened(*given)` makes it in each.
+    """Measure a function of a row's number in `sessions` processes; `make_function(*given)` makes it in each.
 
     Threads share Python's lock and were a tenth slower.
     """
     groups = [tuple(range(first, first + _ROWS_A_CALL)) for first in range(0, rows, _ROWS_A_CALL)]
     requests = [Request(group, [number % rows for number in group]) for group in groups]
     spawn, load = multiprocessing.get_context("spawn"), LoadSpec("", sessions, batch=_ROWS_A_CALL)
-    with ProcessPoolExecutor(sessions, spawn, initializer=_open, initargs=(opened, given)) as pool:
+    with ProcessPoolExecutor(sessions, spawn, initializer=_open, initargs=(make_function, given)) as pool:
         point = measure(load, InPool(pool, _compute_rows), requests, check, options)
     return replace(
         point,
@@ -120,8 +125,8 @@ def no_server(
 _compute: list[Callable[[int], Any]] = []
 
 
-def _open(opened: Callable[..., Callable[[int], Any]], given: tuple[Any, ...]) -> None:
-    _compute.append(opened(*given))
+def _open(make_function: Callable[..., Callable[[int], Any]], given: tuple[Any, ...]) -> None:
+    _compute.append(make_function(*given))
 
 
 def _compute_rows(numbers: Sequence[int]) -> list[Any]:
@@ -317,7 +322,9 @@ class Goal:
         if not self.is_quiet:
             return "not judged: disturbed"
         is_above = above(self.figure, self.limit)
-        return "not decided" if is_above is None else "met" if is_above != self.at_most else "not met"
+        if is_above is None:
+            return "not decided"
+        return "met" if is_above != self.at_most else "not met"
 
     def cells(self) -> tuple[str, ...]:
         unit = self.unit if self.unit == "×" else f" {self.unit}"
@@ -361,8 +368,8 @@ def ratio_goal(
     """Return the goal for our figure ÷ the best of the rivals'."""
     best = min if at_most else max
 
-    def ratio(mine: Point, *theirs: Point) -> float:
-        return figure(mine) / best(map(figure, theirs))
+    def ratio(ours: Point, *theirs: Point) -> float:
+        return figure(ours) / best(map(figure, theirs))
 
     return compared(name, [ours, *rivals], limit, ratio, at_most=at_most)
 

@@ -144,7 +144,7 @@ def answering(threads: int = 0) -> Callable[[Pixels], Floats]:
 
     def answer(pixels: Pixels) -> Floats:
         outputs = dict(zip(names, session.run(names, {name: pixels[np.newaxis]}), strict=True))
-        probabilities: Floats = SYSTEM.read(outputs)[0]
+        probabilities: Floats = SYSTEM.probabilities_from(outputs)[0]
         return probabilities
 
     return answer

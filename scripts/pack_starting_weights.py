@@ -22,14 +22,14 @@ from gourmet.training.files import load_tensors, save_tensors
 def main(path: Path) -> None:
     theirs, _ = load_tensors(path)
     tensors = [theirs[name] for name in sorted(theirs, key=_place) if name.startswith("features.")]
-    mine = body().state_dict()
-    for name, tensor in zip(mine, tensors, strict=True):
-        mine[name].copy_(tensor)
+    own_state = body().state_dict()
+    for name, tensor in zip(own_state, tensors, strict=True):
+        own_state[name].copy_(tensor)
     mean, std = (255 * torch.tensor(values) for values in (contract.SYSTEM.mean, contract.SYSTEM.std))
-    first, bias = mine["0.weight"], mine["0.bias"]
+    first, bias = own_state["0.weight"], own_state["0.bias"]
     bias += first.sum(dim=(2, 3)) @ ((mean - 128) / 128)
     first *= (std / 128).view(1, 3, 1, 1)
-    kept = {f"features.{name}": tensor for name, tensor in mine.items()}
+    kept = {f"features.{name}": tensor for name, tensor in own_state.items()}
     outputs = [dish.output for dish in SYSTEM.dishes]
     for name in ("weight", "bias"):
         kept[f"dishes.{name}"] = theirs[f"head.{name}"][outputs]

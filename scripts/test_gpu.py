@@ -118,7 +118,7 @@ def calibrated(values: Any, temperature: float = TEMPERATURE) -> Any:
     """Return probabilities, from logits or from the probabilities of the int8 file."""
     is_logits = values.min() < 0 or values.max() > 1 + 1e-3
     outputs = {"output" if is_logits else "probabilities": values.astype(np.float32)}
-    return SYSTEM.answers(outputs, temperature)[0]
+    return SYSTEM.scores_from(outputs, temperature)[0]
 
 
 # --- the network without a server
@@ -240,9 +240,9 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
                     results = []
                     for level in LEVELS:
                         meter = CpuMeter({"Triton": server.pid})
-                        meter.look()
+                        meter.record()
                         results.append(ask(model, change, level))
-                        meter.look()
+                        meter.record()
                     counts, wrong, worst, errors = zip(*results, strict=True)
                     answers = f"{sum(wrong)} WRONG" if any(wrong) else f"all right, ±{max(worst):.2g}"
                     if failed := [*chain.from_iterable(errors)]:
@@ -277,7 +277,7 @@ def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int,
     wire = TritonHttp(_kept[0], model, rows)
 
     def check(request: Request, reply: RawReply) -> None:
-        probabilities = calibrated(wire.read(reply)[OUTPUTS[model]], 1.0)
+        probabilities = calibrated(wire.read_reply(reply)[OUTPUTS[model]], 1.0)
         off.append(float(abs(probabilities - expected[list(request.rows)]).max()))
 
     everything = cycle(requests(wire, len(rows), 1))

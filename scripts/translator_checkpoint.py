@@ -67,7 +67,7 @@ def checkpoint(version: Path, out: Path) -> None:
 
 def _write(version: Path, out: Path) -> bool:
     """Write the checkpoint; return True if it is the one that was deployed."""
-    files, facts = package.open_version(version, _ASKED_FOR), manifest.read(version)
+    files, facts = package.open_version(version, _ASKED_FOR), manifest.read_manifest(version)
     with package.opened_as("a translator"):
         tokenizer = Tokenizer({name: files[name] for name in FILES})
         about: dict[str, Any] = facts["network"]["shape"]

@@ -1,7 +1,8 @@
 """Routes that belong to no system.
 
 These are /models, /classify, /health and the documentation of the API, and the monitoring routes /healthz,
-/readyz and /metrics. The documentation page shows openapi.json with Swagger UI, or as text without scripts.
+/readyz and /metrics. The documentation page shows the OpenAPI document with Swagger UI, or as text without
+scripts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,8 @@ from flask import Blueprint, Flask, Response, jsonify, render_template, request
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 
-from app.api import schemas
+from app.api import openapi, schemas
+from app.api.openapi import INSIDE, MODEL, VERSION, operation, parameter
 from app.api.uploads import one_of
 from app.models import Prediction
 from app.photos import answer_of, classify_each
@@ -32,18 +35,29 @@ from gourmet.triton_client.deadline import Deadline
 EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples' files; the page shows the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"
+_ANSWER: Final = EXAMPLES / "classify" / "answer.json"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = services.api, services.settings, services.classifier
 
     def system() -> str:
         return one_of("system", services.readiness)
 
+    of_system = partial(parameter, enum=list(services.systems))
+    photos = partial(operation, max_photos=settings.max_photos)
+
     @routes.get("/models")
+    @operation(
+        answer=schemas.Models,
+        parameters={"system": of_system("Only the models of this system, and its default")},
+    )
     def models() -> Response:
-        """List the models that a request may choose."""
+        """List the models that a request may choose.
+
+        These are models of all systems that Triton has ready and that give a picture one label.
+        """
         available = [
             schemas.PictureModel(
                 name=model.info.name,
@@ -62,8 +76,24 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/classify")
     @route_options(admitted="photos")
+    @photos(
+        answer=schemas.Results,
+        json=schemas.Base64Photos,
+        each_fails=True,
+        parameters=MODEL
+        | VERSION
+        | INSIDE
+        | {"probabilities": parameter("`all` adds the probability of every label", "all")},
+        example_answer=json.loads(_ANSWER.read_text(encoding="utf-8")),
+    )
     def classify() -> Response:
-        """Classify the photos of the request."""
+        """Classify the photos of the request.
+
+        Send photos as the fields `file` of a form, one photo as the body, or base64 texts. `model` and
+        `version` may be fields of the form too. Each photo has its own result, in the same order. A photo
+        that fails leaves the others unharmed. A single photo determines the status of its request; of
+        several, only a server that answers none does.
+        """
         with_all = one_of("probabilities", ("all",)) == "all"
 
         def describe(
@@ -78,6 +108,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/health")
     @route_options(open=True)
+    @operation(
+        answer=schemas.Health,
+        parameters={"system": of_system("The system whose model is asked; by default the first one")},
+    )
     def health() -> Response:
         """Report whether the system's model can answer now.
 
@@ -87,16 +121,18 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return unstored(services.readiness[system() or services.first_system].health())
 
     pages = Blueprint("docs", __name__)
+    # Made when it is first read: all routes are there then.
+    document = cache(partial(openapi.document, app))
 
-    @pages.get(f"{API}openapi.json")
+    @pages.get(f"{API}openapi.json", endpoint="openapi")
     @route_options(open=True)
-    def openapi() -> Response:
-        return jsonify(services.document)
+    def openapi_document() -> Response:
+        return jsonify(document())
 
     @pages.get("/api/docs")
     def docs() -> Response:
-        text = json.dumps(services.document, indent=2, ensure_ascii=False)
-        examples = _examples(services.document["paths"], request.url_root.rstrip("/"))
+        text = json.dumps(document(), indent=2, ensure_ascii=False)
+        examples = _examples(document()["paths"], request.url_root.rstrip("/"))
         page = Response(render_template("api_docs.html", text=text, examples=examples, settings=settings))
         # Swagger UI's icons are data: URLs in its style sheet.
         page.headers["Content-Security-Policy"] = CONTENT_POLICY.replace("blob:", "blob: data:")

@@ -94,7 +94,7 @@ class Generator(ServedModels[Generation]):
             yield from self._together(model, [example], options, deadline)
             return
         inputs = _inputs(model, example, options)
-        with _explained(model):
+        with _as_request_error(model):
             for outputs in self._triton.stream(model.info, inputs, deadline):
                 yield None if outputs is None else model.system.generated(outputs, model.info)
 
@@ -124,7 +124,7 @@ class Generator(ServedModels[Generation]):
         """Ask about the examples in one request."""
         rows = [_inputs(model, example, options) for example in examples]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        with _explained(model):
+        with _as_request_error(model):
             outputs = self._triton.infer(model.info.target, inputs, deadline).outputs
         rows = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(rows))]
         return [model.system.generated(row, model.info) for row in rows]
@@ -138,7 +138,7 @@ class Generator(ServedModels[Generation]):
 
 
 @contextlib.contextmanager
-def _explained(model: Model[Generation]) -> Iterator[None]:
+def _as_request_error(model: Model[Generation]) -> Iterator[None]:
     """Turn the refusal of a model that decodes into the error of the picture or of the request."""
     try:
         yield

@@ -22,19 +22,19 @@ from app.pages import (
 )
 
 FEATURES: Final = (
-    food.add,
-    compare.add,
-    digits.add,
-    translate.add,
-    caption.add,
+    food.add_routes,
+    compare.add_routes,
+    digits.add_routes,
+    translate.add_routes,
+    caption.add_routes,
     compare.add_generic_pages,
-    explain.add,
-    corrections.add,
-    teach.add,
-    model_cards.add,
-    generate.add,
-    lab.add,
-    api.add,
+    explain.add_routes,
+    corrections.add_routes,
+    teach.add_routes,
+    model_cards.add_routes,
+    generate.add_routes,
+    lab.add_routes,
+    api.add_routes,
 )
 # Systems with their own page. Other picture systems have a generic page. The first one is the main system:
 # it answers requests that name no system.

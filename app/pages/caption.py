@@ -13,6 +13,7 @@ from flask import Blueprint, Flask, Response, request, url_for
 from pydantic import Field
 
 from app.api import schemas
+from app.api.openapi import MODEL, VERSION, operation, parameter
 from app.api.schemas import Generated, Schema
 from app.api.texts import generated_fields, in_pieces, whole
 from app.models import Model
@@ -31,15 +32,21 @@ _STREAM: Final = ("0", "1")
 
 
 class CaptionRequest(schemas.Base64Photos):
+    """Photos as text, and options."""
+
     stream: bool = False
-    options: dict[str, schemas.Whole | str] = Field(default_factory=dict)
+    """As the parameter `stream`."""
+    options: dict[str, schemas.Whole | str] = Field(default_factory=dict, examples=[{"beams": 4}])
+    """The parameters `prompt`, `max_tokens` and `beams`."""
 
 
 class Captioned(Generated):
     """One photo's caption."""
 
     alternatives: list[str] | None = None
+    """Other sentences, best first; only with `beams`."""
     filename: str | None = None
+    """The photo's name in a form."""
 
 
 class Captions(Schema):
@@ -48,10 +55,11 @@ class Captions(Schema):
     results: list[Captioned | schemas.Failed]
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)
+    longest, beams = SYSTEM.options["max_tokens"][1], SYSTEM.options["beams"][1]
     # Texts of the scripts that differ on this page.
     own_texts = starting_with("caption.js.")
 
@@ -77,8 +85,29 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/caption", endpoint="caption")
     @route_options(admitted="texts")
+    @operation(
+        answer=Captions,
+        json=CaptionRequest,
+        max_photos=settings.max_photos,
+        each_fails=True,
+        events=Captioned,
+        parameters=MODEL
+        | VERSION
+        | {
+            "prompt": parameter("The beginning of the sentence"),
+            "max_tokens": parameter(f"From 1 to {longest}", pattern=_up_to(longest)),
+            "beams": parameter(f"From 1 to {beams}", pattern=_up_to(beams)),
+            "stream": parameter("`1` for a single photo's words as they come", *_STREAM),
+        },
+    )
     def caption() -> Response:
-        """Caption each photo of the request."""
+        """Caption each photo of the request.
+
+        Send photos in any way of `classify`, and options as parameters, as fields of the form, or in the
+        JSON's `options`. Each photo has its own result. With `stream`, a single photo is answered by
+        server-sent events: `piece` events as words come, then `done` with the whole, or `error`. Closing the
+        connection ends the work.
+        """
         photos, chosen, fields = photos_and_more(settings, CaptionRequest)
         options, stream = _options(fields)
         count_photos(len(photos))
@@ -97,6 +126,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     app.register_blueprint(routes)
     return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]
+
+
+def _up_to(largest: int) -> str:
+    """Return a pattern of the whole numbers from 1 to `largest`."""
+    return f"^({'|'.join(map(str, range(1, largest + 1)))})$"
 
 
 def _caption(

@@ -40,7 +40,7 @@ Timed = tuple[float, Prediction]
 _ENOUGH_S: Final = 2.0
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("pages", __name__)
     classifier, settings = services.classifier, services.settings
 
@@ -222,7 +222,8 @@ def verdict(rows: Sequence[Mapping[str, Any]], subject: str) -> str:
         sentence = t("compare.split")
     else:
         agree = "all" if votes == count else "most"
-        how_sure = "" if sure == votes else "_some_sure" if sure else "_unsure"
+        how_sure = "_some_sure" if sure else "_unsure"
+        how_sure = "" if sure == votes else how_sure
         sentence = t(f"compare.{agree}{how_sure}", label=label, most=votes, count=count, sure=sure)
     missing = len(rows) - count
     return f"{sentence} {t('compare.missing', count=missing)}" if missing else sentence

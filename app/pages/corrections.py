@@ -19,7 +19,8 @@ from typing import Final
 from flask import Flask, Response
 from PIL import Image
 
-from app.api.schemas import Kept
+from app.api.openapi import operation, parameter
+from app.api.schemas import Base64Photo, Kept
 from app.api.uploads import one_of
 from app.photos import only_photo, photos_and_model
 from app.services import NavigationEntry, Services
@@ -33,7 +34,7 @@ from gourmet.served.files import written_aside
 MAX_CORRECTIONS: Final = 10_000  # per system
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, systems = services.settings, services.pictures
     app.jinja_env.globals["keeps_corrections"] = bool(settings.keep_corrections)
     if not (kept := settings.keep_corrections):
@@ -41,8 +42,24 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/corrections")
     @route_options(admitted="photos")
+    @operation(
+        answer=Kept,
+        json=Base64Photo,
+        max_photos=1,
+        parameters={
+            "label": parameter(f"What the photo shows: a label of the system, or `{OTHER}`", required=True),
+            "system": parameter(
+                "The system of the label; by default the first one", enum=list(services.systems)
+            ),
+        },
+        also=(507,),
+    )
     def correct() -> Response:
-        """Store a photo with the label that it really shows."""
+        """Store a photo with the label that it really shows.
+
+        The app keeps the photo, as a small square, for the operator of this site to train on. A photo that is
+        sent again replaces its earlier label.
+        """
         sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
         allowed = (*system.labels, OTHER) if system.subject else system.labels

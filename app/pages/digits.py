@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from flask import Blueprint, Flask, Response, url_for
+from pydantic import Field
 
 from app import photos
-from app.api.schemas import Failed, Photo, Schema
+from app.api.openapi import INSIDE, MODEL, VERSION, operation
+from app.api.schemas import Base64Photos, Failed, Photo, Probability, Schema
 from app.photos import answer_of
 from app.services import NavigationEntry, Services
 from app.web.http import route_options
@@ -23,7 +25,8 @@ ABOUT: Final = SYSTEM.name
 class Digit(Photo):
     """The digit that one picture shows."""
 
-    probabilities: list[float]
+    probabilities: Annotated[list[Probability], Field(min_length=10, max_length=10)]
+    """Of the digits 0 to 9, in this order."""
 
 
 class Digits(Schema):
@@ -32,7 +35,7 @@ class Digits(Schema):
     results: list[Digit | Failed]
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("digits", __name__)
     readiness = services.readiness[SYSTEM.name]
     app.jinja_env.globals["drawn_digits"] = sorted(
@@ -55,8 +58,19 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/digits", endpoint="digits")
     @route_options(admitted="photos")
+    @operation(
+        answer=Digits,
+        json=Base64Photos,
+        max_photos=services.settings.max_photos,
+        each_fails=True,
+        parameters=MODEL | VERSION | INSIDE,
+    )
     def read_digits() -> Response:
-        """Read the digit in each picture of the request."""
+        """Read the digit in each picture of the request.
+
+        Send pictures of one digit each in any way of `classify`: drawn or photographed, light on dark or dark
+        on light. A picture of one colour is refused as `blank`, one of several digits as `several_digits`.
+        """
         return photos.classify_each(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)

@@ -16,6 +16,7 @@ import numpy as np
 from flask import Flask, Response
 
 from app.api import schemas
+from app.api.openapi import MODEL, VERSION, operation, parameter
 from app.api.texts import LINES, streamed
 from app.api.uploads import one_of
 from app.models import AskRows, Model
@@ -49,14 +50,31 @@ GRIDS: Final = tuple(step.grid for step in STEPS)
 _GRIDS: Final = tuple(map(str, GRIDS))
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, classifier = services.settings, services.classifier
     queue = FairQueue(1)
 
     @services.api.post("/explain")
     @route_options(admitted="heat maps")
+    @operation(
+        json=schemas.Base64Photo,
+        max_photos=1,
+        lines=(schemas.Progress, schemas.Error, schemas.HeatMap),
+        parameters=MODEL
+        | VERSION
+        | {
+            "label": parameter("The label to explain, or `not food`; by default the model's answer"),
+            "grid": parameter("`7` for the coarse map only; by default both", *_GRIDS),
+        },
+    )
     def explain() -> Response:
-        """Stream heat maps that show which regions of the photo matter for the answer."""
+        """Stream heat maps that show which regions of the photo matter for the answer.
+
+        Send one photo in any way of `classify`. The app covers region after region with the photo's mean
+        colour and asks the model again. The answer is lines of JSON, each sent as soon as it is there:
+        `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map with
+        `final` true, or an `Error`.
+        """
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         photo = only_photo(photos, "one photo at a time is explained")

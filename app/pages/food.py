@@ -8,6 +8,8 @@ from typing import Final
 
 from flask import Blueprint, Flask, Response
 
+from app.api.openapi import MODEL, VERSION, operation
+from app.api.schemas import Predicted
 from app.photos import form_answer
 from app.services import NavigationEntry, Services
 from app.web.http import route_options
@@ -27,7 +29,7 @@ def _dishes() -> dict[str, list[tuple[str, str]]]:
     return kinds
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
     # The sample photos by file name, with the name of the dish.
     app.jinja_env.globals["food_samples"] = {
@@ -41,8 +43,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/predict")
     @route_options(admitted="photos", charged=True)
+    @operation(answer=Predicted, max_photos=1, parameters=MODEL | VERSION, html=True)
     def predict() -> Response:
-        """Classify the photo that the form sends."""
+        """Classify the photo of the page's own form.
+
+        The answer is HTML for browsers and JSON for other clients.
+        """
         return form_answer(services, SYSTEM.name)
 
     @routes.get("/test")

@@ -8,6 +8,7 @@ from typing import Final
 from flask import Flask, Response
 
 from app.api import schemas
+from app.api.openapi import VERSION, operation, parameter
 from app.api.texts import generated, in_pieces, whole
 from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body
 from app.models import Model
@@ -23,7 +24,7 @@ from gourmet.contracts import ExampleKind, Generation
 _MAX_TEXT_BYTES: Final = 200_000
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     kinds = {system.example_kind for system in generator.systems.values()}
     if not kinds:
@@ -33,8 +34,20 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/generate")
     @route_options(admitted="texts")
+    @operation(
+        answer=schemas.Generated,
+        json=schemas.GenerateRequest,
+        events=schemas.Generated,
+        parameters={"model": parameter("A model that is ready and generates texts")} | VERSION,
+        example={"text": "Я люблю чай.", "model": "translator"},
+    )
     def generate() -> Response:
-        """Generate a text from the text or picture of the request."""
+        """Generate a text from the text or picture of the request.
+
+        Send a text, or a picture in base64. Name a model if several systems have one. With `stream`, the
+        answer is server-sent events: `piece` events, then `done` with the whole, or `error`. Closing the
+        connection ends the work.
+        """
         expected = '{"text": "…"} or {"picture": "<base64>"}'
         fields = json_body(schemas.GenerateRequest, max_bytes, expected)
         deadline = deadline_of_request()

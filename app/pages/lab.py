@@ -59,7 +59,7 @@ class TtlCache(Generic[T]):
             self._lock.release()
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     """Add the lab page, unless the settings turn it off."""
     settings = services.settings
     if settings.lab_page == "off":
@@ -124,7 +124,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 def figure(value: float) -> str:
     """Round to three digits, or to all before the point, as the page's script does."""
-    return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+    digits = 1 if value >= 10 else 2
+    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.{digits}f}"
 
 
 def _machine(metrics_url: str) -> list[str]:

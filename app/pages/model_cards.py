@@ -22,7 +22,7 @@ _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("model_cards", __name__)
     systems = services.systems
 

@@ -29,7 +29,7 @@ _ANSWERS_WITHIN_S: Final = 5.0
 _JOBS: Final = ("learn", "use", "undo", "cancel")
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings = services.settings
     system = services.pictures[services.first_system]
     routes = Blueprint("teach", __name__)

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from flask import Blueprint, Flask, Response, abort, request, url_for
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
 from app.api import schemas
-from app.api.schemas import Said, Schema
+from app.api.openapi import operation
+from app.api.schemas import Schema, TextAnswer
 from app.api.texts import answer_fields, in_pieces, whole
 from app.api.uploads import chosen_model, json_body, receiving
 from app.models import Model
@@ -47,14 +48,45 @@ def _translators() -> dict[str, Translator]:
     return {name: system for name, system in load_all().items() if isinstance(system, Translator)}
 
 
+def _only_translators(schema: dict[str, Any]) -> None:
+    schema["enum"] = [SYSTEM.name, *(name for name in _translators() if name != SYSTEM.name)]
+
+
+# Checked by the system, whose refusals say more.
+_Text = Annotated[
+    str, WithJsonSchema({"type": "string", "maxLength": MAX_CHARACTERS, "pattern": r"[^\s\x00]"})
+]
+_OPTIONS: Final = {
+    "type": "object",
+    "examples": [{"beams": 4}],
+    "additionalProperties": False,
+    "properties": {
+        name: {"type": "integer", "minimum": smallest, "maximum": largest}
+        for name, (smallest, largest, _) in SYSTEM.options.items()
+    },
+}
+
+
 class TranslateRequest(schemas.Chosen):
     """One text, which can be streamed, or several."""
 
-    system: str | None = None
-    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
-    text: str | None = None
+    model_config = ConfigDict(
+        json_schema_extra=schemas.either("texts", "text", stream={"const": False})
+        | {
+            "not": {
+                "description": "Only one beam can be streamed.",
+                "required": ["stream", "options"],
+                "properties": {"stream": {"const": True}, "options": {"required": ["beams"]}},
+            }
+        }
+    )
+
+    system: Annotated[str, Field(json_schema_extra=_only_translators)] | None = None
+    """A translator; by default the one of `model`, else the Russian one."""
+    texts: Annotated[list[_Text], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
+    text: _Text | None = None
     stream: bool = False
-    options: dict[str, schemas.Whole] = Field(default_factory=dict)
+    options: Annotated[dict[str, schemas.Whole], WithJsonSchema(_OPTIONS)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TranslateRequest:
@@ -65,7 +97,7 @@ class TranslateRequest(schemas.Chosen):
         return self
 
 
-class Translation(Said):
+class Translation(TextAnswer):
     """The translation of one text; `warning` says why it is doubtful."""
 
 
@@ -78,11 +110,10 @@ class Translations(Schema):
     request_id: str
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     routes = Blueprint("translate", __name__)
     systems = {SYSTEM.name: SYSTEM, **_translators()}
-    services.document["components"]["schemas"]["TranslatorName"]["enum"] = list(systems)
 
     def shown(
         system: Translator,
@@ -150,8 +181,21 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/translate", endpoint="translate")
     @route_options(admitted="texts")
+    @operation(
+        answer=Translations,
+        json=TranslateRequest,
+        events=schemas.Generated,
+        example={"text": "Я люблю чай."},
+    )
     def translate() -> Response:
-        """Translate the texts of the request, from Russian to English unless it names another pair."""
+        """Translate the texts of the request, from Russian to English unless it names another pair.
+
+        Send up to 32 `texts` of at most 400 sentences or lines together, or one `text`; `system` or `model`
+        chooses another pair of languages. With `stream`, one text is answered by server-sent events: `piece`
+        events as words come, then `done` with the whole, or `error`. Closing the connection ends the work. A
+        text that does not look Russian is translated with a `warning`. So is one whose numbers, Latin letters
+        or emoji are not in the translation. Show what is not `sure` as a rough guess.
+        """
         expected = '{"texts": ["…"]} or {"text": "…", "stream": true}'
         fields = json_body(TranslateRequest, _MAX_BYTES, expected)
         texts = fields.texts if fields.texts is not None else [fields.text or ""]

@@ -51,6 +51,7 @@ STATUSES: Final = {
     "bad_request": 400,
     "no_file": 400,
     "wrong_host": 400,
+    "unsupported_media_type": 415,  # werkzeug's
     "cross_site": 403,
     "key_needed": 401,
     "unknown_model": 404,

@@ -56,7 +56,7 @@ _OF_THE_WEB: Final[_Table] = {
     },
     "refusals_total": (
         Counter,
-        "Requests refused since there was too much to do, by what there was too much of",
+        "Requests rejected because of overload, by limit",
         ["at"],
     ),
     "ready": (

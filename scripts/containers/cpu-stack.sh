@@ -29,7 +29,7 @@ find_engine() {
 }
 
 compose() {
-    local options=(--profile lab -f docker-compose.yaml -f docker-compose.cpu.yaml) overlay
+    local options=(-f docker-compose.yaml -f docker-compose.cpu.yaml) overlay
     for overlay in ${OVERLAYS:-}; do options+=(-f "$overlay"); done
     if [ "$engine" = docker ]; then docker compose "${options[@]}" "$@"; else podman-compose "${options[@]}" "$@"; fi
 }

@@ -50,9 +50,8 @@ _HOLES: Final = (
     "the wheel's Triton is 2.51 (24.10); published vulnerabilities of its HTTP server and Python backend let "
     "attackers stop it or run code (CVE-2025-23310, 23311, 23319, …)"
 )
-# The tag of Dockerfile.triton and its compute capabilities, from NVIDIA's release notes of Triton 25.08 (the
-# first on CUDA 13) and later. Code for a minor version also runs on later ones of the same major version.
-IMAGE: Final = "26.11-py3"
+# The compute capabilities of NVIDIA's image, from the release notes of Triton 25.08 (the first on CUDA 13)
+# and later. Code for a minor version also runs on later ones of the same major version.
 _LOWEST: Final = (7, 5)
 _HIGHEST_MAJOR: Final = 12
 # 0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0
@@ -61,11 +60,14 @@ _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 _READY_WITHIN_S: Final = 30.0
 
 
+Level = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line: the cause and, unless it is ok, the fix."""
 
-    level: Literal["ok", "warn", "fail"]
+    level: Level
     cause: str
     fix: str = ""
 
@@ -195,11 +197,10 @@ def gpus(_: Examined) -> Iterator[Finding]:
             yield ok(f"{gpu}, driver {driver}")
         else:
             yield fail(
-                f"{gpu}: NVIDIA's image {IMAGE} has kernels for 7.5 to 12.1; it would fail with "
+                f"{gpu}: NVIDIA's image has kernels for 7.5 to 12.1; it would fail with "
                 '"CUDA failure 209: no kernel image is available for execution on the device"',
-                "use another image (`docker compose build --build-arg TRITON_TAG=… triton`; 24.10-py3 has "
-                "6.0 to 9.0), or serve on the CPU (`gourmet config MODEL --cpu`; containers: "
-                "`docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
+                "use another image (docs/gpu.md), or serve on the CPU (`gourmet config MODEL --cpu`; "
+                "containers: `docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
             )
 
 
@@ -241,7 +242,7 @@ def manifests(subject: Examined) -> Iterator[Finding]:
         try:
             config = as_json(repository.read_config(model))
             for number in repository.versions(model):
-                has_manifest = manifest.check(None, config, model / str(number))
+                has_manifest = manifest.check_files(None, config, model / str(number))
                 (verified if has_manifest else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
@@ -298,13 +299,13 @@ def served(subject: Examined) -> Iterator[Finding]:
                 f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
                 _load(subject, name),
             )
-    yield from strayed(subject, sorted(ready))
+    yield from check_configs_in_use(subject, sorted(ready))
     if held_back:
         yield ok(f"loaded when a verb asks: {', '.join(sorted(held_back))}")
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
-def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
+def check_configs_in_use(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
     """Check that each model serves the config of its files. A killed lab may leave another one."""
     with connect(subject.url) as triton:
         for folder in (path / name for name in models for path in subject.repositories):
@@ -312,7 +313,7 @@ def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
                 on_disk = as_json(repository.read_config(folder)) if folder.is_dir() else None
             except repository.RepositoryError:  # `configs` reports it
                 continue
-            if on_disk and config_change.strayed(running := triton.config(folder.name), on_disk):
+            if on_disk and config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
                 yield warn(
                     f"{folder.name} serves another config than its files ({summary(running)})",
                     f"if that is not intended, reset it (`gourmet config {folder.name} --reset"

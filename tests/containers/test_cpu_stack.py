@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -19,8 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
 import pytest
 from support.eventually import eventually
+from support.lab_notebooks import WIDE, notebook
 from support.needs import absent
 from support.tls import Certificates
 from support.web_app import Site, WebReply
@@ -31,6 +34,7 @@ from gourmet.systems.food11 import contract
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "containers" / "cpu-stack.sh"
 NO_ENGINE = 3
+TO_FILE = ("sh", "-c", "cat >$0.ipynb")
 SERVICES = ("triton", "triton-ports", "flask", "proxy", "jupyter")
 
 
@@ -95,9 +99,10 @@ class Stack:
         return containers + [name for name in networks + volumes if name.startswith(self.project)]
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {**os.environ, **environment}
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=settings, input=given, capture_output=True, text=True, check=False
     )
 
 
@@ -264,6 +269,38 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
         assert "Concurrency: 2, throughput: " in measured.stdout
 
 
+@pytest.mark.parametrize("name", ["triton", "loops", "digits"])
+def test_a_notebook_of_the_lab_is_answered_from_begin_to_end_and_handed_in(stack: Stack, name: str) -> None:
+    filled_in = nbformat.writes(notebook(f"{name}.ipynb", WIDE))
+    written = run(stack.engine, "exec", "-i", stack.container("jupyter"), *TO_FILE, name, given=filled_in)
+    assert written.returncode == 0, written.stderr
+    run_it = (
+        f"GOURMET_LAB_SECONDS=0.3 jupyter execute --inplace --timeout=600 {name}.ipynb && gourmet lab hand-in"
+    )
+    executed = stack.inside("jupyter", "sh", "-c", run_it)
+    assert executed.returncode == 0, executed.stdout[-4000:] + executed.stderr[-4000:]
+    book = json.loads(stack.inside("jupyter", "cat", f"{name}.ipynb").stdout)
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert not [cell["source"] for cell in code if not cell["execution_count"]]
+    outputs = json.dumps([cell["outputs"] for cell in code])
+    assert "not found" not in outputs, outputs
+    # What a cell provokes names the student's own model; nothing else fails.
+    errors = re.findall(r"Error: [^\\]*", outputs)
+    assert [line for line in errors if not re.search("my_|no_mean|one_row|has no attribute", line)] == []
+    asked = set(re.findall(r'predict\(\\"(\w+):', json.dumps(code)))
+    page = stack.inside("jupyter", "cat", "hand-in.html").stdout
+    assert asked
+    assert asked == {key for key in asked if f"<h3>{key}: " in page}
+
+
+def test_a_verb_of_the_lab_loads_a_model_for_study_by_itself(stack: Stack) -> None:
+    shown = stack.inside("jupyter", "gourmet", "config", "onnx-mnist-cpu")
+    assert shown.returncode == 0, shown.stderr
+    assert "loading onnx-mnist-cpu" in shown.stderr
+    asked = stack.inside("jupyter", "curl", "-sf", "triton_server:8000/v2/models/onnx-mnist-cpu/ready")
+    assert asked.returncode == 0, "under the name of the published lab"
+
+
 def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:
     shown = stack.inside("jupyter", "gourmet", "list", "--json")
     assert shown.returncode == 0, shown.stderr
@@ -271,12 +308,12 @@ def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:
     assert serving >= {"food11", "digits", "translator"}
 
 
-def test_the_lab_changes_a_served_models_config(stack: Stack) -> None:
-    for change in (["--instances", "1"], ["--instances", "2"]):
+def test_the_lab_changes_a_served_models_config_and_resets_it(stack: Stack) -> None:
+    for change, count in ((["--instances", "1"], 1), (["--reset"], 2)):
         changed = stack.inside("jupyter", "gourmet", "config", "food_classifier_onnx", *change)
         assert changed.returncode == 0, changed.stdout + changed.stderr
         config = Site(stack.http_port).request("GET", "/v2/models/food_classifier_onnx/config").json
-        assert config["instance_group"][0]["count"] == int(change[1])
+        assert config["instance_group"][0]["count"] == count
 
 
 def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: Stack) -> None:

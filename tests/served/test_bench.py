@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.triton import ROOT
 
-from gourmet.bench.results import read
+from gourmet.bench.results import read_results
 from gourmet.cli import main
 
 # Doubles its rows in 20 ms each. That slow, so that a client which the machine lets wait for a few
@@ -167,7 +167,7 @@ def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path)
     arguments = ["--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path)]
     result = bench("doubles_fails_rarely", *arguments)
     assert result.exit_code == 0, result.output
-    (point,) = read(tmp_path).points
+    (point,) = read_results(tmp_path).points
     ((reason, failed),) = point.errors.items()
     assert "not today" in reason
     assert 0 < failed < 0.2 * point.requests
@@ -195,7 +195,7 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
 def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: list[str]) -> None:
     result = bench("doubles_no", *arguments, *PATIENT, "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
-    (point,) = read(tmp_path).points
+    (point,) = read_results(tmp_path).points
     assert point.rows_per_s.value > 0
     assert 20 < point.latency_ms.p50 <= point.latency_ms.p95 <= point.latency_ms.p99
     assert point.split_ms.infer > 15
@@ -214,7 +214,7 @@ def test_the_pieces_of_a_streamed_answer_are_timed(bench: Bench, tmp_path: Path,
     more = ["--rows", "6", "--window", "0.8", "--protocol", protocol]
     result = bench("streams_no", *more, *PATIENT, "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
-    saved = read(tmp_path)
+    saved = read_results(tmp_path)
     (point,) = saved.points
     assert saved.data == "6 examples of Echo, seed 5"
     assert point.stream is not None

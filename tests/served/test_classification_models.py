@@ -225,7 +225,7 @@ def test_each_precision_answers_as_its_file(triton: RunningTriton, precision: st
     rows = session.run(
         None, {image_input.name: FOOD.tensor(pixels, "FP32" if precision == "fp32" else "UINT8")}
     )
-    expected, food = FOOD.answers({output.name: rows[0]}, float(parameter(shipped, "temperature")))
+    expected, food = FOOD.scores_from({output.name: rows[0]}, float(parameter(shipped, "temperature")))
     tensor = triton_http.InferInput("INPUT_IMAGE", [16, 1], "BYTES")
     tensor.set_data_from_numpy(np.array(pictures, np.object_).reshape(-1, 1))
     with triton_http.InferenceServerClient(triton.http_url, network_timeout=120) as client:

@@ -86,7 +86,7 @@ class Asking(Repeating):
 
 
 def next_version(model: Path, content: bytes, url: str) -> None:
-    with staged(model, ["model.onnx"], served=lambda _version: load(url, MODEL)) as (aside, _):
+    with staged(model, ["model.onnx"], serve=lambda _version: load(url, MODEL)) as (aside, _):
         file = aside / "model.onnx"
         file.write_bytes(content)
         says = {"file": file.name, "sha256": manifest.sha256(file)}

@@ -121,7 +121,9 @@ def client(triton: RunningTriton) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def network(case: Case) -> ServedNetwork:
     """The network of the served package, in this process."""
-    opened: ServedNetwork = case.serving.open(package.read(MODELS / case.system / "1" / package.FILE), 1)
+    opened: ServedNetwork = case.serving.open(
+        package.read_package(MODELS / case.system / "1" / package.FILE), 1
+    )
     return opened
 
 

@@ -132,7 +132,7 @@ def test_a_search_without_a_winner_gives_the_reason_and_changes_nothing(
 
     if disturbed:
         monkeypatch.setattr(tuning, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
-    short = ["--window", "0.2", "--turns", "2", "--apply", "--json", "--save", str(tmp_path)]
+    short = ["--window", "0.2", "--turns", "3", "--apply", "--json", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *short, *options])
     assert result.exit_code == 1, result.output
     report = json.loads((tmp_path / "tune.json").read_text())

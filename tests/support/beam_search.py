@@ -15,7 +15,7 @@ def search(engine: Engine, row: Row, vocabulary: Vocabulary) -> None:
     end = vocabulary.end
     (memory,) = engine.encode([row.source])
     places = memory.shape[3]
-    width = engine.places or _width(places)
+    width = engine.positions or _width(places)
     memory = np.pad(memory, ((0, 0),) * 3 + ((0, width - places), (0, 0)))
     mask = np.int32([[index < places for index in range(width)]])
     prefixes = [[vocabulary.start, *row.prefix]]  # of each beginning, what the network has had

@@ -100,4 +100,4 @@ def _graph(text: str, weights: dict[str, np.ndarray]) -> bytes:
 if __name__ == "__main__":
     from gourmet.generation import package
 
-    package.write(Path(sys.argv[1]), graphs())
+    package.write_package(Path(sys.argv[1]), graphs())

@@ -140,7 +140,7 @@ def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: 
 def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(browser: FlaskClient) -> None:
     parameters = browser.get("/api/v1/openapi.json").json["paths"][CAPTION]["post"]["parameters"]
     allowed = {entry["name"]: entry["schema"] for entry in parameters if "name" in entry}
-    assert allowed.keys() == {"prompt", *SYSTEM.options, "stream"}
+    assert allowed.keys() == {"model", "version", "prompt", *SYSTEM.options, "stream"}
     for name, (minimum, maximum, _) in SYSTEM.options.items():
         for number in range(maximum + 2):
             is_allowed = str(number) in allowed[name].get("enum", ()) or bool(
@@ -148,5 +148,5 @@ def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(
             )
             assert is_allowed is (minimum <= number <= maximum), (name, number)
     page = browser.get("/api/docs").text
-    assert "A sentence about each of these photos" in page
+    assert "Caption each photo of the request" in page
     assert "$API/caption?stream=1" in page

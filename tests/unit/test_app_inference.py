@@ -155,8 +155,8 @@ def test_a_photo_is_read_once_when_triton_goes_away(listen: Listen, monkeypatch:
     classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     listener.script["/infer"] = b""
     parsed: list[bytes] = []
-    parse_header = header.read
-    monkeypatch.setattr(header, "read", lambda data: parsed.append(data) or parse_header(data))
+    parse_header = header.read_markers
+    monkeypatch.setattr(header, "read_markers", lambda data: parsed.append(data) or parse_header(data))
     error = failure(lambda: classifier.classify(contract.SYSTEM.sample(), Deadline(5)))
     assert (error.code, len(parsed)) == ("triton_unavailable", 1)
     assert failure(lambda: classifier.classify(b"text", Deadline(5))).code == "not_a_picture"

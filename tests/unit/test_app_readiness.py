@@ -222,7 +222,7 @@ def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.Mo
     """Found: the thread could be seen before it was started, and /metrics answered 500."""
     monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
     readiness = services.Readiness(lambda _: HealthModel(name="m"), "m")
-    readiness.check()
+    readiness.current_state()
     start = threading.Thread.start
 
     def start_while_another_joins(thread: threading.Thread) -> None:
@@ -230,4 +230,4 @@ def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.Mo
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_while_another_joins)
-    assert isinstance(readiness.check(), HealthModel)
+    assert isinstance(readiness.current_state(), HealthModel)

@@ -139,7 +139,7 @@ def test_counts_of_triton_are_the_difference_of_two_snapshots() -> None:
 def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
     bench = a_bench(a_point(), a_point("other", windows=(Window(1.0, 2.0),)))
     (tmp_path / "a.json").write_text(results.as_json(bench))
-    assert results.read(tmp_path / "a.json") == bench
+    assert results.read_results(tmp_path / "a.json") == bench
     assert json.loads(results.as_json(bench))["points"][0]["demand"]["level"] == 8
 
 
@@ -153,7 +153,7 @@ def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(GourmetError, match=says):
-        results.read(tmp_path / "a.json")
+        results.read_results(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_point_that_is_refused_says_that_it_was_too_noisy(monkeypatch: pytest.
         raise validity.Disturbed("the windows differ")
 
     monkeypatch.setattr(sweep, "measure", unsteady)
-    _, (refused,) = sweep.run(None, [LoadSpec("m", 8)], None, None)  # type: ignore[arg-type]
+    _, (refused,) = sweep.run_sweep(None, [LoadSpec("m", 8)], None, None)  # type: ignore[arg-type]
     assert str(refused) == "m c=8: Rejected: too noisy (the windows differ)"
 
 

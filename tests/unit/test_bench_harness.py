@@ -22,7 +22,7 @@ from support.points import a_point
 
 import foundation
 from gourmet.bench import sweep
-from gourmet.bench.results import Estimate, Latency, LoadSpec, Point, Split, Usage, read
+from gourmet.bench.results import Estimate, Latency, LoadSpec, Point, Split, Usage, read_results
 from gourmet.bench.transports import Http, RawReply, Request
 from gourmet.bench.validity import Disturbed, WrongAnswers
 from gourmet.bench.workload import MeasureOptions
@@ -249,7 +249,7 @@ def test_the_goals_are_printed_and_the_figures_saved_as_those_of_gourmet_bench(
     for words in ("ours ÷ busy", "at least 1×", "busy * c=8", "peer: Rejected: did not answer"):
         assert words in printed
     (saved,) = (tmp_path / "runs" / "bench").iterdir()
-    assert [point.turns for point in read(saved).points] == [2, 1]
+    assert [point.turns for point in read_results(saved).points] == [2, 1]
     assert "busy * c=8" in (saved / "chart.svg").read_text()
 
 

@@ -62,10 +62,10 @@ def test_a_checkpoint_as_transformers_saves_it_today_is_opened_and_its_answers_w
 ) -> None:
     """It has no embed_positions; and transformers forces the end of an answer where ours is cut."""
     assert not [name for name in load_file(checkpoint / "model.safetensors") if "embed_positions" in name]
-    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"]
+    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"].files[0]
     file = tmp_path / "model.zip"
-    assert target.build(file)["form"] == "ONNX in a package, fp32"
-    words, _ = target.verify(file)
+    assert target.write(file)["form"] == "ONNX in a package, fp32"
+    words, _ = target.check(file)
     assert (words.measured, words.passed) == ("32 of 32 sentences", True)
 
 
@@ -135,9 +135,9 @@ def test_a_network_that_answers_nothing_is_refused_although_all_agree(
     tensors = load_file(file)
     tensors["final_logits_bias"][0, 0] = 1e4
     save_file(tensors, file)
-    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"]
-    target.build(tmp_path / "model.zip")
-    words, answers = target.verify(tmp_path / "model.zip")
+    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"].files[0]
+    target.write(tmp_path / "model.zip")
+    words, answers = target.check(tmp_path / "model.zip")
     assert words.passed
     assert (answers.measured, answers.passed) == ("0 of 32", False)
 
@@ -145,12 +145,12 @@ def test_a_network_that_answers_nothing_is_refused_although_all_agree(
 @pytest.mark.slow
 def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Path, tmp_path: Path) -> None:
     def types(export: Any) -> set[int]:
-        opened(checkpoint, export).targets["python"].build(tmp_path / "model.zip")
-        network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
+        opened(checkpoint, export).targets["python"].files[0].write(tmp_path / "model.zip")
+        network = onnx.load_model_from_string(package.read_package(tmp_path / "model.zip")["decoder.onnx"])
         return {tensor.data_type for tensor in network.graph.initializer if len(tensor.dims) == 2}
 
     assert types(EXPORT) == {onnx.TensorProto.FLOAT, onnx.TensorProto.INT8}
-    assert b"MatMulIntegerToFloat" in package.read(tmp_path / "model.zip")["decoder.onnx"]
+    assert b"MatMulIntegerToFloat" in package.read_package(tmp_path / "model.zip")["decoder.onnx"]
     assert types(EXPORT.in_fp32()) == {onnx.TensorProto.FLOAT}  # type: ignore[attr-defined]
     done = CliRunner().invoke(main, ["deploy", "digits", "--fp32", "--to", str(tmp_path)])
     assert done.exit_code == 2
@@ -187,10 +187,14 @@ def graph(file: bytes) -> Any:
 def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
     """Constants apart, of which equal ones are one."""
     folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")
-    target = EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"]
-    target.build(tmp_path / "model.zip")
-    shipped = package.read(DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE)
-    made = package.read(tmp_path / "model.zip")
+    target = (
+        EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"].files[0]
+    )
+    target.write(tmp_path / "model.zip")
+    shipped = package.read_package(
+        DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE
+    )
+    made = package.read_package(tmp_path / "model.zip")
     assert made.keys() == shipped.keys()
     for name in (ENCODER, DECODER):
         ours, theirs = (

@@ -21,7 +21,7 @@ import pytest
 from gourmet.bulk import inputs as bulk_inputs
 from gourmet.bulk.inputs import Photos
 from gourmet.bulk.on_ray import check_for_ray
-from gourmet.bulk.resumable_table import Columns, Journal, Row, check_table, run, write_table
+from gourmet.bulk.resumable_table import Columns, Journal, Row, answer_all, check_table, write_table
 from gourmet.bulk.summary import summarise
 from gourmet.commands.bulk import table_of
 from gourmet.errors import GourmetError, UsageError
@@ -134,7 +134,7 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
 
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         with pytest.raises(GourmetError, match="went away"):
-            run(inputs, journal, FailsAt20(3, 1), none)
+            answer_all(inputs, journal, FailsAt20(3, 1), none)
         kept = journal.rows
     assert 0 < kept <= 20
     with journal.path.open("ab") as file:  # what a crash cuts off is asked again
@@ -142,7 +142,7 @@ def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> Non
     batches[:] = [[]] * 20
     with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
         assert journal.rows == kept
-        run(inputs, journal, FailsAt20(3, 4), none)
+        answer_all(inputs, journal, FailsAt20(3, 4), none)
         assert [entry["path"] for entry in journal] == ["zw\ufffdlf.jpg", *names[1:]]
     assert sum(map(len, batches)) == 40 - kept
 
@@ -162,7 +162,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
         closing(Journal(path, PLAN)) as journal,
         pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, but the input is z\.jpg"),
     ):
-        run(inputs, journal, Asked(), none)
+        answer_all(inputs, journal, Asked(), none)
 
 
 @pytest.mark.parametrize(

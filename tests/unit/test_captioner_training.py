@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.evaluation.evaluation_file import write_report
+from gourmet.evaluation.calibration import write_report
 from gourmet.evaluation.system_parts import BadData, EmptyPart, EvaluateOptions
 from gourmet.pictures.made_up import squares
 from gourmet.systems.captioner import data as captioned

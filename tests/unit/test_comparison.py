@@ -21,7 +21,7 @@ from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.learning.learn_more import Lesson
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository.deploy import deploy
-from gourmet.repository.gate import Comparison, Deployment, Measure, Target, comparison_of
+from gourmet.repository.gate import Comparison, Deployment, Measure, ModelFile, Target, comparison_of
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.training.linear_layer import Layer
 
@@ -153,7 +153,7 @@ def test_one_lost_measure_or_an_error_of_the_comparison_stops_a_deployment(
         path.write_text("new")
         return {}
 
-    deployment = Deployment({"onnx": Target("soups", "model.onnx", build, lambda _: [], compare=compare)})
+    deployment = Deployment({"onnx": Target("soups", [ModelFile("model.onnx", build)], compare=compare)})
     shown: list[Comparison] = []
     if "not deployed" in says or "failed" in says:
         with pytest.raises(GourmetError) as refused:
@@ -178,10 +178,10 @@ def test_a_candidate_that_cannot_be_asked_is_an_error_and_a_served_file_that_can
         return np.zeros((len(pixels), 2), np.float32)
 
     candidate = Candidate(SYSTEM, data, tmp_path / "data", answers, Calibration(), "of others")
-    note = candidate.beside("model.onnx", lambda _: unopened())(served, lambda *_: None).note  # type: ignore[func-returns-value]
+    note = candidate.comparing("model.onnx", lambda _: unopened())(served, lambda *_: None).note  # type: ignore[func-returns-value]
     assert "cannot be opened here (no kernel for it)" in note
-    compared = candidate.beside("model.onnx", lambda _: answers)(served, lambda *_: None)
+    compared = candidate.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)
     assert not compared.lost
     cannot = dataclasses.replace(candidate, answers=lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        cannot.beside("model.onnx", lambda _: answers)(served, lambda *_: None)
+        cannot.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +14,7 @@ from packaging.utils import canonicalize_name
 
 from app.api.uploads import WRAPPING_BYTES
 from app.web.settings import Settings
-from gourmet.stack.triton_server import TritonOptions, TritonServer
-from gourmet.systems import registry
+from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
@@ -66,39 +61,8 @@ OWN = {
 NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
-# Hides the installed project, in which Python would find the modules that an image lacks.
-NOT_INSTALLED = "import sys; sys.meta_path = [x for x in sys.meta_path if 'editable' not in x.__module__]"
-
-
 def dockerfile(service: dict[str, Any]) -> Path:
     return ROOT / service["build"]["dockerfile"]
-
-
-def test_nvidias_image_has_every_module_that_it_imports(tmp_path: Path) -> None:
-    """The tests of containers build the other images, and cannot build this one."""
-    modules = ["ask_models", "gourmet.stack.nvidia_image", "gourmet.served.onnx_signature"]
-    modules += ["gourmet.served.manifest"]
-    dockerfile = ROOT / "Dockerfile.triton"
-    copies = [copy for copy in instructions(dockerfile, "COPY") if not copy.startswith("--from")]
-    for copy in copies:
-        *sources, into = copy.split()
-        for source in map(ROOT.joinpath, sources):
-            target = tmp_path / into.lstrip("/")
-            target = target / source.name if into.endswith("/") else target
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    packages = next(tmp_path.rglob("gourmet/__init__.py")).parents[1]
-    paths = {str(packages), str(tmp_path / "opt" / "gourmet")}
-    names = ", ".join([*modules, *(f"gourmet.systems.{name}.contract" for name in registry.names())])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", f"{NOT_INSTALLED}; import {names}; print(gourmet.__file__)"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GOURMET_SYSTEMS": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.startswith(str(tmp_path)), done.stderr
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -111,8 +75,8 @@ def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -
 
 
 def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> None:
-    for service in (TRITON_PORTS, SERVICES["jupyter"]):
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert all(port.startswith("127.0.0.1:") for port in TRITON_PORTS["ports"])
+    assert SERVICES["jupyter"]["ports"] == ["${LAB_ADDRESS:-127.0.0.1}:${JUPYTER_PORT:-8888}:8888"]
     for name in ("triton", "flask"):
         assert "ports" not in SERVICES[name]
     assert PROXY["ports"] == ["${WEB_PORT:-8080}:8080"]
@@ -175,7 +139,7 @@ def test_the_app_reads_the_variables_of_compose_and_finds_triton_by_its_service(
     variables = SERVICES["flask"]["environment"].items()
     environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in variables}
     settings = Settings.from_env(environment)
-    assert settings.trusted_hosts == ("flask",), "the name by which Prometheus asks"
+    assert settings.trusted_hosts == ("flask", "proxy"), "the names by which Prometheus and the lab ask"
     assert settings.triton_url == "triton:8000"
     assert settings.models == Settings().models
     host, port = settings.triton_url.split(":")
@@ -183,19 +147,13 @@ def test_the_app_reads_the_variables_of_compose_and_finds_triton_by_its_service(
     assert port == TRITON_PORTS["ports"][0].rpartition(":")[2]
 
 
-def test_nvidias_triton_is_started_like_the_launchers() -> None:
-    with_wheel = TritonServer(TritonOptions((Path("/models"), Path("/gourmet/models"))), lambda line: None)
-    try:
-        launched = set(with_wheel.command()[1:])
-    finally:
-        with_wheel.close()
-    command = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
-    starter, flags = command[:3], {flag for flag in command[3:] if "--backend-config=" not in flag}
-    assert starter == ["python3", "-m", "gourmet.stack.nvidia_image"]  # which adds models, profile and key
-    assert flags <= launched, "a flag that `gourmet up` does not give"
-    # The rest says where things are on this machine.
-    local = re.compile(r"--(backend-|http-|grpc-|metrics-|log-verbose|load-model)")
-    assert {flag for flag in launched - flags if not local.match(flag)} == set()
+def test_both_tritons_are_started_by_the_same_command() -> None:
+    of_cpu, of_nvidia = (
+        json.loads(instructions(ROOT / f"Dockerfile.{name}", "CMD")[0]) for name in ("triton-cpu", "triton")
+    )
+    assert of_cpu == of_nvidia
+    assert of_cpu[:3] == ["gourmet", "up", "--triton-only"]
+    assert f"{IMAGE_ENV}=/opt/tritonserver" in instructions(ROOT / "Dockerfile.triton", "ENV")[0].split()
 
 
 def test_the_health_check_of_triton_asks_a_model_and_no_service_waits_for_it() -> None:
@@ -203,7 +161,7 @@ def test_the_health_check_of_triton_asks_a_model_and_no_service_waits_for_it() -
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert f"scripts/containers/{Path(check).name} {Path(check).parent}/" in path.read_text()
         # The check ends the first process, which is the server itself, and the container is started again.
-        assert json.loads(instructions(path, "CMD")[0])[0] in ("python3", "gourmet")
+        assert json.loads(instructions(path, "CMD")[0])[0] == "gourmet"
         assert "ENTRYPOINT" not in path.read_text()
     first = runpy.run_path(str(ROOT / "scripts" / "containers" / Path(check).name))["FIRST_PROCESS"]
     assert (first, SERVICES["triton"]["restart"]) == (1, "unless-stopped")

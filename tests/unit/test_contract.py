@@ -45,7 +45,9 @@ def test_every_model_gives_the_probability_that_a_picture_shows_food() -> None:
         relevance = contract.SYSTEM.relevance(outputs, model)
         assert relevance is not None
         np.testing.assert_allclose(relevance, food[:, 0], rtol=1e-4, err_msg=name)
-        np.testing.assert_allclose(contract.SYSTEM.read(outputs), shares, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(
+            contract.SYSTEM.probabilities_from(outputs), shares, rtol=1e-4, err_msg=name
+        )
         assert contract.SYSTEM.relevance(outputs, ModelInfo(name, (), ())) is None, "which does not tell"
 
 

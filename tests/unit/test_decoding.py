@@ -171,7 +171,7 @@ def test_a_later_row_joins_between_two_steps_unless_turned_off(
 
 class Broken:
     def __init__(self, engine: Engine) -> None:
-        self.places, self.encode, self.is_brief = engine.places, engine.encode, engine.is_brief
+        self.positions, self.encode, self.is_brief = engine.positions, engine.encode, engine.is_brief
         self.min_rows, self.layers_apart = engine.min_rows, engine.layers_apart
 
     def step(self, *_: object) -> None:
@@ -223,7 +223,7 @@ def test_more_beams_than_places_are_refused(engine: Engine, sources: list[list[i
 @pytest.fixture
 def packed(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / package.FILE
-    package.write(path, {"b": b"2", "a": b"1"})
+    package.write_package(path, {"b": b"2", "a": b"1"})
     return path
 
 
@@ -250,7 +250,7 @@ def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_th
 def test_a_package_of_another_model_is_found_by_its_hash(packed: Path, tmp_path: Path) -> None:
     for number in ("1", "2"):
         (tmp_path / "whole" / number).mkdir(parents=True)
-    package.write(tmp_path / "whole" / "1" / package.FILE, {"a": b"of another version"})
+    package.write_package(tmp_path / "whole" / "1" / package.FILE, {"a": b"of another version"})
     packed.rename(tmp_path / "whole" / "2" / package.FILE)
     version = tmp_path / "stream" / "7"
     version.mkdir(parents=True)
@@ -258,7 +258,7 @@ def test_a_package_of_another_model_is_found_by_its_hash(packed: Path, tmp_path:
     package.write_reference(version / package.REFERENCE, "whole", wanted)
     assert package.open_version(version, {}) == {"a": b"1", "b": b"2"}
     # A file that is not the one it was made with is not taken, whatever its name.
-    package.write(tmp_path / "whole" / "2" / package.FILE, {"a": b"other"})
+    package.write_package(tmp_path / "whole" / "2" / package.FILE, {"a": b"other"})
     with pytest.raises(GourmetError, match=r"keep both models in one repository, or deploy whole"):
         package.open_version(version, {})
     (version / package.REFERENCE).write_text("{}")
@@ -270,9 +270,9 @@ def test_graphs_that_are_models_of_their_own_lie_in_a_repository_once(tmp_path: 
     for model in ("whole", "vision"):
         (tmp_path / model / "1").mkdir(parents=True)
     path, files = tmp_path / "whole" / "1" / package.FILE, {"v.onnx": b"seen" * 999, "words": b"a"}
-    package.write(path, files, elsewhere={"v.onnx": "vision"})
+    package.write_package(path, files, elsewhere={"v.onnx": "vision"})
     assert path.stat().st_size < 999
     with pytest.raises(GourmetError, match=r"a model\.onnx that .*vision does not have: keep both"):
-        package.read(path)
+        package.read_package(path)
     (tmp_path / "vision" / "1" / "model.onnx").write_bytes(files["v.onnx"])
-    assert package.read(path) == files
+    assert package.read_package(path) == files

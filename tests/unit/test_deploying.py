@@ -21,17 +21,16 @@ from PIL import Image
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.evaluation import evaluation_file, same_answers
+from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
-from gourmet.evaluation.calibration import Calibration, read_evaluation
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation, write_measured
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
 from gourmet.export.picture_export import Exported, Source, open_onnx
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.deploy import deploy, rollback
-from gourmet.repository.gate import Check, Deployment, Target
+from gourmet.repository.gate import Check, Deployment, ModelFile, Target
 from gourmet.served.manifest import sha256
 from gourmet.served.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
@@ -57,9 +56,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert isinstance(network, Food11Network)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
-    evaluation_file.write(
-        path, calibration=vars(Calibration(1.25, 0.4)), accuracy={"test": {"balanced": 0.5}}
-    )
+    write_measured(path, calibration=vars(Calibration(1.25, 0.4)), accuracy={"test": {"balanced": 0.5}})
     return path
 
 
@@ -94,14 +91,15 @@ def opened(weights: Path, data: Path) -> tuple[Deployment, Source]:
     def keep(source: Source) -> Target:
         sources.append(source)
         target = EXPORT.models["onnx"](source)  # type: ignore[attr-defined]
-        export = functools.cache(lambda folder: (target.build(folder / "model.onnx"), folder / "model.onnx"))
+        (file,) = target.files
+        export = functools.cache(lambda folder: (file.write(folder / "model.onnx"), folder / "model.onnx"))
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             facts, exported = export(weights.parent)
             shutil.copy(exported, path)
             return dict(facts)
 
-        return dataclasses.replace(target, build=build, compare=None)
+        return dataclasses.replace(target, files=[dataclasses.replace(file, write=write)], compare=None)
 
     export = dataclasses.replace(EXPORT, models={**EXPORT.models, "onnx": keep})  # type: ignore[type-var,attr-defined]
     return export.open(weights, data, lambda share: None), sources[0]
@@ -141,8 +139,8 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     assert (model / "2" / "model.py").read_text() == "code"
     assert (model / "1" / "model.onnx").read_text() == "old weights"
     manifest = json.loads((model / "2" / "manifest.json").read_text())
-    assert manifest["sha256"] == sha256(model / "2" / target.file)
-    assert manifest["bytes"] == (model / "2" / target.file).stat().st_size
+    assert manifest["sha256"] == sha256(model / "2" / target.files[0].name)
+    assert manifest["bytes"] == (model / "2" / target.files[0].name).stat().st_size
     assert manifest["accuracy"] == {"test": {"balanced": 0.5}}
     assert manifest["preprocessing"]["mean"] == list(contract.SYSTEM.mean)
     assert all(check["passed"] for check in manifest["gate"])
@@ -167,7 +165,7 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
 def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     few: Source, pictures: np.ndarray, tmp_path: Path
 ) -> None:
-    facts = int8.build(few, tmp_path / "model.onnx")
+    facts = int8.write_int8(few, tmp_path / "model.onnx")
     answers = open_onnx(tmp_path / "model.onnx", "image", "probabilities")
     logits = few.eager(pictures)
     expected = relevance(logits)[:, np.newaxis] * softmax(logits, 1.25)
@@ -197,11 +195,11 @@ Write = Callable[[Target, Source, Path], dict[str, Any]]
 
 def swapped_channels(target: Target, source: Source, path: Path) -> dict[str, Any]:
     tampered = dataclasses.replace(source, network=Tampered(source.network, lambda x: x.flip(1)))
-    return Exported("food_classifier_onnx")(tampered).build(path)
+    return Exported("food_classifier_onnx")(tampered).files[0].write(path)
 
 
 def fixed_batch(target: Target, source: Source, path: Path) -> dict[str, Any]:
-    facts = target.build(path)
+    facts = target.files[0].write(path)
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, path)
@@ -209,7 +207,7 @@ def fixed_batch(target: Target, source: Source, path: Path) -> dict[str, Any]:
 
 
 def truncated(target: Target, source: Source, path: Path) -> dict[str, Any]:
-    facts = target.build(path)
+    facts = target.files[0].write(path)
     path.write_bytes(path.read_bytes()[:100_000])
     return facts
 
@@ -221,7 +219,8 @@ def raising(target: Target, source: Source, path: Path) -> dict[str, Any]:
 def written_by(deployment: Deployment, write: Write, source: Source) -> Deployment:
     """The same deployment, whose ONNX model is written by `write`."""
     target = deployment.targets["onnx"]
-    broken = dataclasses.replace(target, build=partial(write, target, source))
+    file = dataclasses.replace(target.files[0], write=partial(write, target, source))
+    broken = dataclasses.replace(target, files=[file])
     return dataclasses.replace(deployment, targets={"onnx": broken})
 
 
@@ -260,7 +259,7 @@ def test_weights_without_an_evaluation_of_their_own_are_not_deployed(
     shutil.copy(weights, alone)
     with pytest.raises(NotEvaluated, match="run `gourmet evaluate`"):
         EXPORT.open(alone, data, lambda share: None)
-    evaluation_file.write(alone, calibration=vars(Calibration(1.0, 0.0)), accuracy={})
+    write_measured(alone, calibration=vars(Calibration(1.0, 0.0)), accuracy={})
     alone.write_bytes(b"others")
     with pytest.raises(NotEvaluated, match="about other weights"):
         read_evaluation(alone)
@@ -271,8 +270,9 @@ def test_fewer_pictures_than_a_full_batch_are_enough_but_none_is_an_error(
 ) -> None:
     def verified_with(count: int) -> Sequence[Check]:
         few = dataclasses.replace(source, held_out=source.held_out[:count], candidate=None)
-        build = deployment.targets["onnx"].build
-        target = dataclasses.replace(Exported("food_classifier_onnx")(few), build=build)
+        write = deployment.targets["onnx"].files[0].write
+        target = Exported("food_classifier_onnx")(few)
+        target = dataclasses.replace(target, files=[dataclasses.replace(target.files[0], write=write)])
         return deploy(dataclasses.replace(deployment, targets={"onnx": target}), "onnx", repository)[1]
 
     assert [check.what.rpartition(" ")[2] for check in verified_with(5)[:-1]] == ["1", "2", "5"]
@@ -392,7 +392,7 @@ def test_sigterm_during_a_build_leaves_the_repository_unchanged(repository: Path
         signal.raise_signal(signal.SIGTERM)
         return {}
 
-    target = Target("food_classifier_onnx", "model.onnx", build, lambda _: [])
+    target = Target("food_classifier_onnx", [ModelFile("model.onnx", build)])
     before = tree(repository)
     with pytest.raises(SystemExit), sigterm_unwinds():
         deploy(Deployment({"onnx": target}), "onnx", repository)

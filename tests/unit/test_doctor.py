@@ -119,10 +119,9 @@ def test_a_gpu_without_kernels_in_the_image_is_reported(
 ) -> None:
     program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
     line = finding_of("gpu", subject, "fail")
-    assert "compute capability 6.0: NVIDIA's image 26.11-py3 has kernels for 7.5 to 12.1" in line
+    assert "compute capability 6.0: NVIDIA's image has kernels for 7.5 to 12.1" in line
     assert "CUDA failure 209: no kernel image is available for execution on the device" in line
     assert "gourmet config MODEL --cpu" in line
-    assert "TRITON_TAG=" in line
 
 
 def test_a_supported_gpu_passes(subject: Examined, program: Callable[[str, str], None]) -> None:

@@ -46,11 +46,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The addresses and operations of the requests, which no server answers."""
     seen: list[tuple[str, str]] = []
 
-    def ask(self: Any, operation: str, *_: object) -> None:
+    def call(self: Any, operation: str, *_: object) -> None:
         seen.append((self.address, operation))
         raise TritonUnreachable.at(self.address, "it is a test's")
 
-    monkeypatch.setattr("gourmet.triton_client.http.Http.ask", ask)
+    monkeypatch.setattr("gourmet.triton_client.http.Http.call", call)
     return seen
 
 

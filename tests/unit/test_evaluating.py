@@ -19,8 +19,7 @@ from gourmet.evaluation.accuracy import (
     fit_temperature,
     reliability,
 )
-from gourmet.evaluation.calibration import Calibration
-from gourmet.evaluation.evaluation_file import write_report
+from gourmet.evaluation.calibration import Calibration, write_report
 from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import LabelledScores
 from gourmet.evaluation.system_parts import EvaluateOptions, Reference

@@ -16,7 +16,7 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.generation.answers import AnswerJob
+from gourmet.generation.answers import Answer
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
 from gourmet.generation.scheduler import DecodeScheduler
@@ -30,7 +30,7 @@ WITHIN_S = 30
 class Pictures(Engine):
     """What is asked of it is kept, and a test may get between."""
 
-    places = PLACES
+    positions = PLACES
 
     def __init__(self) -> None:
         graphs = caption_network.graphs()
@@ -157,7 +157,8 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
         finished([good, bad])
     assert (good.finished, bad.finished) == ("stop", "failed")
     assert (
-        str(bad.error) == "the encoder returned a memory of 48 places; memories of this system must have 49"
+        str(bad.error)
+        == "the encoder returned a memory of 48 positions; memories of this system must have 49"
     )
 
 
@@ -267,17 +268,17 @@ def test_a_client_with_many_waiting_rows_may_not_add_more(engine: Pictures) -> N
     engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(engine) as room:
         waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(600)]
-        room.check("me")
+        room.check_queue_of("me")
         room.submit(waiting)
         with pytest.raises(
             TooManyRows,
             match=r"\d\d\d sentences of this client wait, at most \d+ may: send the request again",
         ):
-            room.check("me")
-        room.check("you")
+            room.check_queue_of("me")
+        room.check_queue_of("you")
         go_on.set()
         finished(waiting)
-        room.check("me")
+        room.check_queue_of("me")
 
 
 def test_closing_a_room_answers_all_waiting_rows(engine: Pictures) -> None:
@@ -327,22 +328,14 @@ def test_rows_beyond_the_preparation_threads_are_refused(engine: Pictures) -> No
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
     network: Any = SimpleNamespace(vocabulary=Numbers())
-    pieces, done = list[str](), threading.Semaphore(0)
-
-    def on_piece(job: AnswerJob, piece: Any) -> None:
-        if job is streamed:
-            pieces.append(piece.text)
-        if job.finished:
-            done.release()
-
     streamed, at_once = (
-        AnswerJob([Row(picture, 20, prefix=PROMPT), " and that is all"], network, on_piece, in_pieces=streams)
-        for streams in (True, False)
+        Answer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
     )
+    pieces = list[str]()
+    streamed.rows[0].on_tokens = lambda _row: pieces.append(streamed.new_piece().text)
     with opened(engine) as room:
-        for job in (streamed, at_once):
-            room.submit(job.rows)
-        assert all(done.acquire(timeout=WITHIN_S) for _ in "ab")
+        room.submit([*streamed.rows, *at_once.rows])
+        finished([*streamed.rows, *at_once.rows])
     whole = at_once.whole()
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3

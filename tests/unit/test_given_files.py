@@ -223,7 +223,7 @@ def test_roofline_refuses_a_file_that_is_not_onnx(tmp_path: Path) -> None:
 def test_an_invalid_package_is_refused(content: bytes, tmp_path: Path) -> None:
     (path := tmp_path / package.FILE).write_bytes(content)
     with pytest.raises(GourmetError, match="Deploy the model again"):
-        package.read(path)
+        package.read_package(path)
 
 
 def captioned(folder: Path, photo: bytes) -> Path:

@@ -150,7 +150,7 @@ def test_a_file_that_its_header_does_not_prove_cheap_is_decoded_in_another_proce
 def test_a_png_chunk_with_an_odd_name_hides_nothing_behind_it() -> None:
     odd, profile = png_chunk(b"ab1d", b""), png_chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1_040_000)))
     data = tiny("PNG")
-    assert header.read(data[:33] + odd + profile * 100 + data[33:]).data == data
+    assert header.read_markers(data[:33] + odd + profile * 100 + data[33:]).data == data
     assert not header.parse_header(
         data[:33] + odd + encoded(Image.new("I;16", (3000, 3000)), "PNG")[8:]
     ).is_harmless
@@ -169,7 +169,7 @@ def test_a_header_that_ends_anywhere_is_read_or_refused(kind: str) -> None:
     data = hostile.seeds()[kind]
     for end in range(min(len(data), 2000)):
         with contextlib.suppress(PictureError):
-            header.read(data[:end])
+            header.read_markers(data[:end])
 
 
 # Found: four kilobytes took a minute.
@@ -229,10 +229,10 @@ def test_metadata_is_kept_from_pillow_and_its_orientation_is_still_applied() -> 
     exif[0x0112], exif[0x010F] = 6, "maker"
     for kind in ("JPEG", "PNG"):
         extras = {"exif": exif, "icc_profile": bytes(9000)}
-        head = header.read(encoded(Image.new("RGB", (64, 48)), kind, **extras))
+        head = header.read_markers(encoded(Image.new("RGB", (64, 48)), kind, **extras))
         assert head.orientation == 6
         assert b"maker" not in head.data
-        assert head.data == header.read(encoded(Image.new("RGB", (64, 48)), kind)).data
+        assert head.data == header.read_markers(encoded(Image.new("RGB", (64, 48)), kind)).data
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -54,7 +54,7 @@ def listed() -> dict[str, dict[str, object]]:
 def test_list_shows_when_and_by_which_verb_a_model_was_deployed(own: Path) -> None:
     rows = listed()
     row = rows["flowers flowers_onnx 1"]
-    at, by = (manifest.read(own / "models/flowers_onnx/1")["deployed"][key] for key in ("at", "by"))
+    at, by = (manifest.read_manifest(own / "models/flowers_onnx/1")["deployed"][key] for key in ("at", "by"))
     assert (row["deployed"], row["by"], row["state"]) == (at, by, "")
     size = sum(path.stat().st_size for path in (own / "models/flowers_onnx/1").iterdir())
     assert (row["bytes"], row["requests"]) == (size, None)

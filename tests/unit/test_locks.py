@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.stack import api_keys, run_file
-from gourmet.stack.api_keys import arguments, headers, headers_for, make_key
+from gourmet.stack.api_keys import headers, headers_for, make_key
 from gourmet.stack.connect import connect
 from gourmet.stack.triton_server import TritonOptions
 from gourmet.triton_client.grpc import Grpc
@@ -63,13 +59,13 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
 ) -> None:
     sent: list[tuple[str, str, Mapping[str, str]]] = []
 
-    def ask(
+    def call(
         self: Http | Grpc, operation: str, _: str, __: object, keys: Mapping[str, str], *___: object
     ) -> None:
         sent.append((f"{type(self).__name__} {self.address}", operation, keys))
 
     for protocol in (Http, Grpc):
-        monkeypatch.setattr(protocol, "ask", ask)
+        monkeypatch.setattr(protocol, "call", call)
     with kept_key(KEY, 8000, 8001), connect("localhost:8000") as here:
         here.load("digits")
         here.unload("digits")
@@ -112,32 +108,3 @@ def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(GourmetError, match="remove it"), kept_key(KEY, 8000):
         pass
-
-
-def test_nvidias_image_starts_a_locked_triton_with_named_models_and_hides_the_key(tmp_path: Path) -> None:
-    for name, when in (("usual", ""), ("study", "asked")):
-        (tmp_path / "models" / name).mkdir(parents=True)
-        load = f'parameters {{ key: "load" value: {{ string_value: "{when}" }} }}'
-        (tmp_path / "models" / name / "config.pbtxt").write_text(f'name: "{name}" {load}')
-    # Stands for Triton: says what it was started with, and logs while the key is in its command line.
-    program = tmp_path / "tritonserver"
-    program.write_text(
-        "#!/bin/sh\nfor each; do echo $each; done\n"
-        f"while grep -q {KEY} /proc/$$/cmdline; do echo 'I1121 02:32:03 1 a.cc:1] a line'; sleep 0.1; done\n"
-        "exit 3\n"
-    )
-    program.chmod(0o755)
-    command = [sys.executable, "-m", "gourmet.stack.nvidia_image", f"--model-repository={tmp_path}/models"]
-    env = {
-        **os.environ,
-        api_keys.ADMIN_ENV: KEY,
-        CONFIG_NAME_ENV: "gpu",
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-    }
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("--")]
-    assert lines == [command[-1], "--load-model=usual", "--model-config-name=gpu", *arguments(KEY)]
-    for option in ("http-restricted-api", "grpc-restricted-protocol"):
-        locked = f"--{option}=model-repository,logging,trace,shared-memory"
-        assert f"{locked}:gourmet-admin-key={KEY}" in lines
-    assert ran.returncode == 3

@@ -31,24 +31,24 @@ def version(folder: Path, content: bytes = b"weights", **says: Any) -> Path:
 
 def test_another_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
     file = version(tmp_path)
-    assert manifest.check(file, REQUIRED)
+    assert manifest.check_files(file, REQUIRED)
     deployed = manifest.sha256(file)
     file.write_bytes(b"weightz")
     with pytest.raises(
         manifest.ManifestError, match=f"has sha256 {manifest.sha256(file)}, its manifest says {deployed}"
     ):
-        manifest.check(file, {})
+        manifest.check_files(file, {})
 
 
 def test_without_a_manifest_the_config_decides(tmp_path: Path) -> None:
     file = version(tmp_path)
     (tmp_path / manifest.MANIFEST).unlink()
-    assert not manifest.check(file, {})
+    assert not manifest.check_files(file, {})
     for config in (REQUIRED, ASKED):
         with pytest.raises(
             manifest.ManifestError, match=r"manifest\.json is missing, and the model.s config requires it"
         ):
-            manifest.check(file, config)
+            manifest.check_files(file, config)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"file": "model.onnx"}', "\xff"])
@@ -56,20 +56,20 @@ def test_an_empty_manifest_is_refused(tmp_path: Path, text: str) -> None:
     file = version(tmp_path)
     (tmp_path / manifest.MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(manifest.ManifestError, match="cannot be read"):
-        manifest.check(file, {})
+        manifest.check_files(file, {})
 
 
 def test_a_manifest_of_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(manifest.ManifestError, match=r"lists 'model\.pt', not 'model\.onnx'"):
-        manifest.check(version(tmp_path, file="model.pt"), {})
+        manifest.check_files(version(tmp_path, file="model.pt"), {})
 
 
 def test_another_listed_file_that_is_missing_is_noticed(tmp_path: Path) -> None:
     file = version(tmp_path, also={"model_int8.onnx": {"sha256": "0"}})
     with pytest.raises(manifest.ManifestError, match=r"lacks model_int8\.onnx, which its manifest lists"):
-        manifest.check(file, {})
+        manifest.check_files(file, {})
     (tmp_path / "model_int8.onnx").touch()
-    assert manifest.check(file, {})
+    assert manifest.check_files(file, {})
 
 
 def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> N
     file.write_bytes(b"large")
     says = {"file": "model.onnx/model.onnx", "sha256": manifest.sha256(file)}
     (tmp_path / manifest.MANIFEST).write_text(json.dumps(says))
-    assert manifest.check(file, REQUIRED, tmp_path)
+    assert manifest.check_files(file, REQUIRED, tmp_path)
 
 
 # food_first opens the file of food_classifier_onnx, whose manifest it has not.
@@ -89,7 +89,7 @@ def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(na
     for number in versions(model):
         folder = model / str(number)
         file = folder / json.loads((folder / manifest.MANIFEST).read_text())["file"]
-        assert manifest.check(file, {})
+        assert manifest.check_files(file, {})
     assert read_config(model).parameters[manifest.PARAMETER].string_value == manifest.REQUIRED
 
 

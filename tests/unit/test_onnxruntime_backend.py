@@ -66,7 +66,7 @@ def test_unsupported_settings_of_the_backend_are_refused_by_name(
 ) -> None:
     whole = {"max_batch_size": 0, "input": [], "output": [], **unsupported}
     with pytest.raises(GourmetError, match=says):
-        signatures.check(whole, signatures.OnnxSignature((), ()))
+        signatures.check_config(whole, signatures.OnnxSignature((), ()))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
         text = f"test ({tensor} given) => ({tensor} same) {{ same = Identity(given) }}"
         onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
     with pytest.raises(GourmetError, match=says):
-        signatures.check(
+        signatures.check_config(
             given_config, sessions.open_engine(path, given_config, instances.CPU, pytest.fail).signature
         )

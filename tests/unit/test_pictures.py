@@ -318,11 +318,11 @@ def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
 
 def test_the_scans_of_a_jpeg_are_counted_where_more_than_one_is_decoded() -> None:
     progressive = encoded(scene(), "JPEG", progressive=True)
-    assert header.read(progressive).scans == 10
+    assert header.read_markers(progressive).scans == 10
     assert squared(progressive).shape == (SIZE, SIZE, 3)
     again = progressive[progressive.rindex(b"\xff\xda") : -2] * 200
-    assert header.read(progressive[:-2] + again + b"\xff\xd9").scans == 210
-    assert header.read(encoded(scene(), "JPEG") + again).scans == 1
+    assert header.read_markers(progressive[:-2] + again + b"\xff\xd9").scans == 210
+    assert header.read_markers(encoded(scene(), "JPEG") + again).scans == 1
 
 
 def tiled_tiff(side: int) -> bytes:

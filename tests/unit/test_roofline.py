@@ -190,7 +190,6 @@ def test_the_verb_prints_the_bounds_of_the_layers() -> None:
     [
         (["soup"], "'soup' is neither an ONNX file nor a model of"),
         (["gone.onnx"], "no ONNX file found at gone.onnx"),
-        (["food_classifier"], "food_classifier has several forms: name one of "),
         (["translator"], "served by the backend 'python' and has no ONNX file"),
         (["food_classifier_onnx", "--gpu", "voodoo2"], "'voodoo2' is not one of 't4', 'a100'"),
     ],

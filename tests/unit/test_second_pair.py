@@ -180,14 +180,14 @@ def test_a_checkpoint_that_fails_the_gate_leaves_no_files(
     left = everything(own / "bart")
     code, output = new(own, own / "bart", "--languages", "de,en")
     assert (code, "holds bart: only translators of Marian's" in output) == (1, True), output
-    made = deploying._made
+    written = deploying._written
 
-    def second_fails(target: deploying.Target, folder: Path) -> object:
-        if target.model == "german_stream":
+    def second_fails(file: deploying.ModelFile, folder: Path) -> object:
+        if folder.parent.name == "german_stream":
             raise GourmetError("the second model is not made")
-        return made(target, folder)
+        return written(file, folder)
 
-    monkeypatch.setattr(deploying, "_made", second_fails)
+    monkeypatch.setattr(deploying, "_written", second_fails)
     code, output = new(own, checkpoint)
     assert (code, "the second model is not made" in output) == (1, True), output
     assert everything(own / "bart") == left

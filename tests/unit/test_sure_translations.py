@@ -14,7 +14,7 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
-from gourmet.generation.answers import AnswerJob
+from gourmet.generation.answers import Answer
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.served import manifest
@@ -30,7 +30,7 @@ SEVERAL = "  Я люблю чай.\n\nГиппопотам съел фикус. 
 
 @pytest.fixture(scope="module")
 def network() -> TranslatorNetwork:
-    return TranslatorNetwork.open(package.read(TRANSLATOR / "1" / package.FILE), 1)
+    return TranslatorNetwork.open(package.read_package(TRANSLATOR / "1" / package.FILE), 1)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,10 @@ def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
     network: TranslatorNetwork,
 ) -> None:
     pieces: list[GeneratedText] = []
-    job = AnswerJob(network.parts(SEVERAL), network, lambda _, piece: pieces.append(piece), in_pieces=True)
-    Loop(network.engine, network.vocabulary, 4).complete(job.rows)
+    answer = Answer(network.parts(SEVERAL), network)
+    for row in answer.rows:
+        row.on_tokens = lambda _row: pieces.append(answer.new_piece())
+    Loop(network.engine, network.vocabulary, 4).complete(answer.rows)
     outputs = [network.outputs(piece) for piece in pieces]
     assert ["SENTENCES" in output for output in outputs] == [False] * (len(pieces) - 1) + [True]
     whole = answered(network, SEVERAL)
@@ -164,7 +166,7 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
         folder = models / name
         threshold = parameter(as_json(repository.read_config(folder)), THRESHOLD_PARAMETER)
         assert float(threshold) == pytest.approx(lowest, abs=1e-4)
-        about = manifest.read(folder / "1")
+        about = manifest.read_manifest(folder / "1")
         assert about["certainty"]["parts"]["test"]["sure"] == 1.0
         config = ConfigFile.read(folder)
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()

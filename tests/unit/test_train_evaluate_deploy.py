@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from support.no_stack import no_stack
 
 from gourmet.cli import main
-from gourmet.evaluation import evaluation_file, picture_comparison
-from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation import picture_comparison
+from gourmet.evaluation.calibration import Calibration, write_measured
 from gourmet.systems.digits import data
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.training.files import save_tensors
@@ -77,7 +77,7 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     network = DigitsNetwork()
     weights, models = tmp_path / "last.safetensors", tmp_path / "models"
     save_tensors(weights, network.state_dict(), {**network.about, "epoch": 1})
-    evaluation_file.write(weights, calibration=vars(Calibration(1.0, 0.5)), accuracy={})
+    write_measured(weights, calibration=vars(Calibration(1.0, 0.5)), accuracy={})
     shutil.copytree(MODELS / "digits", models / "digits")
     deploy = ["deploy", "digits", "--format", "onnx", "--weights", weights, "--to", models]
     deploy += ["--data", data.bundled()[0]]

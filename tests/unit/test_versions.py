@@ -29,7 +29,7 @@ from gourmet.errors import GourmetError
 from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.deploy import deploy, recalibrate, rollback, withdrawn
-from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.repository.lock import changing, tidied
 from gourmet.served.manifest import ManifestError, sha256
 
@@ -84,7 +84,7 @@ def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) ->
         tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], labels_file=LABELS_FILE))
         config = model_config("m", "pytorch", 8, *tensors, instances=1, parameters={})
         build = partial(_written, kind)
-        target = Target("m", "model.pt", build, lambda _: [], config, labels, replaces=True)
+        target = Target("m", [ModelFile("model.pt", build)], config, labels, replaces=True)
         deploy(Deployment({"pt": target}), "pt", tmp_path)
         results.append(everything(tmp_path))
     assert b"TYPE_FP16" in (results[1]["m/config.pbtxt"] or b"")
@@ -137,7 +137,7 @@ def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_n
 ) -> None:
     for number in (1, 2, 3):
         put(tmp_path / "broth", number, str(number), config={"max_batch_size": number})
-    target = Target("broth", "model.onnx", partial(_written, "new"), lambda _: [])
+    target = Target("broth", [ModelFile("model.onnx", partial(_written, "new"))])
     before = everything(tmp_path)
 
     def refuse(version: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_verb_that_is_killed_before_any_of_its_writes_changed_all_or_nothing(
     repository = two_of_two[0].parent
     tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], labels_file=LABELS_FILE))
     config = model_config("salad", "onnxruntime", 8, *tensors, instances=1, parameters={})
-    soup = Target("broth", "model.onnx", partial(_written, "new"), lambda _: [])
+    soup = Target("broth", [ModelFile("model.onnx", partial(_written, "new"))])
     salad = dataclasses.replace(soup, model="salad", config=config, labels="ab", replaces=True)
 
     def deployed(at: str, target: Target = soup, number: int | None = None) -> None:

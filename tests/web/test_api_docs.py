@@ -31,7 +31,7 @@ def examples(python_web: Any) -> Examples:
         shown[routes[0], language] = html.unescape(example)
     assert set(shown) == {
         (operation, language)
-        for operation in ("caption", "classify", "digits", "explain")
+        for operation in ("caption", "classify", "digits", "explain", "translate")
         for language in ("curl", "Python", "JavaScript")
     }
     return shown
@@ -99,11 +99,28 @@ def test_the_digit_examples_print_the_digit(examples: Examples, photos: Path) ->
     assert max(bars, key=len).startswith("7 ")
 
 
+def test_the_translation_examples_print_translations(examples: Examples, photos: Path) -> None:
+    both, *stream = run(["bash", "-ec", examples["translate", "curl"]], photos).splitlines()
+    assert [answer["text"] for answer in json.loads(both)["translations"]] == [
+        "I like tea.",
+        "He likes coffee.",
+    ]
+    assert "event: piece" in stream
+    printed = run([sys.executable, "-c", examples["translate", "Python"]], photos)
+    assert printed == "I like tea.\nHe likes coffee.\n"
+
+
+def test_the_classify_examples_check_for_food(examples: Examples, photos: Path) -> None:
+    (photos / "photo.jpg").write_bytes(DIGIT.read_bytes())
+    shown = run([sys.executable, "-c", examples["classify", "Python"]], photos)
+    assert shown == "this photo does not show food\n"
+
+
 def test_the_caption_examples_print_captions(examples: Examples, photos: Path) -> None:
     several, *stream = run(["bash", "-ec", examples["caption", "curl"]], photos).splitlines()
     described, broken = json.loads(several)["results"]
     assert (len(described["alternatives"]), broken["error"]["code"]) == (2, "broken_picture")
-    assert stream[0] == "event: piece"
+    assert "event: piece" in stream
     (photos / "other.jpg").unlink()
     first, *others = run([sys.executable, "-c", examples["caption", "Python"]], photos).splitlines()
     assert len(first.split()) > 3
@@ -132,6 +149,12 @@ DESCRIBE = """async ([example, photo]) => {
   await describe(new File([bytes], "photo.jpg"), (text) => words.push(text));
   return words;
 }"""
+TRANSLATE = """async ([example, text]) => {
+  const translate = new Function(`${example}; return translate;`)();
+  const words = [];
+  await translate(text, (part) => words.push(part));
+  return words.join("");
+}"""
 READ = """async ([example, address]) => {
   const read = new Function(`${example}; return read;`)();
   const digit = await createImageBitmap(await (await fetch(address)).blob());
@@ -156,7 +179,19 @@ def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
     words = page.evaluate(DESCRIBE, [examples["caption", "JavaScript"], encoded(sample)])
     assert len("".join(words).split()) > 3
     assert page.evaluate(READ, [examples["digits", "JavaScript"], "/static/digits/7.png"]) == "7"
+    translated = page.evaluate(TRANSLATE, [examples["translate", "JavaScript"], "Я люблю чай."])
+    assert translated == "I like tea."
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_an_example_is_copied_by_its_button(
+    examples: Examples, python_web: Any, visit: Callable[..., Page]
+) -> None:
+    page = visit(f"{python_web.url}/api/docs", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_text("Examples: Translate").click()
+    page.get_by_role("button", name="Copy Python").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()").strip() == examples["translate", "Python"].strip()
 
 
 def test_requests_are_sent_from_the_page_under_its_content_policy(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gourmet.bench.results import read
+from gourmet.bench.results import read_results
 from gourmet.cli import main
 
 
@@ -32,7 +32,7 @@ def bench(triton: Any, python_web: Any) -> Any:
 def test_photos_go_through_the_app(bench: Any, tmp_path: Path) -> None:
     result = bench("food_classifier", "--concurrency", "2", "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
-    (point,) = read(tmp_path / "bench.json").points
+    (point,) = read_results(tmp_path / "bench.json").points
     assert point.load.through == "app"
     assert point.usage.app_memory_mib is not None
     assert point.usage.app_memory_mib > 20
@@ -44,7 +44,7 @@ def test_the_app_is_asked_for_the_measured_model_and_its_refusal_is_reported(
 ) -> None:
     result = bench("food_classifier_onnx", "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert read(tmp_path).points[0].load.model == "food_classifier_onnx"
+    assert read_results(tmp_path).points[0].load.model == "food_classifier_onnx"
     result = bench("digits")
     assert result.exit_code == 1
     assert "HTTP 4" in result.output

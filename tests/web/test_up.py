@@ -12,12 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
+from gourmet.served.manifest import sha256
 from gourmet.stack.processes import http_ok, wait_until
+from gourmet.stack.triton_server import IMAGE_ENV, find_wheel
 from gourmet.systems.food11 import contract
 
 ONNX = "food_classifier_onnx"
@@ -237,6 +240,37 @@ def test_the_newest_version_that_loads_serves(up, few) -> None:
     assert done.returncode == 0, done.stderr
     assert "the files are changed for its next start" in done.stderr
     assert not (few / ONNX / "3").exists()
+
+
+@pytest.mark.slow
+def test_in_nvidias_image_a_changed_file_is_not_served_although_its_backend_reads_no_manifest(
+    up, few, tmp_path
+) -> None:
+    """A stand-in for the image: the wheel's parts laid out as there, and a backend that checks nothing."""
+    wheel, image = find_wheel(), tmp_path / "tritonserver"
+    shutil.copytree(wheel.server / "bin", image / "bin")
+    backend = wheel.assemble_backends(image / "backends") / "onnxruntime" / "model.py"
+    checks = "manifest.deployed_file("
+    assert checks in backend.read_text()
+    backend.write_text(backend.read_text().replace(checks, "(lambda version, *_: version / 'model.onnx')("))
+    profile = few / ONNX / "configs" / "gpu.pbtxt"
+    on_gpu = (few / ONNX / "config.pbtxt").read_text().replace("count: 1", "count: 2")
+    assert on_gpu != (few / ONNX / "config.pbtxt").read_text()
+    profile.write_text(on_gpu)
+    listed = shutil.copytree(few / ONNX / "1", few / ONNX / "2") / "manifest.json"
+    listed.write_text(listed.read_text().replace(sha256(listed.with_name("model.onnx")), "0" * 64))
+    environment = wheel.environment() | {IMAGE_ENV: str(image), "MODEL_CONFIG_NAME": "gpu"}
+    running = up("--triton-only", "--model-repository", str(few), env=environment)
+    running.wait_for("this is not the deployed file")
+    running.wait_for("version 1 of 'food_classifier_onnx' serves instead")
+
+    def served() -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/config") as reply:
+            return json.load(reply)
+
+    wait_until(lambda: http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready"), 60, "not ready")
+    assert served()["version_policy"] == {"specific": {"versions": [1]}}
+    assert served()["instance_group"][0]["count"] == 2, "by the profile of a GPU"
 
 
 @pytest.mark.slow

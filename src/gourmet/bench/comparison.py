@@ -23,7 +23,9 @@ def above(figure: Estimate, limit: float) -> bool | None:
     """Return whether the whole interval lies above the limit, or below it; None if it holds the limit."""
     if figure.low is None or figure.high is None:
         return None
-    return True if figure.low > limit else False if figure.high < limit else None
+    if figure.low > limit:
+        return True
+    return False if figure.high < limit else None
 
 
 def below(figure: Estimate, limit: float) -> bool | None:
@@ -33,8 +35,8 @@ def below(figure: Estimate, limit: float) -> bool | None:
 
 def _times_the_latency(ours: Point, theirs: Point) -> Estimate:
     """Return the ratio of two points' mean latencies."""
-    mine, other = ([window.mean_ms for window in point.windows] for point in (ours, theirs))
-    return stats.ratio(mine, other)
+    our_means, their_means = ([window.mean_ms for window in point.windows] for point in (ours, theirs))
+    return stats.ratio(our_means, their_means)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _pair(before: Point, now: Point) -> Pair:
     rate, latency = stats.rate_ratio(now, before), _times_the_latency(now, before)
     # With a given rate of requests, only the latency counts.
     speed = rate if now.load.arrivals == "closed" else _times_the_latency(before, now)
-    verdict: Verdict = (
-        "slower" if below(speed, 1 - NOISE) else "faster" if above(speed, 1 + NOISE) else "same"
-    )
+    verdict: Verdict = "faster" if above(speed, 1 + NOISE) else "same"
+    if below(speed, 1 - NOISE):
+        verdict = "slower"
     return Pair(now.name, before, now, rate, latency, speed, verdict)

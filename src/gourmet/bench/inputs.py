@@ -28,7 +28,7 @@ Asking = Generator[Tensors, Tensors, Tensors]
 class ClientLoop(Protocol):
     """A system's CLIENT_LOOP, in its client_loop.py."""
 
-    def ask(self, example: bytes) -> Asking:
+    def steps_of(self, example: bytes) -> Asking:
         """Ask about one of the system's examples, a row a request."""
 
 
@@ -159,7 +159,7 @@ def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
     """Return the rows that such a client sends first. Every step costs the same."""
     loop = client_loop(system)
     examples, about = examples_of(registry.load(system), source)
-    return _asked(info, [next(loop.ask(example)) for example in examples], examples, about, system)
+    return _asked(info, [next(loop.steps_of(example)) for example in examples], examples, about, system)
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:

@@ -139,11 +139,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One reason to believe a point: the check, its result, and the limit."""
+    """One reason to believe a point: the check, its result, and the limit; and why it failed, if it did."""
 
     name: str
     found: str
     allowed: str
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def as_data(value: object) -> dict[str, Any]:
     return data
 
 
-def read(path: Path) -> Bench:
+def read_results(path: Path) -> Bench:
     """Read a saved benchmark, a folder or its JSON file; raise GourmetError if it is invalid."""
     path = path / FILE if path.is_dir() else path
     try:

@@ -26,30 +26,31 @@ _THIS: Final = "this process"
 
 
 class CpuMeter:
-    """Measures the CPU time of processes between its first look and its last.
+    """Measures the CPU time of processes between its first record and its last.
 
-    `groups` has the first process of each group by name, or None for one that runs elsewhere.
+    `groups` has the first process of each group by name, or None for one that runs elsewhere. `own` are
+    other processes that do not count as others, each with its descendants.
     """
 
-    def __init__(self, groups: Mapping[str, int | None]) -> None:
-        self.groups = groups
+    def __init__(self, groups: Mapping[str, int | None], own: Iterable[int] = ()) -> None:
+        self.groups, self._own = groups, {f"process {pid}": pid for pid in own}
         self._cores = sorted(os.sched_getaffinity(0))
-        self._looks: list[tuple[float, float, dict[str, dict[int, float]]]] = []
+        self._records: list[tuple[float, float, dict[str, dict[int, float]]]] = []
 
-    def look(self) -> None:
+    def record(self) -> None:
         times = psutil.cpu_times(percpu=True)
         busy_s = sum(getattr(times[core], name, 0.0) for core in self._cores for name in _BUSY)
-        first = {**self.groups, _THIS: os.getpid()}
+        first = {**self.groups, **self._own, _THIS: os.getpid()}
         used_s = {name: cpu_s(tree(pid)) if pid else {} for name, pid in first.items()}
-        self._looks.append((time.monotonic(), busy_s, used_s))
+        self._records.append((time.monotonic(), busy_s, used_s))
 
     @property
     def seconds(self) -> float:
-        return self._looks[-1][0] - self._looks[0][0]
+        return self._records[-1][0] - self._records[0][0]
 
     def cores(self, group: str) -> float | None:
         """Return the cores that a group used on average, or None if it does not run here."""
-        before, after = (used_s[group] for _, _, used_s in (self._looks[0], self._looks[-1]))
+        before, after = (used_s[group] for _, _, used_s in (self._records[0], self._records[-1]))
         return spent_s(before, after) / self.seconds if after else None
 
     @property
@@ -57,23 +58,23 @@ class CpuMeter:
         """The cores that others used: all but the groups, this process and its descendants."""
         before, after = (
             {pid: seconds for group in used_s.values() for pid, seconds in group.items()}
-            for _, _, used_s in (self._looks[0], self._looks[-1])
+            for _, _, used_s in (self._records[0], self._records[-1])
         )
-        busy_s = self._looks[-1][1] - self._looks[0][1]
+        busy_s = self._records[-1][1] - self._records[0][1]
         return max(0.0, busy_s - spent_s(before, after)) / self.seconds
 
 
 class ServerProbe:
     """Records the server's counts when a measurement begins and when it ends."""
 
-    def __init__(self, target: Addresses, load: LoadSpec) -> None:
+    def __init__(self, target: Addresses, load: LoadSpec, own: Iterable[int] = ()) -> None:
         self._triton, self._model = connect(target.url), load.model
         addresses = [target.url, target.app_url] if load.through == "app" else [target.url]
-        self._cpu = CpuMeter({address: listener(address) for address in addresses})
+        self._cpu = CpuMeter({address: listener(address) for address in addresses}, own)
         self._counts: list[ModelStatistics] = []
 
-    def look(self) -> None:
-        self._cpu.look()
+    def record(self) -> None:
+        self._cpu.record()
         self._counts.append(self._triton.total(self._model))
 
     @property

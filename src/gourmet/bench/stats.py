@@ -87,9 +87,9 @@ def stream(
     """
     if not any(pieces):
         return None
-    mine = [moments for moments, counts in zip(pieces, ours, strict=True) if counts]
-    first = np.array([moments[0] for moments in mine]) - due[ours]
-    between = np.concatenate([np.diff(moments) for moments in mine])
+    answered = [moments for moments, counts in zip(pieces, ours, strict=True) if counts]
+    first = np.array([moments[0] for moments in answered]) - due[ours]
+    between = np.concatenate([np.diff(moments) for moments in answered])
     moments = np.concatenate([np.asarray(times) for times in pieces])
     held, edges = np.histogram(moments, bins=count, range=stretch)
     return Stream(

@@ -38,7 +38,7 @@ _LOAD_TRIES: Final = 5
 _OTHERS_BEHIND_THE_APP: Final = 0.02
 
 
-def run(
+def run_sweep(
     workload: Workload,
     loads: Iterable[LoadSpec],
     target: Addresses,
@@ -91,19 +91,21 @@ def measure(
     with connect(target.url) as triton:
         config = triton.config(load.model)
     for attempt in range(1, options.attempts + 1):
+        is_last = attempt == options.attempts
+        once = replace(options, keep_disturbed=is_last and options.keep_disturbed)
         try:
-            point = _measure_once(workload, load, target, options)
+            point = _measure_once(workload, load, target, once)
             return replace(point, arm=arm or load.model, attempts=attempt, config=config)
         except validity.Disturbed:
-            if attempt == options.attempts:
+            if is_last:
                 raise
     raise AssertionError("an attempt returns or raises")
 
 
 def _measure_once(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
-    probe = ServerProbe(target, load)
-    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
-    checks += (validity.generator_had_time(traffic.client_cores),)
+    probe = ServerProbe(target, load, options.own)
+    traffic, checks = checked_traffic(workload, load, target, options, probe.record)
+    checks += (validity.generator_had_time(traffic.client_cores, keep=options.keep_disturbed),)
     point = point_of(traffic, options, probe.usage(traffic.client_cores), checks)
     requests = traffic.requests_sent / len(traffic.times)
     return replace(
@@ -117,7 +119,7 @@ def point_of(
     traffic: LoadGenerator, options: MeasureOptions, usage: Usage, checks: tuple[Evidence, ...]
 ) -> Point:
     """Return what the load generator measured, with all time as the network's; raise Untrusted."""
-    load, stretch = traffic.load, (traffic.began, traffic.ended)
+    load, stretch, keep = traffic.load, (traffic.began, traffic.ended), options.keep_disturbed
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if load.arrivals == "closed" else due)
@@ -132,15 +134,15 @@ def point_of(
         under_way += stats.in_flight(asked, failed, *stretch)
     if load.arrivals == "closed":
         # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
-        checks += (validity.littles_law(load.level, under_way),)
+        checks += (validity.littles_law(load.level, under_way, keep=keep),)
     else:
         owed, seconds = int(ours.sum()), traffic.ended - traffic.began
         answered = int(traffic.holds(done).sum())
         lag_ms = float(1000 * (sent - due)[ours].mean())
         checks += (
-            validity.generator_was_punctual(lag_ms, took.mean),
-            validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
-            validity.littles_law(under_way, owed / seconds * took.mean / 1000),
+            validity.generator_was_punctual(lag_ms, took.mean, keep=keep),
+            validity.server_kept_up(answered=answered, due=owed, seconds=seconds, keep=keep),
+            validity.littles_law(under_way, owed / seconds * took.mean / 1000, keep=keep),
         )
     natural = validity.expected_deviation(
         statistics.fmean(rates) * options.window_s, load.arrivals == "poisson"
@@ -176,7 +178,7 @@ def checked_traffic(
         before = triton.total(load.model)
         wire = wire_for(target, load, rows)
         sent_in_turn = itertools.cycle(requests(wire, len(rows), load.batch))
-        check = partial(answers.check, wire)
+        check = partial(answers.check_reply, wire)
         traffic = LoadGenerator(
             wire, sent_in_turn, load, check, options.warm_up_s, options.measure_s, mark
         ).run()

@@ -78,7 +78,7 @@ class ModelWire(Wire, Protocol):
 
     def request(self, which: tuple[int, ...]) -> Request: ...
 
-    def read(self, reply: RawReply) -> Answer: ...
+    def read_reply(self, reply: RawReply) -> Answer: ...
 
 
 class Http:
@@ -157,7 +157,7 @@ class TritonHttp(Http):
         parts, headers = make_body(self._rows.tensors(which))
         return Request(which, b"".join(parts), headers)
 
-    def read(self, reply: RawReply) -> Answer:
+    def read_reply(self, reply: RawReply) -> Answer:
         if self._streams:
             datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
             pieces = events(reply.body.splitlines(), datatypes)
@@ -176,18 +176,18 @@ class LoopedHttp(TritonHttp):
         return Request(which, self._rows.examples[which[0]])
 
     async def send(self, request: Request) -> RawReply:
-        asking, count, transferred = self._loop.ask(request.body), 0, 0
+        asking, count, transferred = self._loop.steps_of(request.body), 0, 0
         inputs = next(asking)
         while True:
             parts, headers = infer_body(inputs)
             step = await super().send(Request((), b"".join(parts), headers))
             count, transferred = count + 1, transferred + step.transferred
             try:
-                inputs = asking.send(super().read(step))
+                inputs = asking.send(super().read_reply(step))
             except StopIteration as done:
                 return RawReply({}, done.value, requests=count, transferred=transferred)
 
-    def read(self, reply: RawReply) -> Answer:
+    def read_reply(self, reply: RawReply) -> Answer:
         return dict(reply.body)
 
 
@@ -209,7 +209,7 @@ class App(Http):
     def request(self, which: tuple[int, ...]) -> Request:
         return photo_request(which, self._rows.pictures[which[0]])
 
-    def read(self, reply: RawReply) -> Answer:
+    def read_reply(self, reply: RawReply) -> Answer:
         result = json.loads(reply.body)
         return {
             "label": np.array([[result["label"].encode()]], dtype=np.object_),
@@ -244,7 +244,7 @@ class TritonGrpc:
             raise RequestFailed("the answer ended without any piece of it")
         return RawReply({}, parts, tuple(pieces) if self._streams else ())
 
-    def read(self, reply: RawReply) -> Answer:
+    def read_reply(self, reply: RawReply) -> Answer:
         return joined(map(outputs_of, reply.body))
 
     async def close(self) -> None:

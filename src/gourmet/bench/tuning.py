@@ -32,7 +32,7 @@ from gourmet.triton_client.model_config import Config, as_pbtxt, summary
 
 PRESENT: Final = "present"
 _SHORTLIST: Final = 2
-_MIN_TURNS: Final = 3
+MIN_TURNS: Final = 3
 # Windows may differ by half, since the noise is judged between turns.
 _STEADINESS: Final = 0.5
 _DELAYS_US: Final = (100, 1000)
@@ -216,7 +216,8 @@ class Grid:
         # Half of the goal as a wait cannot keep it.
         max_delay_us = 500 * (self.request.p95_ms or math.inf)
         waits = [0, *(delay_us for delay_us in delays if 0 < delay_us <= max_delay_us)]
-        waits = waits if self.batches else [0] if self.keeps_its_queue else []
+        if not self.batches:
+            waits = [0] if self.keeps_its_queue else []
         changes = []
         for instances, threads in self._layouts():
             layout = Change(instances, threads)
@@ -343,7 +344,9 @@ class _Search:
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
         try:
             self._configs.serve(self._request.model, trial.config)
-            points, refused = sweep.run(self.workload, self._request.loads, self._target, options, trial.name)
+            points, refused = sweep.run_sweep(
+                self.workload, self._request.loads, self._target, options, trial.name
+            )
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
@@ -369,9 +372,8 @@ class _Search:
 
         arms = {trial.name: partial(measure, trial) for trial in (present, *shortlist)}
         points = [point for turn, _ in sweep.in_turns(arms, request.turns, on_step) for point in turn]
-        enough = min(request.turns, _MIN_TURNS)
         turns = {name: [point for point in points if point.arm == name] for name in arms}
-        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= enough}
+        merged = {name: stats.merge(same) for name, same in turns.items() if len(same) >= MIN_TURNS}
         theirs = merged.pop(PRESENT, None)
         if not theirs:
             return {}

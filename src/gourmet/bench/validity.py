@@ -78,11 +78,12 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
     return Evidence("rows counted by Triton", f"{counted} of {sent} sent", allowed)
 
 
-def littles_law(in_flight: float, product: float) -> Evidence:
+def littles_law(in_flight: float, product: float, *, keep: bool = False) -> Evidence:
     """Check Little's law: requests in flight = rate × latency."""
     figures = f"rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight"
     off = abs(product / in_flight - 1)
-    return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{figures}, {off:.0%} apart: {_LONGER}")
+    says = f"{figures}, {off:.0%} apart: {_LONGER}"
+    return _undisturbed("Little's law", off, _LITTLE_ALLOWED, says, keep)
 
 
 def steady(rates: Sequence[float], allowed: float) -> Evidence:
@@ -92,24 +93,26 @@ def steady(rates: Sequence[float], allowed: float) -> Evidence:
     return _undisturbed("windows steady", off, allowed, f"{figures} (allowed {allowed:.0%}): {_LONGER}")
 
 
-def generator_had_time(client_cores: float) -> Evidence:
+def generator_had_time(client_cores: float, *, keep: bool = False) -> Evidence:
     """Check that our client had spare CPU time."""
     busy = f"the client was busy for {client_cores:.0%} of a core, of which it has one, {_ITSELF}"
-    return _undisturbed("client busy", client_cores, _CLIENT_CORES_ALLOWED, busy)
+    return _undisturbed("client busy", client_cores, _CLIENT_CORES_ALLOWED, busy, keep)
 
 
-def _undisturbed(name: str, figure: float, allowed: float, says: str) -> Evidence:
-    if figure > allowed:
+def _undisturbed(name: str, figure: float, allowed: float, says: str, keep: bool = False) -> Evidence:
+    if figure > allowed and not keep:
         raise Disturbed(says)
-    return Evidence(name, f"{figure:.1%}", f"{allowed:.0%}")
+    return Evidence(name, f"{figure:.1%}", f"{allowed:.0%}", says if figure > allowed else "")
 
 
-def generator_was_punctual(lag_ms: float, mean_ms: float) -> Evidence:
+def generator_was_punctual(lag_ms: float, mean_ms: float, *, keep: bool = False) -> Evidence:
     """Check, in an open loop, that the client sent each request when it was due."""
     allowed_ms = max(_LAG_FLOOR_MS, _LAG_ALLOWED * mean_ms)
-    if lag_ms > allowed_ms:
-        raise Disturbed(f"the client cannot keep up (it sent {lag_ms:.1f} ms late on average), {_ITSELF}")
-    return Evidence("sent late, mean", f"{lag_ms:.2f} ms", f"{allowed_ms:.2f} ms")
+    late = f"the client cannot keep up (it sent {lag_ms:.1f} ms late on average), {_ITSELF}"
+    is_late = lag_ms > allowed_ms
+    if is_late and not keep:
+        raise Disturbed(late)
+    return Evidence("sent late, mean", f"{lag_ms:.2f} ms", f"{allowed_ms:.2f} ms", late if is_late else "")
 
 
 def too_many_in_flight(in_flight: int, lag_s: float) -> Untrusted:
@@ -119,15 +122,17 @@ def too_many_in_flight(in_flight: int, lag_s: float) -> Untrusted:
     return ServerOverrun(f"{in_flight} requests wait for their answer and more come: ask for a lower rate")
 
 
-def server_kept_up(*, answered: int, due: int, seconds: float) -> Evidence:
+def server_kept_up(*, answered: int, due: int, seconds: float, keep: bool = False) -> Evidence:
     """Check, in an open loop, that answers come as fast as requests; else latency has no meaning."""
+    reason, rate = "", answered / seconds
     if answered < _RATE_REACHED * due - _EDGE:
-        rate = answered / seconds
-        raise ServerOverrun(
+        reason = (
             f"the server answers {rate:.0f} of {due / seconds:.0f} requests a second, so its queue grows "
             f"without end and the latency with it; ask for {0.9 * rate:.0f}/s at most"
         )
-    return Evidence("answered of those due", f"{answered} of {due}", f"{_RATE_REACHED:.0%}")
+        if not keep:
+            raise ServerOverrun(reason)
+    return Evidence("answered of those due", f"{answered} of {due}", f"{_RATE_REACHED:.0%}", reason)
 
 
 def expected_deviation(requests_per_window: float, poisson: bool) -> float:

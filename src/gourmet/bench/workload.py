@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,14 @@ from gourmet.bench.transports import (
     Wire,
 )
 from gourmet.bench.validity import Untrusted, WrongAnswers
-from gourmet.contracts import Array
+from gourmet.contracts import Array, ModelInfo
 from gourmet.errors import UsageError
 from gourmet.served.reading import error_summary
 from gourmet.stack.connect import connect
 from gourmet.stack.run_file import stack_at
 from gourmet.triton_client.address import Address
 
+APP_ENV: Final = "GOURMET_APP_URL"
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 0.05  # of float16
@@ -51,7 +53,7 @@ class Addresses:
         stack, at = stack_at(url), Address.of(url)
         web = stack.web_url.removeprefix("http://") if stack else ""
         grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
-        return cls(url, grpc_url, app_url or web or f"{at.host}:5000")
+        return cls(url, grpc_url, app_url or web or os.environ.get(APP_ENV) or f"{at.host}:5000")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class MeasureOptions:
     attempts: int = 3
     steadiness: float = 0.10
     errors_allowed: float = 0.0
+    # Keep the last attempt although it was disturbed: its checks have the reason.
+    keep_disturbed: bool = False
+    # First processes whose work, and that of their descendants, is not counted as another program's.
+    own: tuple[int, ...] = ()
 
     @property
     def measure_s(self) -> float:
@@ -83,12 +89,12 @@ class Answers:
                 "bring inputs that differ with --data"
             )
 
-    def check(self, wire: ModelWire, request: Request, reply: RawReply) -> None:
+    def check_reply(self, wire: ModelWire, request: Request, reply: RawReply) -> None:
         """Raise WrongAnswers unless every row of the request has its own answer."""
         # The same bytes again are as right as they were: most replies need no second look.
         if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
             return
-        rows = _by_row(wire.read(reply), len(request.rows), self._batched)
+        rows = _by_row(wire.read_reply(reply), len(request.rows), self._batched)
         for number, (row, answer) in enumerate(zip(request.rows, rows, strict=True), 1):
             self.check_row(row, answer, f"row {number} of a request of {len(rows)}")
         self._right[id(request)] = reply.body
@@ -168,6 +174,15 @@ def _close(got: Array, expected: Array) -> bool:
     return bool(np.array_equal(got, expected))
 
 
+def check_outputs(info: ModelInfo, answer: Answer) -> None:
+    """Raise WrongAnswers if an answer lacks an output that the model's config declares."""
+    if missing := [spec.name for spec in info.outputs if spec.name not in answer]:
+        raise WrongAnswers(
+            f"{info.name} does not answer {', '.join(missing)}, which its config declares; "
+            f"it answers {', '.join(answer) or 'nothing'}"
+        )
+
+
 def ask_each(wire: Wire, requests: Iterable[Request]) -> list[RawReply]:
     """Send one request after the other; raise RequestFailed if one has no answer."""
 
@@ -186,7 +201,7 @@ def ask_alone(wire: ModelWire, rows: InputRows) -> list[Answer]:
         replies = ask_each(wire, [wire.request((row,)) for row in range(len(rows))])
     except RequestFailed as exc:
         raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
-    return [_by_row(wire.read(reply), 1, rows.batched)[0] for reply in replies]
+    return [_by_row(wire.read_reply(reply), 1, rows.batched)[0] for reply in replies]
 
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
@@ -224,6 +239,8 @@ def prepare(
         )
     wire = wire_for(target, LoadSpec(model, through=through), rows)
     alone = ask_alone(wire, rows)
+    if through == "triton":
+        check_outputs(info, alone[0])
     if data.reference is None:
         return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"

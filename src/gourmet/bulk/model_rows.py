@@ -283,7 +283,8 @@ def system_for(kind: ExampleKind, system: str | None = None, of_model: str = "")
         if isinstance(contract, Generation) and contract.example_kind == kind
     }
     ours = [name for name in systems if not registry.is_data(name)]
-    name = system or (of_model if of_model in systems else ours[0] if len(ours) == 1 else "")
+    usual = ours[0] if len(ours) == 1 else ""
+    name = system or (of_model if of_model in systems else usual)
     if name not in systems:
         raise UsageError(
             f"--system {name or '…'} does not answer a {kind} with a text; these do: {', '.join(systems)}"

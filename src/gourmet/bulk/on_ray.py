@@ -24,8 +24,8 @@ _WRITERS: Final = {".parquet": "write_parquet", ".jsonl": "write_json"}
 class _Rows:
     """A worker's connection to Triton, and the rows of a batch of names."""
 
-    def __init__(self, opened: Callable[[], AskedModel]) -> None:
-        self._model = opened()
+    def __init__(self, open_model: Callable[[], AskedModel]) -> None:
+        self._model = open_model()
         self._schema = arrow_schema(self._model.columns)
 
     def __call__(self, batch: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def check_for_ray(out: Path | None) -> None:
         raise UsageError("--engine ray needs a cluster: start one (`ray start --head`) and set RAY_ADDRESS")
 
 
-def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], out: Path) -> None:
+def write_with_ray(open_model: Callable[[], AskedModel], names: Iterable[str], out: Path) -> None:
     """Write the model's answers about `names` into the folder `out`, on the cluster at RAY_ADDRESS."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = optional("ray", "--engine ray", "ray", ", or use --engine local")
@@ -60,7 +60,7 @@ def write_with_ray(opened: Callable[[], AskedModel], names: Iterable[str], out: 
         workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         rows = data.from_items([os.fsencode(name) for name in names]).map_batches(
             _Rows,
-            fn_constructor_args=(opened,),
+            fn_constructor_args=(open_model,),
             batch_size=_BATCH,
             concurrency=(1, workers),
             num_cpus=0,  # workers wait for Triton; the writers need the CPUs

@@ -144,7 +144,7 @@ class Journal:
         return GourmetError(f"{self.path} cannot be written ({error.strerror}): free disk space")
 
 
-def run(inputs: Inputs, journal: Journal, model: AskedModel, tick: ReportProgress) -> None:
+def answer_all(inputs: Inputs, journal: Journal, model: AskedModel, tick: ReportProgress) -> None:
     """Add a row for each input that has none. After an error, the rows so far stay in the journal."""
     total, began, before = inputs.count(), time.monotonic(), journal.rows
     for rows in answered(model, journal.without_row(inputs)):

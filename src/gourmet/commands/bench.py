@@ -68,7 +68,8 @@ def measuring(command: Command) -> Command:
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **values: Any) -> Any:
         target = Addresses.of(url, grpc_url or "", app_url or "")
-        options = MeasureOptions(**{field.name: values.pop(field.name) for field in fields(MeasureOptions)})
+        names = [field.name for field in fields(MeasureOptions) if field.name in values]
+        options = MeasureOptions(**{name: values.pop(name) for name in names})
         return command(*args, target=target, options=options, **values)
 
     return measured  # type: ignore[return-value]
@@ -159,7 +160,7 @@ def run(
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
         workload = prepare(model, target, DataSource(**data), through=through)
-        points, refused = sweep.run(workload, loads, target, options, on_step=tick)
+        points, refused = sweep.run_sweep(workload, loads, target, options, on_step=tick)
     span = str(loads[0]) if len(loads) == 1 else f"{loads[0]} to {loads[-1]}"
     title = f"{model}: {span}"
     result = sweep.bench(title, command_line(), workload.rows.about, points, refused)
@@ -183,7 +184,7 @@ def run(
 @click.argument("now", type=FOUND)
 def compare(before: Path, now: Path) -> None:
     """Compare two saved runs, folders or JSON files; fail if NOW is slower by more than 5 %."""
-    first, second = results.read(before), results.read(now)
+    first, second = results.read_results(before), results.read_results(now)
     pairs = comparison.compare(first, second)
     for words in comparison.differences(first, second):
         echo(f"differs in {words}")

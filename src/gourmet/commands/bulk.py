@@ -18,9 +18,9 @@ from gourmet.bulk.resumable_table import (
     SUFFIX,
     AskedModel,
     Journal,
+    answer_all,
     answered,
     check_table,
-    run,
     write_table,
 )
 from gourmet.commands.options import url_option
@@ -88,7 +88,7 @@ def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
             echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
             with bar("asking") as tick:
-                run(inputs, journal, model, tick)
+                answer_all(inputs, journal, model, tick)
         except KeyboardInterrupt:
             raise Stopped(f"stopped after {journal.rows:,} rows; {_RESUMES}") from None
         except UsageError:
@@ -111,17 +111,19 @@ def table_of(inputs: Inputs, model: AskedModel, out: Path) -> Iterator[Journal]:
         journal.remove()
 
 
-def table_by_ray(inputs: Inputs, opened: Callable[[], AskedModel], out: Path) -> None:
+def table_by_ray(inputs: Inputs, open_model: Callable[[], AskedModel], out: Path) -> None:
     names = map(os.path.abspath, inputs) if inputs.column == "path" else inputs  # for other nodes
-    write_with_ray(opened, names, out)
+    write_with_ray(open_model, names, out)
     echo(f"table in the folder {out}", err=True)
 
 
-def generated_table(inputs: Inputs, opened: Callable[[], GeneratedRows], out: Path, engine: Engine) -> None:
+def generated_table(
+    inputs: Inputs, open_model: Callable[[], GeneratedRows], out: Path, engine: Engine
+) -> None:
     """Write a table of generated texts, and report how many inputs have an answer."""
     if engine == "ray":
-        table_by_ray(inputs, opened, out)
+        table_by_ray(inputs, open_model, out)
         return
-    with closing(opened()) as model, table_of(inputs, model, out) as rows:
+    with closing(open_model()) as model, table_of(inputs, model, out) as rows:
         errors = [bool(row["error"]) for row in rows]
     echo(f"{errors.count(False):,} of {len(errors):,} have an answer\ntable in {out}", err=True)

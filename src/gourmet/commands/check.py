@@ -85,7 +85,7 @@ def check(
                 f"one of {', '.join(registry.names())}"
             )
         try:
-            report = checking.check(triton, options, info, SystemParts(info.system), bar)
+            report = checking.check_model(triton, options, info, SystemParts(info.system), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     _give(report, json_to, page)
@@ -135,12 +135,12 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
         with bar("answering") as tick:
             calibrated = export.calibrated(newest(default), data, tick)
 
-        def served(model: Path) -> None:
+        def serve(model: Path) -> None:
             if triton:
                 load_and_ask(triton, model)
 
         with served_as_before(triton, chosen):
-            recalibrate(chosen, calibrated.calibration, calibrated.facts, served)
+            recalibrate(chosen, calibrated.calibration, calibrated.facts, serve)
     if json_to:
         _write_json(json.dumps(calibrated.facts, indent=2), json_to)
     if json_to == "-":

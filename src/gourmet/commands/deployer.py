@@ -98,12 +98,12 @@ def deployer(
         raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
     from gourmet.commands.running import install
     from gourmet.export.deployer import DeployerOptions, deployment_of
-    from gourmet.stack.connect import either
+    from gourmet.stack.connect import http_or_grpc_url
 
     options = DeployerOptions(chosen[0], labels=labels_of(labels) if labels else (), **flags)
     try:
         with alone_in(models), bar(f"{options.config} as {options.form}") as tick:
-            triton = either(url) if url else serving_url(models)
+            triton = http_or_grpc_url(url) if url else serving_url(models)
             deployment = deployment_of(options, models, tick)
             version, report = install(deployment, options.form, models, triton, number=options.version)
     except GourmetError:

@@ -30,7 +30,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
     Without trained weights, measure the served ones on the examples of --data.
     """
-    from gourmet.evaluation import evaluation_file
+    from gourmet.evaluation.calibration import write_report
     from gourmet.evaluation.system_parts import EvaluateOptions
     from gourmet.served import malloc
     from gourmet.training.run import data_of
@@ -47,7 +47,7 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
         weights = _served(system)
     weights = weights or trained
     report, measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
-    page = evaluation_file.write_report(report, weights, measured)
+    page = write_report(report, weights, measured)
     echo(report.json() if as_json else f"{report.text()}\nreport in {page}")
 
 

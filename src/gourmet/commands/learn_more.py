@@ -55,7 +55,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         own = [
             (
                 *(str(row[name]) for name in ("label", "measured", "before", "now")),
-                f"{row['more']} more would make this safe" if row["more"] else "",
+                f"too few to tell: add {row['more']}" if row["more"] else "",
             )
             for row in learned.own
         ]

@@ -31,6 +31,8 @@ from gourmet.systems.own_folder import beside_the_served, remove_own_copy
 from gourmet.triton_client.errors import ApiRestricted, TritonRefused
 
 _HEADINGS: Final = ("system", "model", "version", "state", "deployed", "by", "MB", "MB in memory", "requests")
+# A model that was just loaded and does not answer its sample by then has a fault.
+_ANSWERS_WITHIN_S: Final = 10.0
 _UNKNOWN: Final = "failed to poll from model repository"
 
 
@@ -88,18 +90,19 @@ def load(name: str, source: Path | None, url: str) -> None:
     gourmet load my_food --from my_food
     gourmet unload my_food
     """
-    from gourmet.commands.running import ask, load_and_ask
+    from gourmet.commands.running import ask_loaded, load_and_ask
 
     with connect(url, LOADS_WITHIN_S) as triton:
         try:
             if not source:
                 triton.load(name)
-                answer = ask(triton, name)
+                with connect(url, _ANSWERS_WITHIN_S) as asked:
+                    answer = ask_loaded(asked, name)
             else:
                 with beside_the_served(name, source, stack_at(url)) as (model, send):
                     if send:  # Triton does not report the errors of files that replace others
                         triton.unload(name)
-                    answer = load_and_ask(url, model, send=send)
+                    answer = load_and_ask(url, model, send=send, answers_within_s=_ANSWERS_WITHIN_S)
         except ApiRestricted:
             raise
         except TritonRefused as exc:
@@ -149,12 +152,12 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
             echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
             triton = None
 
-        def served(latest: Mapping[Path, int]) -> None:
+        def serve(latest: Mapping[Path, int]) -> None:
             for model in latest if triton else ():
                 echo(load_and_ask(triton or "", model, send=send), err=as_json)
 
         with served_as_before(triton, chosen, send=send):
-            steps = withdraw(chosen, served, undo=undo)
+            steps = withdraw(chosen, serve, undo=undo)
         serves = "serves" if triton else "is the latest; no Triton was asked"
         if as_json:
             rows = [

@@ -118,7 +118,7 @@ def _classifier(
     from gourmet.systems import described_pictures as parts
 
     system = PictureClassifier(
-        **described.named(name, folders()[1] / name),
+        **described.fields_of_name(name, folders()[1] / name),
         title=title or registry.usual_title(name),
         labels=labels_of(labels),
         datatypes=("FP32",),
@@ -136,7 +136,7 @@ def _classifier(
             raise UsageError(f"{weights} is not served: {reason}. If that is intended, give --yes")
 
     model = system.default_model
-    about = described.of_classifier(system)
+    about = described.description_of(system)
     origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()

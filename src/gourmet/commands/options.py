@@ -186,10 +186,12 @@ def asked_stack() -> RunningStack | None:
 
 def found_repositories() -> tuple[Path, ...]:
     """Return the folders of the stack, or the checkout's and the user's; for a Triton elsewhere, none."""
-    if stack := asked_stack():
+    from gourmet.stack.connect import repositories_of
+
+    if url := given_url():
+        return repositories_of(url)
+    if stack := running_stack():
         return tuple(map(Path, stack.repositories))
-    if given_url():
-        return ()
     return tuple(dict.fromkeys([repository.with_shipped_models(), *filter(Path.is_dir, [own_models()])]))
 
 

@@ -63,9 +63,14 @@ def program() -> None:
     perf_analyzer.main(["--", *sys.argv[1:]], prog_name="perf_analyzer")
 
 
+def find_program() -> Path:
+    """Return where the program is, or will be."""
+    return Path(sysconfig.get_path("scripts"), "nvidia_perf_analyzer")
+
+
 def _binary() -> Path:
     """Return the path of the program in this environment; download it first if it is missing."""
-    program = Path(sysconfig.get_path("scripts"), "nvidia_perf_analyzer")
+    program = find_program()
     if program.is_file():
         return program
     glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])

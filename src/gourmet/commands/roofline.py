@@ -10,14 +10,14 @@ import click
 from gourmet import repository
 from gourmet.bench.roofline import GPUS, Roofline, count, measured_machine
 from gourmet.commands.bench import table
-from gourmet.commands.values import POSITIVE
+from gourmet.commands.values import POSITIVE, model_of
 from gourmet.errors import UsageError, echo
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", metavar="SYSTEM-OR-MODEL-OR-FILE", callback=model_of)
 @click.option("--batch", default=1, type=POSITIVE, help="Batch size, in rows.")
 @click.option(
     "--gpu",
@@ -30,9 +30,9 @@ _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "shar
 def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
     """Count the operations and bytes of MODEL by layer, and say what limits each.
 
-    MODEL is an ONNX file or the name of a served model. A layer is memory-bound where moving its bytes
-    takes longer than computing its operations; the last column says from which batch size on it is not.
-    The times are limits: memory means main memory, and values that stay in a cache arrive sooner.
+    MODEL is an ONNX file, a system or a served model. A layer is memory-bound where moving its bytes takes
+    longer than computing its operations; the last column says from which batch size on it is not. The times
+    are limits: memory means main memory, and values that stay in a cache arrive sooner.
 
     \b
     gourmet roofline food_classifier_onnx --gpu t4
@@ -71,9 +71,7 @@ def onnx_file(model: str) -> Path:
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )
-    if len(files) > 1:
-        raise UsageError(f"{model} has several forms: name one of {', '.join(map(str, files))}")
-    return files[0]
+    return next((file for file in files if file.name == "model.onnx"), files[0])
 
 
 def _print(limits: Roofline, top: int, batches: bool) -> None:

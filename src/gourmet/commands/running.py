@@ -45,17 +45,19 @@ def install(
     """
     answers = list[str]()
 
-    def served(version: Path) -> None:
+    def serve(version: Path) -> None:
         check(version)
         if url:
             answers.append(load_and_ask(url, version.parent, send=send))
 
     with served_as_before(url, [models / deployment.targets[form].model], send=send):
-        version, checks = deploy(deployment, form, models, served=served, **how)
+        version, checks = deploy(deployment, form, models, serve=serve, **how)
     return version, "\n".join([table(checks), *answers])
 
 
-def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
+def load_and_ask(
+    url: str, model: Path, *, send: bool = False, answers_within_s: float = LOADS_WITHIN_S
+) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
     name, number = model.name, versions(model)[-1]
     with connect(url, LOADS_WITHIN_S) as triton:
@@ -67,7 +69,8 @@ def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
                 f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
                 f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
             )
-        return ask(triton, name)
+    with connect(url, answers_within_s) as triton:
+        return ask_loaded(triton, name)
 
 
 def _load(triton: Triton, model: Path, *, send: bool) -> bool:
@@ -86,7 +89,7 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
     return triton.load(model.name, config, files)
 
 
-def ask(triton: Triton, name: str) -> str:
+def ask_loaded(triton: Triton, name: str) -> str:
     """Ask a loaded model for its sample; raise unless it answers."""
     info = triton.describe(name)
     with contextlib.suppress(BadSample):  # the sample is wrong, the model may be right

@@ -38,7 +38,9 @@ _COLUMNS: Final = 100
     type=durations,
     help="Queue delays to try.  [default: 100us,1ms, below half of --p95]",
 )
-@click.option("--turns", default=5, type=click.IntRange(2), help="A/B rounds against the current config.")
+@click.option(
+    "--turns", default=5, type=click.IntRange(tuning.MIN_TURNS), help="A/B rounds against the current config."
+)
 @click.option("--apply", is_flag=True, help="Load the best config if it wins the A/B rounds.")
 @click.option("--data", type=FOUND, help="Folder of examples, or an .npz by input.")
 @click.option("--rows", "count", default=16, type=click.IntRange(2), help="Number of inputs to send.")

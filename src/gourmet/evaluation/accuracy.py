@@ -118,12 +118,12 @@ def of_origins(answers: Classes, classes: Classes, origins: Sequence[str]) -> li
     rows = [
         OfOrigin(
             str(origin),
-            int(mine.sum()),
-            balanced_accuracy(answers[mine], classes[mine]),
-            float(np.mean(answers[mine] == classes[mine])),
+            int(of_origin.sum()),
+            balanced_accuracy(answers[of_origin], classes[of_origin]),
+            float(np.mean(answers[of_origin] == classes[of_origin])),
         )
         for origin in np.unique(named[named != ""])
-        if (mine := named == origin).sum() >= _TELLING
+        if (of_origin := named == origin).sum() >= _TELLING
     ]
     return sorted(rows, key=lambda row: -row.photos) if len(rows) > 1 else []
 
@@ -174,9 +174,9 @@ def reliability(probabilities: Scores, classes: Classes) -> list[Bin]:
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == classes
     where = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
     return [
-        Bin(int(mine.sum()), float(confidence[mine].mean()), float(right[mine].mean()))
-        for mine in (where == index for index in range(_BINS))
-        if mine.any()
+        Bin(int(in_bin.sum()), float(confidence[in_bin].mean()), float(right[in_bin].mean()))
+        for in_bin in (where == index for index in range(_BINS))
+        if in_bin.any()
     ]
 
 

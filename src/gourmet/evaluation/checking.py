@@ -114,12 +114,12 @@ class Replies(Generic[AnyAnswer]):
         return [answer.total_ms for answer in self.answers]
 
 
-def check(
+def check_model(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
 ) -> Report:
     """Check a served model as the task of its system does. Ctrl-C ends it early and keeps the answers."""
     task = importlib.import_module(_CHECKS[parts.contract.task])
-    report: Report = task.check(triton, options, model, parts, progress_bar)
+    report: Report = task.check_model(triton, options, model, parts, progress_bar)
     return report
 
 

@@ -122,7 +122,8 @@ class LabelledPictures:
     def others(self, data: Path) -> list[LabelledPhoto]:
         """Return all pictures of none of the classes, to learn from and held out."""
         source = _sources(data).get(OTHER)
-        names = _members(source) if source else [] if data.is_dir() else _others_in(_members(data))
+        names = [] if source or data.is_dir() else _others_in(_members(data))
+        names = _members(source) if source else names
         return [LabelledPhoto(source or data, name, len(self.labels)) for name in names]
 
     def _photos(self, source: Path) -> list[LabelledPhoto]:
@@ -169,10 +170,10 @@ def decode(
         raise BadData(
             f"{sum(map(len, parts)):,} pictures of {side} pixels do not fit into memory: {exc}"
         ) from exc
-    places = [image for pixels in decoded for image in pixels.images]
+    images = [image for pixels in decoded for image in pixels.images]
     everything = [photo for photos in parts for photo in photos]
     for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
-        places[number][:] = image
+        images[number][:] = image
         tick((number + 1) / len(everything))
     return decoded
 
@@ -199,7 +200,8 @@ def _sources(data: Path) -> dict[str, Path]:
         return {}
     sources: dict[str, Path] = {}
     for entry in sorted(data.iterdir()):
-        name = entry.stem if entry.suffix == ".zip" else entry.name if entry.is_dir() else ""
+        name = entry.name if entry.is_dir() else ""
+        name = entry.stem if entry.suffix == ".zip" else name
         for part, names in PARTS.items():
             if name.lower() in names:
                 sources.setdefault(part, entry)

@@ -186,7 +186,7 @@ class PictureCheck:
             rows = range(first, first + len(blobs))
             yield PictureBatch(rows, names[first : rows.stop], blobs)
 
-    def ask(self, question: PictureBatch) -> BatchAnswer:
+    def ask_batch(self, question: PictureBatch) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
         (spec,) = self.model.inputs
         model, system, pictures, encoded = self.model, self.system, len(question.blobs), []
@@ -211,7 +211,7 @@ class PictureCheck:
         return BatchAnswer(question.rows, rows, relevance, answer.model_version, total_ms)
 
     def ask_about_all(self, replies: Replies[BatchAnswer], on_progress: ReportProgress) -> None:
-        ask_all(self.ask, self.questions(), len(self.pictures.names), self.triton, replies, on_progress)
+        ask_all(self.ask_batch, self.questions(), len(self.pictures.names), self.triton, replies, on_progress)
 
     def join_answers(self, replies: Replies[BatchAnswer]) -> tuple[npt.NDArray[np.int64], LabelledScores]:
         return join_answers(self.pictures, replies.answers, len(self.system.labels_of(self.model)))
@@ -225,7 +225,9 @@ class PictureCheck:
         count = len(answers.names)
         chosen = np.sort(np.random.default_rng(0).choice(count, min(_AGAIN, count), replace=False))
         some, replies = replace(self, pictures=answers.select(chosen)), Replies[BatchAnswer]()
-        ask_all(some.ask, some.questions(batch=1), len(chosen), self.triton, replies, on_progress, threads=1)
+        ask_all(
+            some.ask_batch, some.questions(batch=1), len(chosen), self.triton, replies, on_progress, threads=1
+        )
         rows, alone = some.join_answers(replies)
         in_batches, largest, different = np.exp(answers.logits), 0.0, []
         for row, name, own in zip(chosen[rows], alone.names, np.exp(alone.logits), strict=True):
@@ -255,7 +257,7 @@ class PictureCheck:
         return differences(answers.select(rows), theirs, self.system.labels_of(self.model), other.target)
 
 
-def check(
+def check_model(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
 ) -> Report:
     """Ask about all pictures, about some again, and another model about the same."""
@@ -265,7 +267,7 @@ def check(
     if other and (other.system, system.labels_of(other)) != (model.system, system.labels_of(model)):
         raise UsageError(f"{options.against} has other labels than {model.name}: name one of {model.system}")
     picture_check, replies = PictureCheck(triton, model, system, pictures), Replies[BatchAnswer]()
-    picture_check.ask(PictureBatch([0], ["the sample"], [system.sample()]))
+    picture_check.ask_batch(PictureBatch([0], ["the sample"], [system.sample()]))
     with replies.until_stopped(), progress_bar("asking") as on_progress:
         picture_check.ask_about_all(replies, on_progress)
     _, answers = picture_check.join_answers(replies)

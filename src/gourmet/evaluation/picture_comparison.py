@@ -26,7 +26,7 @@ from gourmet.repository.gate import Comparison, Measure, comparison_of
 from gourmet.served import manifest
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
-# Points that may be lost, by all pictures together and by one class; of few pictures, those of two.
+# Allowed drop in points, overall and per class; at least two pictures.
 MARGIN: Final = 2.0
 CLASS_MARGIN: Final = 5.0
 _FEW: Final = 2
@@ -80,16 +80,16 @@ class Candidate:
     known: Rehearsal | None = None  # kept beside its weights
     are_probabilities: bool = False
 
-    def beside(
-        self, file: str, opened: Callable[[Path], Answers], *, are_probabilities: bool = False
+    def comparing(
+        self, file: str, open_file: Callable[[Path], Answers], *, are_probabilities: bool = False
     ) -> Callable[[Path, ReportProgress], Comparison]:
-        """Return a function that compares a version, whose `file` `opened` opens, with the candidate."""
+        """Return a function that compares a version, whose `file` `open_file` opens, with the candidate."""
 
         def compare(version: Path, tick: ReportProgress) -> Comparison:
             tick(0.0, "reading pictures that are held out")
             held_out = self._held_out
 
-            def measured(served: Answers) -> Iterator[Measure]:
+            def measure(served: Answers) -> Iterator[Measure]:
                 calibration = _calibration(version)
                 yield from self._on_activations(version, file, calibration)
                 if held_out:
@@ -99,7 +99,7 @@ class Candidate:
                     yield from measures(of, before, self._on_held_out, self.system)
 
             return comparison_of(
-                version, self.weights_sha256, partial(opened, version / file), measured, self._lack
+                version, self.weights_sha256, partial(open_file, version / file), measure, self._lack
             )
 
         return compare

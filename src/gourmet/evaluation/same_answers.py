@@ -28,13 +28,13 @@ TELLING: Final = 50  # labelled photos: with fewer, one of them is more than wha
 
 
 def verify(
-    opened: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
+    open_file: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
 ) -> Callable[[Path], Sequence[Check]]:
-    """Open a file with `opened`, as the server will, and compare its answers with those of its source."""
+    """Open a file with `open_file`, as the server will, and compare its answers with those of its source."""
 
     def verified(path: Path) -> Sequence[Check]:
         try:
-            return compare(opened(path))
+            return compare(open_file(path))
         except BadData:
             raise
         except Exception as exc:  # whatever a runtime raises on a broken model, the gate's answer is no
@@ -53,11 +53,11 @@ def same_answers(
     """
     checks, agreeing, compared = [], 0, 0
     for size in _batches(photos):
-        mine, right = _asked(model, photos[:size]), _asked(network, photos[:size])
-        difference = float(np.abs(mine - right).max())
+        scores, right = _asked(model, photos[:size]), _asked(network, photos[:size])
+        difference = float(np.abs(scores - right).max())
         what = f"largest difference, batch {size}"
         checks.append(Check(what, f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed))
-        chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
+        chosen = np.take_along_axis(right, scores.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
         agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
         compared += size
     agreement = Check("top-1 agreement", f"{agreeing} of {compared}", f"{compared}", agreeing == compared)

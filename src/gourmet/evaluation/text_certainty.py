@@ -86,13 +86,13 @@ def chosen(scores: Sequence[float], near: Sequence[bool], goal: float, errors: f
     The share has to exceed the goal by so many standard errors.
     """
     # A config has four decimal places.
-    places = np.floor(1e4 * np.array(scores)) / 1e4
-    order = np.argsort(-places, kind="stable")
-    places, counts = places[order], np.arange(1, len(order) + 1)
+    rounded = np.floor(1e4 * np.array(scores)) / 1e4
+    order = np.argsort(-rounded, kind="stable")
+    rounded, counts = rounded[order], np.arange(1, len(order) + 1)
     shares = np.cumsum(np.array(near)[order]) / counts
-    is_last = np.append(places[1:] != places[:-1], [True])
-    enough = np.flatnonzero(is_last & np.isfinite(places) & (_least(shares, counts, errors) >= goal))
-    return float(places[enough[-1]]) if len(enough) else NEVER
+    is_last = np.append(rounded[1:] != rounded[:-1], [True])
+    enough = np.flatnonzero(is_last & np.isfinite(rounded) & (_least(shares, counts, errors) >= goal))
+    return float(rounded[enough[-1]]) if len(enough) else NEVER
 
 
 def _reliance(answers: Sequence[Judged], threshold: float) -> dict[str, Any]:

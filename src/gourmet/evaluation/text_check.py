@@ -76,7 +76,7 @@ class TextCheck:
     whole_model: ModelInfo | None  # answers in one piece what `model` streams
     against: ModelInfo | None = None
 
-    def ask(self, question: TextQuestion) -> TextAnswer:
+    def ask_text(self, question: TextQuestion) -> TextAnswer:
         began = time.monotonic()
         pieces = self._pieces(self.model, question)
         arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces]
@@ -107,7 +107,7 @@ class TextCheck:
             yield system.generated(outputs, model)
 
 
-def check(
+def check_model(
     triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, progress_bar: ProgressBar
 ) -> Report:
     """Ask about all examples and score the answers; `options.data` may be a file of texts, one per line."""
@@ -122,7 +122,7 @@ def check(
     questions, replies = _questions(options, parts), Replies[TextAnswer]()
     text_check = TextCheck(triton, model, parts, whole, against)
     with replies.until_stopped(), progress_bar("asking") as on_progress:
-        ask_all(text_check.ask, questions, len(questions), triton, replies, on_progress)
+        ask_all(text_check.ask_text, questions, len(questions), triton, replies, on_progress)
     kind = "pictures" if parts.generator.example_kind == "picture" else "texts"
     return text_report(model, replies, len(questions), whole.name if whole else "", options.against, kind)
 

@@ -18,7 +18,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import EmptyPart, Reference
 from gourmet.generation import package
-from gourmet.generation.answers import AnswerJob, GenerationServing, Parts, ServedNetwork
+from gourmet.generation.answers import Answer, GenerationServing, Parts, ServedNetwork
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.progress import ReportProgress
@@ -57,12 +57,10 @@ def whole_answers(
     """Return the served model's answers with the scores of their sentences."""
     answers: list[GeneratedText] = []
     for first in range(0, len(texts), _ASKED_TOGETHER):
-        jobs = [
-            AnswerJob(parts, network, lambda *_: None) for parts in texts[first : first + _ASKED_TOGETHER]
-        ]
+        together = [Answer(parts, network) for parts in texts[first : first + _ASKED_TOGETHER]]
         loop = Loop(network.engine, network.vocabulary, rows_at_once)
-        loop.complete([row for job in jobs for row in job.rows])
-        answers += [job.whole() for job in jobs]
+        loop.complete([row for answer in together for row in answer.rows])
+        answers += [answer.whole() for answer in together]
         tick(len(answers) / len(texts), f"{len(answers)}/{len(texts)}")
     return answers
 
@@ -109,12 +107,12 @@ def _with_words(vocabulary: Vocabulary, answers: Sequence[Sequence[int]]) -> Che
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Examples that no network learned from; `ask` prepares them, and `points` scores the answers."""
+    """Examples that no network learned from; `questions` prepares them, and `score` rates the answers."""
 
     measure: str
     examples: int
-    ask: Callable[[Any], Sequence[Parts]]  # of an opened network
-    points: Callable[[Sequence[str]], Sequence[float]]  # for each answer, from 0 to 100
+    questions: Callable[[Any], Sequence[Parts]]  # of an opened network
+    score: Callable[[Sequence[str]], Sequence[float]]  # for each answer, from 0 to 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +131,15 @@ class TextCandidate:
         """Compare with the network that a version of any of the system's models is made of."""
         weights = weights_of(version) or str(version)
 
-        def opened() -> ServedNetwork | None:
+        def open_served() -> ServedNetwork | None:
             if not self.held_out or weights in self._points:
                 return None
             return self.serving.open(self._package(version), available_cpus())
 
-        def measured(network: ServedNetwork | None) -> Iterator[Measure]:
+        def measure(network: ServedNetwork | None) -> Iterator[Measure]:
             return self._measured(weights, network, tick)
 
-        return comparison_of(version, self.weights_sha256, opened, measured, self.lack)
+        return comparison_of(version, self.weights_sha256, open_served, measure, self.lack)
 
     def _measured(
         self, weights: str, network: ServedNetwork | None, tick: ReportProgress
@@ -149,10 +147,10 @@ class TextCandidate:
         if not (held_out := self.held_out):
             return
         served = self._scores(weights, network, "what is served", tick)
-        mine = self._scores(self.weights_sha256, None, "the candidate", tick)
-        error = float(np.std(mine - served)) / math.sqrt(len(mine))
+        candidate = self._scores(self.weights_sha256, None, "the candidate", tick)
+        error = float(np.std(candidate - served)) / math.sqrt(len(candidate))
         margin = max(MARGIN, _ERRORS * error)
-        yield Measure(held_out.measure, len(mine), float(served.mean()), float(mine.mean()), margin)
+        yield Measure(held_out.measure, len(candidate), float(served.mean()), float(candidate.mean()), margin)
 
     def _scores(
         self, weights: str, network: ServedNetwork | None, whose: str, tick: ReportProgress
@@ -161,11 +159,11 @@ class TextCandidate:
         if weights not in self._points:
             assert self.held_out
             network = network or self.serving.open(self.files(), available_cpus())
-            parts = self.held_out.ask(network)
+            parts = self.held_out.questions(network)
             answers = whole_answers(
                 network, parts, _ROWS, lambda share, words="": tick(share, f"{whose}: {words}")
             )
-            self._points[weights] = np.array(self.held_out.points([answer.text for answer in answers]))
+            self._points[weights] = np.array(self.held_out.score([answer.text for answer in answers]))
         return self._points[weights]
 
     def _package(self, version: Path) -> Mapping[str, bytes]:
@@ -178,21 +176,21 @@ class TextCandidate:
         return package.open_version(same[0], as_json(read_config(model)))
 
 
-def held_out_part(read: Callable[[str], Sequence[Example]]) -> Sequence[Example]:
+def held_out_part(read_part: Callable[[str], Sequence[Example]]) -> Sequence[Example]:
     """Return the test part of some data, or the validation part; nothing if the data have neither."""
     for part in ("test", "validation"):
         with suppress(EmptyPart):
-            return read(part)
+            return read_part(part)
     return ()
 
 
-def chrf(references: Sequence[Reference], ask: Callable[[Any], Sequence[Parts]]) -> HeldOut:
+def chrf(references: Sequence[Reference], questions: Callable[[Any], Sequence[Parts]]) -> HeldOut:
     """Texts whose answers are compared with those that people gave."""
     from sacrebleu.metrics.chrf import CHRF
 
-    def points(answers: Sequence[str]) -> list[float]:
+    def score(answers: Sequence[str]) -> list[float]:
         metric = CHRF()
         pairs = zip(answers, references, strict=True)
         return [float(metric.sentence_score(answer, [right.answer]).score) for answer, right in pairs]
 
-    return HeldOut("chrF, mean of the sentences", len(references), ask, points)
+    return HeldOut("chrF, mean of the sentences", len(references), questions, score)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from gourmet.repository.gate import Target
+from gourmet.repository.gate import ModelFile, Target
 
 
 def with_metadata(content: bytes, system: str, license: str, **about: Any) -> bytes:
@@ -36,11 +37,10 @@ def with_metadata(content: bytes, system: str, license: str, **about: Any) -> by
 def described(target: Target, system: str, license: str, **about: Any) -> Target:
     """Return the target with metadata in its ONNX files."""
 
-    def build(path: Path) -> dict[str, Any]:
-        form = target.build(path)
+    def write(file: ModelFile, path: Path) -> dict[str, Any]:
+        form = file.write(path)
         if path.suffix == ".onnx":
             path.write_bytes(with_metadata(path.read_bytes(), system, license, **about))
         return form
 
-    also = [described(other, system, license, **about) for other in target.also]
-    return replace(target, build=build, also=also)
+    return replace(target, files=[replace(file, write=partial(write, file)) for file in target.files])

@@ -22,8 +22,7 @@ from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYS
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation import same_answers
 from gourmet.evaluation.accuracy import Scores
-from gourmet.evaluation.calibration import Calibration, read_evaluation
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate
 from gourmet.evaluation.picture_evaluation import calibrated
@@ -35,7 +34,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.progress import ReportProgress
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.gate import Deployment, Target
+from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.served.manifest import sha256
 from gourmet.training.last_layer import LastLayer
 from gourmet.triton_client.model_config import Config
@@ -104,7 +103,7 @@ class Exported:
         if self.form == ONNX:
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             # The next run of `gourmet learn-more` looks for the set beside the default model.
             if source.candidate and self.model == system.default_model:
                 copy_rehearsal(source.weights, path)
@@ -120,12 +119,10 @@ class Exported:
         )
         return Target(
             self.model,
-            self.file,
-            build,
-            same_answers.verify(opened, compare),
+            [ModelFile(self.file, write, same_answers.verify(opened, compare))],
             config,
             system.labels if config else (),
-            compare=source.candidate.beside(self.file, opened) if source.candidate else None,
+            compare=source.candidate.comparing(self.file, opened) if source.candidate else None,
         )
 
     def _write(self, network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:

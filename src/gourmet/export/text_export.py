@@ -19,7 +19,7 @@ from gourmet.generation import package
 from gourmet.generation.answers import GenerationServing
 from gourmet.generation.contract import TextGenerator
 from gourmet.generation.loop import Row
-from gourmet.repository.gate import Check, Target
+from gourmet.repository.gate import Check, ModelFile, Target
 from gourmet.served.instances import available_cpus
 from gourmet.served.manifest import sha256
 
@@ -90,21 +90,21 @@ class TrainedGenerator(ABC):
     ) -> Target:
         """Return the target of a graph that is a model of its own."""
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             path.write_bytes(described() if described else self.described(graph.file()))
             return {"form": f"ONNX, {self.form}{form}", "opset": OPSET}
 
-        return Target(model, "model.onnx", build, graph.same_shapes, dims=graph.dims())
+        return Target(model, [ModelFile("model.onnx", write, graph.same_shapes)], dims=graph.dims())
 
     def package(self) -> Target:
         """Return the target with the whole network; its loop is compared with that of transformers."""
 
-        def build(path: Path) -> dict[str, Any]:
-            package.write(path, self.files, self.elsewhere)
+        def write(path: Path) -> dict[str, Any]:
+            package.write_package(path, self.files, self.elsewhere)
             return {"form": f"ONNX in a package, {self.form}", "opset": OPSET, "holds": sorted(self.files)}
 
-        def verify(path: Path) -> Sequence[Check]:
-            network = self.serving.open(package.read(path), available_cpus())
+        def check(path: Path) -> Sequence[Check]:
+            network = self.serving.open(package.read_package(path), available_cpus())
             answers = served_answers(network.engine, network.vocabulary, self.rows)
             return agreement(
                 network.vocabulary,
@@ -115,19 +115,19 @@ class TrainedGenerator(ABC):
                 compared=self.compared_tokens,
             )
 
-        return Target(self.system.default_model, package.FILE, build, verify)
+        return Target(self.system.default_model, [ModelFile(package.FILE, write, check)])
 
     def reference(self, model: str) -> Target:
         """Return the target of a model that refers to the package of the default model."""
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             with TemporaryDirectory() as folder:
                 whole = Path(folder) / package.FILE
-                package.write(whole, self.files, self.elsewhere)
+                package.write_package(whole, self.files, self.elsewhere)
                 package.write_reference(path, self.system.default_model, sha256(whole))
             return {"form": "a reference to the package of a model beside it"}
 
-        return Target(model, package.REFERENCE, build, lambda path: ())
+        return Target(model, [ModelFile(package.REFERENCE, write)])
 
     def compared(
         self, targets: Mapping[str, Target], weights: Path, held_out: HeldOut | None, lack: str

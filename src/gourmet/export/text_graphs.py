@@ -4,10 +4,9 @@
                  cache [B, L, 2, H, T, D],
                  memory [B, L, 2, H, S, D]  -> tokens [B, K], scores [B, K], added [B, L, 2, H, 1, D]
 
-Where a graph has its parts apart, the keys and values of each layer are inputs of their own, such as
-cache.0.keys [B, H, T, D]: out of an input that has all of them each step would copy them first. Where a graph
-takes several words at once (token [B, W]), each attends to those before it, what is `added` is of all of
-them, and the `logits` [B, W, V] of each are an output too.
+A graph may have one input for each layer's keys and values, such as cache.0.keys [B, H, T, D]: slicing one
+large input would copy it at every step. A graph may take several words at once (token [B, W]): each attends
+to the words before it, `added` is of all words, and their `logits` [B, W, V] are an output too.
 
 L layers of the decoder, two for keys and values, H heads of D numbers. A row's cache counts up to its
 `length`, whatever lies behind, so that rows of any age go through a step together; what the step `added`

@@ -5,9 +5,8 @@ With a scale that is measured each time, as ONNX Runtime's own dynamic quantizat
 words would depend on the sentences beside it. Products of integers are exact, so a row has the same bits in
 any company. Weights have a scale for each output, and embeddings one for each word.
 
-The words are not always those of the same weights in 32 bits: where two words are about as likely, rounding
-decides. The weights that training keeps are `rounded` to what eight bits hold exactly, so that only what goes
-into the products is.
+int8 and fp32 can choose different words when two are nearly equally likely. The weights that training keeps
+are `rounded` to what eight bits hold exactly, so that only what goes into the products is.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
                 f"{weights.url} cannot be downloaded ({exc}): train without --pretrained, "
                 f"or put the file into {torch.hub.get_dir()}/checkpoints"
             ) from exc
-        mine = network.state_dict()
-        body = {k: v for k, v in tensors.items() if k in mine and mine[k].shape == v.shape}
+        own_state = network.state_dict()
+        body = {k: v for k, v in tensors.items() if k in own_state and own_state[k].shape == v.shape}
         network.load_state_dict(body, strict=False)
     return network
 

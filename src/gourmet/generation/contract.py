@@ -114,11 +114,11 @@ class TextGenerator:
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
         try:
             text, tokens, score = (outputs[name].ravel()[0] for name in (self.answer_output, TOKENS, SCORE))
-            return GeneratedText(plain(text), int(tokens), finite(score), **self.beside(outputs))
+            return GeneratedText(plain(text), int(tokens), finite(score), **self.other_fields(outputs))
         except (LookupError, TypeError, ArithmeticError, ValueError, RecursionError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as {self.plural} do: {exc}") from exc
 
-    def beside(self, outputs: Tensors) -> dict[str, Any]:
+    def other_fields(self, outputs: Tensors) -> dict[str, Any]:
         """Return the fields of an answer beside its text, tokens and score."""
         return {}
 

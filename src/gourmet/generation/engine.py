@@ -1,7 +1,7 @@
 """The engine computes a source's memory once, and a step of the loop for many rows at a time.
 
-A row attends to its memory: keys and values for every layer of the decoder, [layers, 2, heads, places, size].
-A place is a word of a sentence or a patch of a picture.
+A row attends to its memory: keys and values for every layer of the decoder, of the shape [layers, 2, heads,
+positions, size]. A position is a word of a sentence or a patch of a picture.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Likeliest(NamedTuple):
 class Engine(ABC):
     """Compute steps with a decoder's graph. A subclass of each system adds how sources are encoded."""
 
-    # The places of every memory, if all have the same number: a picture's grid has.
-    places: int | None = None
+    # The positions of every memory, if all have the same number: a picture's grid has.
+    positions: int | None = None
     # At most this many sources are encoded together, since the first one waits for all of them.
     max_sources: int = 64
     # A step computes at least this many rows: in 32 bits a single row would be rounded in another way.

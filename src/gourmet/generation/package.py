@@ -27,7 +27,7 @@ _FIXED_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the same content gives the same fi
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] = NOTHING) -> None:
+def write_package(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] = NOTHING) -> None:
     """Write a package, uncompressed: weights hardly shrink, and each start would pay for unpacking them.
 
     `elsewhere` names the files that other models have: the package stores the model's name and the sha256.
@@ -44,7 +44,7 @@ def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] =
             package.writestr(zipfile.ZipInfo(name, _FIXED_DATE), stored[name])
 
 
-def read(path: Path) -> dict[str, bytes]:
+def read_package(path: Path) -> dict[str, bytes]:
     """Return all files of the package in a version's folder, including those of other models."""
     try:
         with malformed_as_value_error(), zipfile.ZipFile(path) as package:
@@ -96,10 +96,10 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
     """
     path = version / REFERENCE
     if not path.exists():
-        manifest.check(version / FILE, config)
-        return read(version / FILE)
-    manifest.check(path, config)
-    return read(_referred_to(path))
+        manifest.check_files(version / FILE, config)
+        return read_package(version / FILE)
+    manifest.check_files(path, config)
+    return read_package(_referred_to(path))
 
 
 def _referred_to(path: Path) -> Path:

@@ -9,8 +9,8 @@ The loop's thread does brief encodes itself, since a handover would cost a step.
 its own rows. The thread that did the work notifies a row.
 
 Each client has a queue of waiting rows, and the queues are served in turn. Rows join in the order in which
-they left the queues: while the first needs more places than are free, the rows behind it wait. Otherwise they
-would take each place that becomes free, and a search with four beams would never join.
+they left the queues: while the first needs more slots than are free, the rows behind it wait. Otherwise they
+would take each slot that becomes free, and a search with four beams would never join.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class DecodeScheduler:
     def submit(self, rows: Sequence[Row]) -> None:
         """Add rows to the queues.
 
-        Raise ValueError if a row has more beams than the loop has places, or TooManyRows if more sources
+        Raise ValueError if a row has more beams than the loop has slots, or TooManyRows if more sources
         would be prepared at a time than allowed. Then none of the rows is added.
         """
-        self._loop.check(rows)
+        self._loop.check_beams(rows)
         unprepared = {row for row in rows if row.prepare}
         with self._changed:
             if unprepared and len(self._preparing) + len(unprepared) > _MAX_PREPARING:
@@ -135,7 +135,7 @@ class DecodeScheduler:
                 self._enqueue(row)
             self._changed.notify_all()
 
-    def check(self, client: str) -> None:
+    def check_queue_of(self, client: str) -> None:
         """Raise TooManyRows if the client may not add rows now, since too many of its rows wait."""
         with self._changed:
             waiting = sum(queues.length_of(client) for queues in self._queues)
@@ -151,7 +151,7 @@ class DecodeScheduler:
             waiting = len(self._preparing) + sum(map(len, self._queues))
             at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready)))
         loop = self._loop
-        sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
+        sums = {"tokens_total": loop.tokens, "begun_total": loop.started}
         first = loop.first_token_s
         return {"waiting": waiting, "at_work": at_work, **sums, "first_token_seconds_total": first}
 
@@ -190,17 +190,17 @@ class DecodeScheduler:
                 self._changed.notify_all()
 
     def _may_encode(self) -> int:
-        """Return how many places may be encoded for now. A search may exceed it with its last beams."""
+        """Return how many rows may be encoded for now. A search may exceed it with its last beams."""
         if not self._waiting:
             return 0
         ahead = _MAX_READY if self._continuous else self._max_rows
-        free = max(self._loop.capacity, ahead) - _places(row for row, _ in self._ready)
+        free = max(self._loop.capacity, ahead) - _slots_for(row for row, _ in self._ready)
         return max(0, min(free, self._engine.max_sources))
 
-    def _next(self, queues: ClientQueues, places: int) -> list[Row]:
-        """Take the next rows from the queues until they need at least `places`. Skip rows that gave up."""
+    def _next(self, queues: ClientQueues, slots: int) -> list[Row]:
+        """Take the next rows from the queues until they need at least `slots`. Skip rows that gave up."""
         rows: list[Row] = []
-        while _places(rows) < places and queues:
+        while _slots_for(rows) < slots and queues:
             row = queues.next()
             if not row.gave_up():
                 rows.append(row)
@@ -213,10 +213,10 @@ class DecodeScheduler:
         try:
             memories = self._engine.encode([row.source for row in rows])
             for memory in memories:
-                if self._engine.places not in (None, memory.shape[3]):
+                if self._engine.positions not in (None, memory.shape[3]):
                     raise GourmetError(
-                        f"the encoder returned a memory of {memory.shape[3]} places; "
-                        f"memories of this system must have {self._engine.places}"
+                        f"the encoder returned a memory of {memory.shape[3]} positions; "
+                        f"memories of this system must have {self._engine.positions}"
                     )
             return list(zip(rows, memories, strict=True))
         except Exception as exc:
@@ -244,7 +244,7 @@ class DecodeScheduler:
                 self._loop.step()
             except Exception as exc:  # an error of the engine becomes the error of all rows at work
                 self._loop.fail(exc)
-            if self._waiting and self._loop.capacity > capacity - _places(row for row, _ in joining):
+            if self._waiting and self._loop.capacity > capacity - _slots_for(row for row, _ in joining):
                 self._notify()
 
     def _let_in(self) -> list[tuple[Row, Floats | None]]:
@@ -268,5 +268,5 @@ class DecodeScheduler:
             self._ready.popleft()
 
 
-def _places(rows: Iterable[Row]) -> int:
+def _slots_for(rows: Iterable[Row]) -> int:
     return sum(row.beams for row in rows)

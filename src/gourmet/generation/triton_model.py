@@ -15,8 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,12 +26,12 @@ from gourmet.errors import GourmetError
 from gourmet.generation import package
 from gourmet.generation.answers import (
     CLIENT_LEFT,
-    AnswerJob,
+    Answer,
     ClientLeft,
     GenerationServing,
     ServedNetwork,
 )
-from gourmet.generation.loop import TooManyRows
+from gourmet.generation.loop import Row, TooManyRows
 from gourmet.generation.scheduler import CONTINUOUS_PARAMETER, DecodeScheduler
 from gourmet.served import malloc
 from gourmet.served.instances import cpu_threads, integer_parameter, parameter
@@ -99,92 +97,83 @@ class GenerationModel:
 
 
 class _RunningRequest:
-    """One request on its way through the room, and its unsent pieces."""
+    """One request on its way through the room. The thread that sends also reads the answers' texts."""
 
     def __init__(self, request: pb_utils.InferenceRequest, model: GenerationModel) -> None:
         self._sender, self._model = request.get_response_sender(), model
         self._lock = threading.Lock()
-        self._jobs: Sequence[AnswerJob] = ()
-        self._unsent: list[GeneratedText] = []
+        self._is_sending = False  # a send is pending; of whole answers there is one
+        self._is_complete = False
         try:
-            model.room.check(client_of_request(request.parameters()))  # before its texts are tokenized
-            self._jobs = jobs(
-                request,
-                model.network,
-                self._on_piece,
-                self._sender.is_cancelled,
-                in_pieces=model.in_pieces,
-            )
-            self._unfinished = len(self._jobs)
-            model.room.submit([row for job in self._jobs for row in job.rows])
-            for job in self._jobs:
-                if not job.rows:
-                    job.advance()
+            model.room.check_queue_of(
+                client_of_request(request.parameters())
+            )  # before its texts are tokenized
+            self._answers = answers_to(request, model.network, self._sender.is_cancelled)
+            self._rows = [row for answer in self._answers for row in answer.rows]
+            for row in self._rows:
+                row.on_tokens = self._on_tokens
+            model.room.submit(self._rows)
+            if not self._rows:
+                self._on_tokens()
         except (ValueError, TooManyRows, ClientLeft) as exc:
             model.sending.submit(self._send, refusal(exc))
 
-    def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
-        with self._lock:
-            if self._model.in_pieces:
-                self._unsent.append(piece)
-                to_send = len(self._unsent) == 1  # otherwise a send is pending already
-            else:
-                self._unfinished -= 1
-                to_send = not self._unfinished
-        if to_send:
-            send = partial(self._send_pieces, job) if self._model.in_pieces else self._send_whole
-            self._model.sending.submit(send)
-
-    def _send_pieces(self, job: AnswerJob) -> None:
-        """Send all unsent pieces as one: with many streams a message takes longer than a step."""
-        with self._lock:
-            pieces, self._unsent = self._unsent, []
-        is_last = pieces[-1].sentences is not None
-        if is_last and job.error:
-            self._send(refusal(job.error))
+    def _on_tokens(self, row: Row | None = None) -> None:
+        if not self._model.in_pieces and not all(row.finished for row in self._rows):
             return
-        joined = replace(pieces[-1], text="".join(piece.text for piece in pieces))
-        self._send(_response([joined], self._model.network, rows=self._model.has_rows), final=is_last)
+        with self._lock:
+            is_sending, self._is_sending = self._is_sending, True
+        if not is_sending:
+            self._model.sending.submit(self._send_piece if self._model.in_pieces else self._send_whole)
+
+    def _send_piece(self) -> None:
+        """Send all new text as one piece: with many streams a message takes longer than a step."""
+        self._is_sending = False  # before the text is read: a later token is sent by a later call
+        if self._is_complete:
+            return
+        (answer,) = self._answers
+        piece = answer.new_piece()
+        self._is_complete = bool(answer.error) or piece.sentences is not None
+        if answer.error:
+            self._send(refusal(answer.error))
+        elif piece.text or self._is_complete:
+            response = _response([piece], self._model.network, rows=self._model.has_rows)
+            self._send(response, final=self._is_complete)
 
     def _send_whole(self) -> None:
-        self._send(whole_response(self._jobs, self._model.network, rows=self._model.has_rows))
+        self._send(whole_response(self._answers, self._model.network, rows=self._model.has_rows))
 
     def _send(self, response: pb_utils.InferenceResponse, *, final: bool = True) -> None:
         self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
 
 
-def jobs(
+def answers_to(
     request: pb_utils.InferenceRequest,
     network: ServedNetwork,
-    on_piece: Callable[[AnswerJob, GeneratedText], None],
     is_cancelled: Callable[[], bool],
-    *,
-    in_pieces: bool = False,
     default_timeout_s: float = _DEFAULT_TIMEOUT_S,
-) -> list[AnswerJob]:
-    """Return a job for each row of a request; raise ValueError for a row that cannot be answered."""
+) -> list[Answer]:
+    """Return an answer for each row of a request; raise ValueError for a row that cannot be answered."""
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
     # Reading a photo takes longer than asking Triton whether its client is still connected.
     size = sum(len(value) for column in inputs.values() for value in column if isinstance(value, bytes))
     if size > _LARGE_BYTES and is_cancelled():
         raise ClientLeft(CLIENT_LEFT)
-    about: dict[str, Any] = {
-        "deadline": time.monotonic() + (request.timeout() / 1e6 or default_timeout_s),
-        "is_cancelled": _cached_briefly(is_cancelled),
-        "client": client_of_request(request.parameters()),
-    }
-    return [
-        AnswerJob(parts, network, on_piece, in_pieces=in_pieces, **about)
-        for parts in network.requested(inputs)
-    ]
+    deadline = time.monotonic() + (request.timeout() / 1e6 or default_timeout_s)
+    is_cancelled, client = _cached_briefly(is_cancelled), client_of_request(request.parameters())
+    answers = [Answer(parts, network) for parts in network.requested(inputs)]
+    for answer in answers:
+        for row in answer.rows:
+            row.deadline, row.is_cancelled, row.client = deadline, is_cancelled, client
+    return answers
 
 
 def whole_response(
-    jobs: Sequence[AnswerJob], network: ServedNetwork, *, rows: bool
+    answers: Sequence[Answer], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
     """Return one response with all answers to a request, or with the error of the first that failed."""
-    errors = [job.error for job in jobs if job.error]
-    return refusal(errors[0]) if errors else _response([job.whole() for job in jobs], network, rows=rows)
+    errors = [answer.error for answer in answers if answer.error]
+    return refusal(errors[0]) if errors else _response([a.whole() for a in answers], network, rows=rows)
 
 
 def _response(

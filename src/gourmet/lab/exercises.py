@@ -1,10 +1,15 @@
-"""Exercises: predictions, measurements and explanations; and the server's state before the lab."""
+"""Exercises: their questions, a student's predictions and answers; and the server's state before the lab.
+
+Each question has a file in the folder of the lab. It keeps every prediction with its time, from when on the
+student could see the measurement, and the last answer.
+"""
 
 from __future__ import annotations
 
 import datetime
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -13,18 +18,19 @@ import sys
 import sysconfig
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import EllipsisType
+from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet import repository
 from gourmet.bench.results import Estimate
 from gourmet.bench.workload import Addresses
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.reports import chart, machine
-from gourmet.reports.chart import Bar
+from gourmet.reports.chart import Span
 from gourmet.served.files import IS_INSTALLED, home, shipped
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
@@ -38,9 +44,15 @@ if TYPE_CHECKING:
 FOLDER_ENV: Final = "GOURMET_LAB"
 MACHINE_FILE: Final = "machine.json"
 ANSWERS: Final = "answers"
+AFTER: Final = "after the measurement"
 # The samples as perf_analyzer takes them.
 _INPUT: Final = "input.json"
-_KEY: Final = re.compile(r"(L?\d+)([a-z])")
+_KEY: Final = re.compile(r"([LD]?\d+)([a-z])")
+# What a text of an explanation rests on.
+BASES: Final = {"measured": "Measured", "computed": "Computed", "known": "Known from elsewhere"}
+
+Texts = Mapping[str, Any]
+Answer = dict[str, Any]
 
 
 def folder() -> Path:
@@ -50,9 +62,25 @@ def folder() -> Path:
 
 
 @cache
-def explanations() -> Mapping[str, dict[str, str]]:
+def explanations() -> Mapping[str, Texts]:
     """Read for each question its unit, and texts for figures below a number; the last is for the rest."""
     return tomllib.loads(Path(__file__).with_name("explanations.toml").read_text())
+
+
+def questions(exercise: str) -> list[str]:
+    keys = (_KEY.fullmatch(key) for key in explanations())
+    return [key[0] for key in keys if key and key[1] == exercise]
+
+
+def read_answer(path: Path) -> Answer:
+    answer: Answer = json.loads(path.read_text()) if path.exists() else {}
+    return answer if "predictions" in answer else {"key": path.stem, "predictions": []}
+
+
+def counted(answer: Answer) -> dict[str, Any]:
+    """Return the prediction that is judged: the last one before the measurement."""
+    prediction: dict[str, Any] = [made for made in answer["predictions"] if made["when"] != AFTER][-1]
+    return prediction
 
 
 @dataclass
@@ -61,9 +89,9 @@ class Exercise:
 
     url: str
     name: str = ""
-    guesses: dict[str, tuple[float, float]] = field(default_factory=dict)
     before: dict[str, Any] = field(default_factory=dict)  # configs; None for models that were not loaded
-    runs: tuple[str, str] = ("", "")  # the last measurement, as text and as a drawing
+    shown: dict[str, Any] = field(default_factory=dict)  # the last measurement: text, drawing and rows
+    facts: dict[str, object] = field(default_factory=dict)  # its runs by name, for the explanations
     restorer: subprocess.Popen[str] | None = None
     app_url: str = ""
 
@@ -71,21 +99,27 @@ class Exercise:
     def addresses(self) -> Addresses:
         return Addresses.of(self.url, app_url=self.app_url)
 
-    def questions(self) -> list[str]:
-        keys = (_KEY.fullmatch(key) for key in explanations())
-        return [key[0] for key in keys if key and key[1] == self.name]
-
-    def check_predicted(self) -> None:
-        if missing := [key for key in self.questions() if key not in self.guesses]:
+    def check_predicted(self, *keys: str) -> None:
+        """Raise UsageError unless these questions, or all of the exercise, are predicted."""
+        for key in keys:
+            self.check_question(key)
+        wanted = keys or questions(self.name)
+        if missing := [key for key in wanted if not read_answer(_answer_file(key))["predictions"]]:
             raise UsageError(
                 f"exercise {self.name} asks before it measures: put your low and high in place of the dots "
                 f"of {', '.join(missing)}, run that cell, and then this one again"
             )
 
-    def keep_runs(self, text: str, drawing: str) -> None:
-        self.runs = text, drawing
-        with (folder() / "runs.txt").open("a") as file:
-            file.write(f"exercise {self.name}, {_now()}\n{text}\n\n")
+    def check_question(self, key: object) -> None:
+        if key not in (known := questions(self.name)):
+            raise UsageError(f"{key!r} is not a question of exercise {self.name}: {', '.join(known)}")
+
+    def note_measured(self, *keys: str) -> None:
+        """Note that the student may have seen the measurement: a later prediction comes after it."""
+        for key in keys or questions(self.name):
+            answer = read_answer(_answer_file(key))
+            answer.setdefault("seen", now())
+            _write(answer)
 
     def remember(self, model: str) -> None:
         """Note the model's state, to be restored when the kernel ends or `end` is called."""
@@ -130,6 +164,9 @@ def begin(exercise: int | str, *models: str, app_url: str = "") -> None:
     `app_url` (host:port) is the web app's, if it is not that of the running stack.
     """
     global _exercise
+    if not questions(str(exercise)):
+        known = dict.fromkeys(key[1] for key in map(_KEY.fullmatch, explanations()) if key)
+        raise UsageError(f"there is no exercise {exercise}; there are {', '.join(known)}")
     scripts = sysconfig.get_path("scripts")
     if scripts not in os.environ["PATH"].split(os.pathsep):  # for `!gourmet …` and `!perf_analyzer …`
         os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
@@ -141,14 +178,18 @@ def begin(exercise: int | str, *models: str, app_url: str = "") -> None:
     os.chdir(folder())
     if not Path(_INPUT).exists():
         shutil.copy(shipped("notebooks") / _INPUT, _INPUT)
-    _exercise.name, _exercise.runs, _exercise.app_url = str(exercise), ("", ""), app_url
+    _exercise.name, _exercise.app_url = str(exercise), app_url
+    _exercise.shown, _exercise.facts = {}, {}
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in models or ("food_first",):
             _exercise.remember(model)
             if (path := repository.DEFAULT / model).is_dir():
                 triton.load(model, as_json(repository.read_config(path)))
-        about = {"server": triton.version(), **machine.about(), "begun": _now()}
-    (folder() / MACHINE_FILE).write_text(json.dumps(about, indent=1))
+        about = {"server": triton.version(), **machine.about(), "last begun": now()}
+    path = folder() / MACHINE_FILE
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    about = {"first begun": kept.get("first begun", about["last begun"]), **about}
+    path.write_text(json.dumps(about, indent=1))
     print(f"exercise {exercise}: {about['server']} at {url}; {about['cpus']} CPUs, {about['processor']}")  # noqa: T201
 
 
@@ -175,52 +216,85 @@ def copy_of(model: str, name: str, *edits: tuple[str, str]) -> Path:
 
 
 def predict(question: str, low: float | EllipsisType, high: float | EllipsisType) -> None:
-    """Predict the interval of the answer, so wide that you would be right 9 times in 10."""
-    exercise, key = current(), question.partition(":")[0]
-    if key not in exercise.questions():
-        raise UsageError(
-            f"{key!r} is not a question of exercise {exercise.name}: {', '.join(exercise.questions())}"
-        )
-    exercise.guesses.pop(key, None)
+    """Predict the interval of the answer, so wide that you would be right 9 times in 10.
+
+    The first prediction is kept with its time. A change is noted, and one after the measurement counts no
+    more.
+    """
+    exercise, key = current(), str(question).partition(":")[0]
+    exercise.check_question(key)
+    answer = {**read_answer(_answer_file(key)), "question": question}
+    made = answer["predictions"]
     if low is ... or high is ...:
-        print(f"{key}: put two numbers in place of the dots, and run this cell again")  # noqa: T201
+        kept = f"your prediction stays: {_words(counted(answer))}" if made else ""
+        print(f"{key}: {kept or 'put two numbers in place of the dots, and run this cell again'}")  # noqa: T201
         return
-    if not all(isinstance(edge, int | float) for edge in (low, high)) or not low <= high:
+    if any(isinstance(edge, bool) or not isinstance(edge, int | float) for edge in (low, high)) or low > high:
         raise UsageError(
             f"{key}: low and high must be two numbers, the lower first; they are {low!r} and {high!r}"
         )
-    exercise.guesses[key] = float(low), float(high)
-    path, kept = _answer_file(key), {"question": question, "low": low, "high": high, "at": _now()}
-    if path.exists() and "verdict" in (before := json.loads(path.read_text())):
-        kept["late"] = f"first {before['low']} to {before['high']}; changed after the measurement"
-    path.write_text(json.dumps(kept))
-    print(f"{key}: between {low:g} and {high:g}")  # noqa: T201
+    when = (AFTER if "seen" in answer else "before the measurement") if made else "first"
+    if not made or (made[-1]["low"], made[-1]["high"]) != (low, high):
+        made.append({"low": float(low), "high": float(high), "at": now(), "when": when})
+        _write(answer)
+    late = f"; {_words(made[-1])} came after the measurement and is only noted" * (made[-1]["when"] == AFTER)
+    print(f"{key}: {_words(counted(answer))}{late}")  # noqa: T201
+
+
+def require(*keys: str) -> None:
+    """Refuse to go on unless these questions are predicted; a prediction from now on is late."""
+    current().check_predicted(*keys)
+    current().note_measured(*keys)
 
 
 @dataclass(frozen=True)
 class Verdict:
     words: str
-    explanation: str
+    explanation: tuple[str, ...]  # what each text rests on, and the text
 
 
-def judged(guess: tuple[float, float], figure: Figure, texts: Mapping[str, str]) -> Verdict:
-    """Compare a guess with a figure; undecided if it was disturbed, or if its interval allows both."""
-    if figure.disturbed:
-        again = "Close other programs here and run the measuring cell again."
-        return Verdict("undecided here", f"The measurement was disturbed: {figure.disturbed}. {again}")
+def judged(
+    guess: tuple[float, float],
+    figure: Figure,
+    texts: Texts,
+    facts: Mapping[str, object] = MappingProxyType({}),
+) -> Verdict:
+    """Compare a guess with a figure; undecided only if the interval of the figure allows both."""
     estimate = figure.estimate
-    low, high = estimate.low or estimate.value, estimate.high or estimate.value
+    if math.isnan(estimate.value):
+        return Verdict("not measured", (figure.disturbed,))
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None else estimate.high
     if guess[0] <= low and high <= guess[1]:
         words = "as you predicted"
     elif high < guess[0] or low > guess[1]:
         words = f"{'less' if high < guess[0] else 'more'} than you predicted"
     else:
-        words = "undecided here: the interval lies across an edge of your prediction"
+        words = "undecided: the interval lies across an edge of your prediction"
     limits = [float(name) for name in texts if name not in ("unit", "otherwise")]
-    choices = [text for name, text in texts.items() if name != "unit"]
-    first, last = (sum(edge >= limit for limit in limits) for edge in (low, high))
-    possible = [text.format(cores=available_cpus()) for text in choices[first : last + 1]]
-    return Verdict(words, " — or, which the interval allows too: ".join(possible))
+    place, first, last = (sum(edge >= limit for limit in limits) for edge in (estimate.value, low, high))
+    choice: Mapping[str, str] = [text for name, text in texts.items() if name != "unit"][place]
+    facts = {"cores": available_cpus(), "figure": estimate.value, **facts}
+    explanation = list[str]()
+    for basis, text in choice.items():
+        # A student's arm may have another name, or was not measured.
+        with suppress(KeyError, AttributeError, GourmetError):
+            explanation.append(f"{BASES[basis]}: {text.format(**facts)}")
+    if first != last:
+        edge = limits[place - 1] if first < place else limits[place]
+        explanation.append(
+            f"The interval reaches across {edge:g}, where another explanation begins: measure longer "
+            "(GOURMET_LAB_SECONDS) to tell."
+        )
+    if figure.disturbed:
+        explanation.append(f"Disturbed: {figure.disturbed}. {_DISTURBED[figure.is_in_turns]}")
+    return Verdict(words, tuple(explanation))
+
+
+_DISTURBED: Final = {
+    True: "Both arms were measured in turns beside it, so their ratio is comparable all the same.",
+    False: "The machine alone would give another figure.",
+}
 
 
 def answer(key: str, figure: Figure | float) -> Shown:
@@ -228,28 +302,33 @@ def answer(key: str, figure: Figure | float) -> Shown:
     from gourmet.lab.measuring import Figure, as_image
 
     exercise = current()
-    exercise.check_predicted()
-    if not isinstance(figure, Figure):
+    exercise.check_predicted(key)
+    if isinstance(figure, int | float) and not isinstance(figure, bool):
         figure = Figure(Estimate(float(figure)))
-    texts, guess = explanations()[key], exercise.guesses[key]
-    verdict, unit = judged(guess, figure, texts), texts["unit"]
-    measured = f"{figure.estimate:.3g} {unit}"
-    drawing = _guess_and_interval(guess, figure.estimate, unit)
-    path = _answer_file(key)
-    kept = json.loads(path.read_text())
-    kept |= {"measured": measured, "verdict": verdict.words, "explanation": verdict.explanation}
-    kept |= {
-        "drawing": drawing,
-        "runs": exercise.runs[0],
-        "runs_drawing": exercise.runs[1],
-        "measured_at": _now(),
+    if not isinstance(figure, Figure):
+        raise UsageError(f"{key}: the figure must be a number, or what times, average and so on return")
+    texts, kept = explanations()[key], read_answer(_answer_file(key))
+    prediction, unit, estimate = counted(kept), texts["unit"], figure.estimate
+    guess = prediction["low"], prediction["high"]
+    verdict = judged(guess, figure, texts, exercise.facts)
+    drawing = "" if math.isnan(estimate.value) else _guess_and_interval(guess, estimate, unit)
+    kept["measured"] = {
+        **{"value": estimate.value, "low": estimate.low, "high": estimate.high, "unit": unit},
+        **{"text": f"{estimate:.3g} {unit}", "at": now(), "disturbed": figure.disturbed},
+        **{"verdict": verdict.words, "explanation": verdict.explanation, "drawing": drawing},
+        "runs": exercise.shown,
     }
-    path.write_text(json.dumps(kept))
-    path.with_suffix(".svg").write_text(drawing)
-    figures = f"Predicted {guess[0]:g} to {guess[1]:g}, measured {measured}."
-    shown = Shown(f"{key}: {verdict.words}. {figures}\n{verdict.explanation}")
+    kept.setdefault("seen", now())
+    _write(kept)
+    _answer_file(key).with_suffix(".svg").write_text(drawing)
+    figures = f"Predicted {_words(prediction)}, measured {estimate:.3g} {unit}."
+    shown = Shown("\n".join([f"{key}: {verdict.words}. {figures}", *verdict.explanation]))
     shown.html = f"<p>{html.escape(shown).replace(chr(10), '<br>')}</p>{as_image(drawing)}"
     return shown
+
+
+def _words(prediction: Mapping[str, Any]) -> str:
+    return f"{prediction['low']:g} to {prediction['high']:g}"
 
 
 def _answer_file(key: str) -> Path:
@@ -258,17 +337,19 @@ def _answer_file(key: str) -> Path:
     return path
 
 
+def _write(answer: Answer) -> None:
+    _answer_file(answer["key"]).write_text(json.dumps(answer, indent=1, ensure_ascii=False))
+
+
 def _guess_and_interval(guess: tuple[float, float], measured: Estimate, unit: str) -> str:
-    """Draw the prediction above the measurement, each as an interval with its middle."""
-    if measured.value != measured.value:
-        return ""
+    """Draw the prediction above the measurement, on an axis around the measurement."""
+    low, high = measured.low or measured.value, measured.high or measured.value
     rows = [
-        Bar("your prediction", sum(guess) / 2, *guess, chart.COLOURS[1], f"{guess[0]:g} to {guess[1]:g}"),
-        Bar("measured", measured.value, measured.low, measured.high, says=f"{measured.value:.3g}"),
+        Span("your prediction", *guess, colour=chart.COLOURS[1], says=f"{guess[0]:g} to {guess[1]:g}"),
+        Span("measured", low, high, measured.value, says=f"{measured.value:.3g}"),
     ]
-    end = 1.3 * max(measured.value, min(guess[1], 3 * measured.value))
-    return chart.bars(rows, "prediction and measurement", unit, end=end)
+    return chart.spans(rows, "prediction and measurement", unit, around=measured.value)
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -7,23 +7,29 @@ import csv
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 
+from gourmet import repository
 from gourmet.bench import report, stats, sweep
-from gourmet.bench.inputs import DataSource, rows_for
+from gourmet.bench.inputs import DataSource, rows_of
 from gourmet.bench.results import Estimate, LoadSpec, Point, Through
 from gourmet.bench.server_probe import CpuMeter, listener
 from gourmet.bench.sweep import restored
-from gourmet.bench.workload import Addresses, MeasureOptions, Workload, prepare
-from gourmet.errors import GourmetError
+from gourmet.bench.workload import Addresses, MeasureOptions, Workload, check_outputs, prepare
+from gourmet.errors import GourmetError, UsageError
 from gourmet.lab import exercises
+from gourmet.pictures.classifier import EXAMPLE_SIZE
+from gourmet.pictures.made_up import views
 from gourmet.reports import chart
 from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
@@ -31,47 +37,98 @@ from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.run_file import stack_at
 from gourmet.systems import registry
-from gourmet.triton_client.model_config import summary
+from gourmet.triton_client.model_config import as_json, as_pbtxt, summary
 
 # Seconds of a window, of which a measurement has three.
 SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"
+# The share of all cores that other programs may use before a measurement counts as disturbed.
+OTHERS_ENV: Final = "GOURMET_LAB_OTHERS"
 _WINDOWS: Final = 3
 _ROWS: Final = 32
 _SEED: Final = 5
-# The share of all cores that other programs may use before a measurement counts as disturbed.
-_OTHERS_ALLOWED: Final = 0.1
+# Flags in the messages of commands, by the names that they have in a notebook.
+_FLAGS: Final = {
+    **{"--batch": "rows", "--preferred": "preferred_batches", "--delay": "delay_us", "--cpu": "cpu=True"},
+    **{"--no-dynamic": "dynamic_batching=False", "--gpus": "gpus", "--precision": "precision"},
+    **{"(--window)": f"({SECONDS_ENV})", "a longer --window": f"a longer {SECONDS_ENV}"},
+}
 
 
 @dataclass(frozen=True)
 class Arm:
+    """A load on a model with a changed config; shown as what it sends to Triton."""
+
     load: LoadSpec
     change: Change
     stepped: str = ""  # the system whose answers the client computes a step a request
 
+    def __repr__(self) -> str:
+        path = repository.DEFAULT / self.load.model
+        usual = as_json(repository.read_config(path)) if path.is_dir() else {}
+        with _named_as_here():
+            config = changed(usual, self.change) if usual else {}
+        differs = {name: value for name, value in config.items() if value != usual.get(name)}
+        stanzas = as_pbtxt(differs).rstrip() if differs else "(the config of its file)"
+        return f"{self.load.model}, {self.load}\n{stanzas}"
+
 
 def arm(
-    model: str, clients: int = 1, rows: int = 1, through: Through = "triton", stepped: str = "", **change: Any
+    model: str,
+    clients: int = 1,
+    rows: int = 1,
+    rate: float = 0.0,
+    through: Through = "triton",
+    stepped: str = "",
+    **change: Any,
 ) -> Arm:
-    """Return a load on a model with a changed config, as by `gourmet config`: instances=2, delay_us=100."""
-    return Arm(LoadSpec(model, clients, batch=rows, through=through), Change(**change), stepped)
+    """Return a load on a model with a changed config, as by `gourmet config`: instances=2, delay_us=100.
+
+    With `rate`, requests arrive at random, so many a second, whether others were answered or not.
+    """
+    known = [setting.name for setting in fields(Change)]
+    if wrong := change.keys() - known:
+        raise UsageError(f"{', '.join(wrong)} is not a setting of an arm; there are {', '.join(known)}")
+    if clients < 1 or rows < 1 or rate < 0:
+        raise UsageError(f"an arm needs clients and rows of at least 1: they are {clients} and {rows}")
+    level, arrivals = (rate, "poisson") if rate else (clients, "closed")
+    with _named_as_here():
+        load = LoadSpec(model, level, arrivals, batch=rows, through=through)  # type: ignore[arg-type]
+        return Arm(load, Change(**change), stepped)
+
+
+@contextmanager
+def _named_as_here() -> Iterator[None]:
+    """Name the parameters of a notebook in errors, not the flags of a command."""
+    try:
+        yield
+    except GourmetError as exc:
+        raise type(exc)(_in_notebook(str(exc))) from exc
+
+
+def _in_notebook(message: str) -> str:
+    for flag, name in _FLAGS.items():
+        message = message.replace(flag, name)
+    return message
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with its interval, and the reason if a disturbance makes it undecided."""
+    """A figure with its interval, and what disturbed the measurement, if anything did."""
 
     estimate: Estimate
     disturbed: str = ""
+    is_in_turns: bool = False  # the ratio of arms that were measured in turns
 
 
 @dataclass
 class Run:
-    """The rounds of an arm, or the milliseconds of calls."""
+    """The rounds of an arm, or the milliseconds of calls. Its properties are for the explanations too."""
 
     name: str
     points: list[Point] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)  # of a request on average, by window
     disturbed: str = ""
+    measurement: str = ""  # when; of arms that were measured in turns it is the same
 
     @property
     def rates(self) -> list[float]:
@@ -85,28 +142,66 @@ class Run:
         return replace(stats.merge(self.points), rows_per_s=stats.interval(self.rates))
 
     @property
-    def others(self) -> float | None:
-        """Cores that other programs used, in the worst round."""
-        known = [point.usage.others_cores for point in self.points]
-        return max((cores for cores in known if cores is not None), default=None)
+    def rows_per_s(self) -> float:
+        return self.point.rows_per_s.value
+
+    @property
+    def took_ms(self) -> float:
+        return self.point.latency_ms.mean
+
+    @property
+    def queue_ms(self) -> float:
+        return self.point.split_ms.queue
+
+    @property
+    def infer_ms(self) -> float:
+        return self.point.split_ms.infer
+
+    @property
+    def in_triton_ms(self) -> float:
+        return self.point.split_ms.server
+
+    @property
+    def p50_ms(self) -> float:
+        return self.point.latency_ms.p50
+
+    @property
+    def p99_ms(self) -> float:
+        return self.point.latency_ms.p99
+
+    @property
+    def cores(self) -> float:
+        """Cores that Triton used, or what makes its caller go without the figure."""
+        if (cores := self.point.usage.server_cores) is None:
+            raise AttributeError("Triton runs elsewhere")
+        return cores
+
+    @property
+    def batch_of_a_row(self) -> float:
+        """The mean size of the batch that a row was in: large batches hold more of the rows."""
+        rows = sum(size.rows * size.executions for size in self.point.batches)
+        return sum(size.rows**2 * size.executions for size in self.point.batches) / rows
 
     def row(self) -> tuple[str, ...]:
         if not self.points:
-            return (self.name, f"not measured: {self.disturbed}", *[""] * 7)
-        point = self.point
-        server = f"{point.usage.server_cores:.1f}" if point.usage.server_cores is not None else "?"
-        others = f"{self.others:.1f}" if self.others is not None else "?"
+            return (self.name, "not measured", *[""] * 7)
+        point, usage = self.point, self.point.usage
+        others = max(
+            (p.usage.others_cores for p in self.points if p.usage.others_cores is not None), default=None
+        )
+        cores = [usage.server_cores, usage.client_cores, others]
         return (
             *(self.name, f"{point.rows_per_s:.0f}", f"{point.latency_ms.p50:.1f}"),
             *(f"{point.latency_ms.p99:.1f}", f"{point.split_ms.queue:.1f}", f"{point.split_ms.infer:.1f}"),
-            *(server, f"{point.usage.client_cores:.1f}", others),
+            *("?" if value is None else f"{value:.1f}" for value in cores),
         )
+
+
+_HEADINGS: Final = ("", "rows/s", "p50 ms", "p99 ms", "queue ms", "infer ms", "Triton", "client", "others")
 
 
 class Runs(dict[str, Run]):
     """Runs by the name of their arm, which is an attribute too; shown as a table and charts."""
-
-    _HEADINGS = ("", "rows/s", "p50 ms", "p99 ms", "queue ms", "infer ms", "Triton", "client", "others")
 
     def __getattr__(self, name: str) -> Run:
         try:
@@ -115,8 +210,14 @@ class Runs(dict[str, Run]):
             raise AttributeError(name) from None
 
     def __repr__(self) -> str:
-        rows = [self._HEADINGS, *(run.row() for run in self.values())]
-        return f"{columns(rows)}\n(the last three: cores used)"
+        notes = ["(the last three: cores used; an interval is about these seconds, not about tomorrow)"]
+        if any(point.usage.others_cores is None for run in self.values() for point in run.points):
+            notes.append("others: not measured, since Triton runs on another machine or in another container")
+        notes += [f"{run.name} is disturbed: {run.disturbed}" for run in self.values() if run.disturbed]
+        return "\n".join([columns(self.rows()), *notes])
+
+    def rows(self) -> list[tuple[str, ...]]:
+        return [_HEADINGS, *(run.row() for run in self.values())]
 
     def drawing(self) -> chart.Drawing | None:
         points = [run.point for run in self.values() if run.points]
@@ -126,28 +227,38 @@ class Runs(dict[str, Run]):
         return f"<pre>{self!r}</pre>{as_image(self.drawing())}"
 
 
-def measure(rounds: int = 2, **arms: Arm) -> Runs:
-    """Measure the arms in rounds, one after another, and check every answer; then restore the configs."""
+def measure(*questions: str, rounds: int = 2, **arms: Arm) -> Runs:
+    """Measure the arms in rounds, one after another, and check every answer; then restore the configs.
+
+    These questions, or all of the exercise, have to be predicted.
+    """
     exercise = exercises.current()
-    exercise.check_predicted()
-    runs = Runs({name: Run(name) for name in arms})
-    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has an event loop already
+    exercise.check_predicted(*questions)
+    runs = Runs({name: Run(name, measurement=exercises.now()) for name in arms})
+    with ThreadPoolExecutor(1) as pool, _named_as_here():  # a notebook's own thread has an event loop already
         results = pool.submit(_measure, exercise.addresses, rounds, arms).result()
     for points, refused in results:
         for point in points:
             run = runs[point.arm]
             run.points.append(point)
-            run.latencies_ms += [window.mean_ms for window in point.windows]
-            run.disturbed = run.disturbed or _too_much(point.usage.others_cores)
+            run.latencies_ms += [window.mean_ms for window in point.windows if window.mean_ms]
+            failed = next((check.failure for check in point.checks if check.failure), "")
+            run.disturbed = run.disturbed or _too_much(point.usage.others_cores) or _in_notebook(failed)
         for rejection in refused:
-            runs[rejection.name].disturbed = rejection.reason
-    exercise.keep_runs(repr(runs), runs.drawing() or "")
+            runs[rejection.name].disturbed = _in_notebook(rejection.reason)
+    exercise.shown = {"text": repr(runs), "drawing": runs.drawing() or "", "rows": runs.rows()}
+    exercise.facts |= runs
+    with (exercises.folder() / "runs.txt").open("a") as file:
+        file.write(f"exercise {exercise.name}, {exercises.now()}\n{runs!r}\n\n")
+    exercise.note_measured(*questions)
     return runs
 
 
 def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep.Measured]:
     seconds = float(os.environ.get(SECONDS_ENV, "1"))
-    options = MeasureOptions(seconds, _WINDOWS, min(1.0, seconds), attempts=2, steadiness=1e9)
+    options = MeasureOptions(
+        *(seconds, _WINDOWS, min(1.0, seconds)), attempts=2, steadiness=1e9, keep_disturbed=True, own=_own()
+    )
     workloads: dict[tuple[str, str], Workload] = {}
 
     with restored(target, dict.fromkeys(arm.load.model for arm in arms.values())) as configs:
@@ -161,16 +272,42 @@ def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep
             if route not in workloads:
                 data = DataSource(_ROWS, _SEED)
                 workloads[route] = prepare(load.model, target, data, through=load.through, stepped=stepped)
-            points, refused = sweep.run(workloads[route], [load], target, options, name)
+            points, refused = sweep.run_sweep(workloads[route], [load], target, options, name)
             return points, [replace(rejection, name=name) for rejection in refused]
 
         measures = {name: partial(measure_arm, name) for name in arms}
         return sweep.in_turns(measures, rounds, lambda _share, words: print(words, end=": "))  # noqa: T201
 
 
+def _own() -> tuple[int, ...]:
+    """Return processes of the lab itself: JupyterLab, and browsers on this machine that show it."""
+    jupyter = psutil.Process().parent()
+    if jupyter is None:
+        return ()
+    connections = psutil.net_connections("tcp")
+    ports = {
+        connection.laddr.port
+        for connection in connections
+        if connection.pid == jupyter.pid and connection.status == psutil.CONN_LISTEN
+    }
+    pids = {
+        connection.pid for connection in connections if connection.raddr and connection.raddr.port in ports
+    }
+    pids.discard(psutil.Process().pid)
+    return (jupyter.pid, *(_first_of_its_name(pid) for pid in pids if pid))
+
+
+def _first_of_its_name(pid: int) -> int:
+    """Return the first process of a program with several, such as a browser."""
+    process = psutil.Process(pid)
+    while (parent := process.parent()) and parent.name() == process.name():
+        process = parent
+    return int(process.pid)
+
+
 def _too_much(others_cores: float | None) -> str:
-    cpus = available_cpus()
-    if others_cores is None or others_cores <= _OTHERS_ALLOWED * cpus:
+    cpus, allowed = available_cpus(), float(os.environ.get(OTHERS_ENV, "0.1"))
+    if others_cores is None or others_cores <= allowed * cpus:
         return ""
     return f"other programs used {others_cores:.1f} of {cpus} cores"
 
@@ -181,17 +318,19 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
     exercise.check_predicted()
     took: list[list[float]] = [[] for _ in calls]
     stack = stack_at(exercise.url)
-    meter = CpuMeter({"server": stack.pid if stack else listener(exercise.url)})
-    meter.look()
+    meter = CpuMeter({"server": stack.pid if stack else listener(exercise.url)}, _own())
+    meter.record()
     for _ in range(count):
         for figures, call in zip(took, calls, strict=True):
             began = time.perf_counter()
             figure = call()
             took_ms = 1000 * (time.perf_counter() - began)
             figures.append(figure if isinstance(figure, float) else took_ms)
-    meter.look()
+    meter.record()
+    exercise.note_measured()
     others = meter.others_cores if meter.groups["server"] else None
-    return [Run("", latencies_ms=figures, disturbed=_too_much(others)) for figures in took]
+    disturbed, when = _too_much(others), exercises.now()
+    return [Run("", latencies_ms=figures, disturbed=disturbed, measurement=when) for figures in took]
 
 
 def times(ours: Run, theirs: Run) -> Figure:
@@ -202,6 +341,14 @@ def times(ours: Run, theirs: Run) -> Figure:
 def times_as_long(ours: Run, theirs: Run) -> Figure:
     """Return the ratio of our mean latency to theirs."""
     return _of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
+
+
+def times_the_percentile(share: int, ours: Run, theirs: Run) -> Figure:
+    """Return the ratio of our p50, p90, p95 or p99 to theirs, by round."""
+    if share not in (50, 90, 95, 99):
+        raise UsageError(f"there is no percentile {share}: choose 50, 90, 95 or 99")
+    mine, other = ([getattr(point.latency_ms, f"p{share}") for point in run.points] for run in (ours, theirs))
+    return _of(lambda: stats.ratio(mine, other), ours, theirs)
 
 
 def times_as_long_in_triton(ours: Run, theirs: Run) -> Figure:
@@ -226,39 +373,72 @@ def rows_per_execution(run: Run) -> Figure:
     return _of(lambda: stats.interval([point.executed_rows for point in run.points]), run)
 
 
-def in_flight(run: Run) -> Figure:
-    """Return throughput × latency, the number of requests under way (Little's law)."""
-    windows = [window for point in run.points for window in point.windows]
-    return _of(lambda: stats.interval([w.requests_per_s * w.mean_ms / 1000 for w in windows]), run)
-
-
-def _of(estimate: Any, *runs: Run) -> Figure:
+def _of(estimate: Callable[[], Estimate], *runs: Run) -> Figure:
     if missing := [run for run in runs if not run.latencies_ms]:
         return Figure(Estimate(float("nan")), missing[0].disturbed)
-    return Figure(estimate(), next((run.disturbed for run in runs if run.disturbed), ""))
+    disturbed = next((run.disturbed for run in runs if run.disturbed), "")
+    in_turns = len(runs) > 1 and len({run.measurement for run in runs}) == 1
+    return Figure(estimate(), disturbed, in_turns)
+
+
+def batch_sizes(run: Run) -> exercises.Shown:
+    """Show how many executions had each number of rows, as Triton counted them."""
+    bars = [
+        chart.Bar(f"{size.rows} rows", size.executions, says=f"{size.executions} × {size.infer_ms:.1f} ms")
+        for size in run.point.batches
+    ]
+    shown = exercises.Shown("\n".join(f"{bar.name:>8}: {bar.says}" for bar in bars))
+    shown.html = as_image(chart.bars(bars, "batch sizes", "executions"))
+    return shown
 
 
 def agreement(ours: str, theirs: str, count: int = 64) -> Figure:
-    """Return the share of generated photos with the same label from both models, in percent."""
-    exercise = exercises.current()
-    exercise.check_predicted()
+    """Return the share of photos with the same label from both models, in percent.
+
+    The photos are the samples, which are real, and turned and tinted views of each of them.
+    """
     labels = []
-    with connect(exercise.url, LOADS_WITHIN_S) as triton:
+    with connect(exercises.current().url, LOADS_WITHIN_S) as triton:
         for model in (ours, theirs):
             info = triton.describe(model)
-            rows, system = rows_for(info, DataSource(count, _SEED)), registry.classification(info.system)
-            requests = [{spec.name: rows.tensor(spec, [row]) for spec in rows.inputs} for row in range(count)]
-            answers = [triton.infer(model, tensors).outputs for tensors in requests]
-            labels.append([int(np.argmax(system.probabilities(outputs, info))) for outputs in answers])
+            system, answers = registry.classification(info.system), list[int]()
+            samples = [path.read_bytes() for path in sorted(system.sample_file.parent.glob("*.jpg"))]
+            of_each = -(-count // len(samples)) - 1
+            made = [views(sample, of_each, size=EXAMPLE_SIZE, seed=_SEED) for sample in samples]
+            photos = [*samples, *chain(*made)]
+            rows = rows_of(info, system, photos, "the photos")
+            for row in range(len(photos)):
+                outputs = triton.infer(model, rows.tensors([row])).outputs
+                check_outputs(info, outputs)
+                answers.append(int(np.argmax(system.probabilities(outputs, info))))
+            labels.append(answers)
     return Figure(Estimate(100 * statistics.fmean(a == b for a, b in zip(*labels, strict=True))))
 
 
-def reported(path: str) -> float:
-    """Return the rows per second in a report that perf_analyzer wrote with -f."""
-    if not Path(path).exists():
-        raise GourmetError(f"no {path}: perf_analyzer failed, see its output above; run the cell again")
-    with Path(path).open() as file:
-        return float(next(csv.DictReader(file))["Inferences/Second"])
+class Reported(dict[str, Mapping[str, str]]):
+    """Reports of perf_analyzer by name, shown with the columns of our own table."""
+
+    def __repr__(self) -> str:
+        rows: list[tuple[str, ...]] = [_HEADINGS[:6]]
+        for name, line in self.items():
+            parts = ("p50 latency", "p99 latency", "Server Queue", "Server Compute Infer")
+            figures = [f"{float(line[part]) / 1000:.1f}" for part in parts]
+            rows.append((name, f"{self.rows_per_s(name):.0f}", *figures))
+        return columns(rows)
+
+    def rows_per_s(self, name: str) -> float:
+        return float(self[name]["Inferences/Second"])
+
+
+def reported(**paths: str) -> Reported:
+    """Read reports that perf_analyzer wrote with -f."""
+    reports = Reported()
+    for name, path in paths.items():
+        if not Path(path).exists():
+            raise GourmetError(f"no {path}: perf_analyzer failed, see its output above; run the cell again")
+        with Path(path).open() as file:
+            reports[name] = next(csv.DictReader(file))
+    return reports
 
 
 def as_image(drawing: str | None) -> str:

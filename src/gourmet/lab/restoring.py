@@ -12,7 +12,7 @@ import sys
 
 from gourmet import repository
 from gourmet.errors import GourmetError
-from gourmet.repository.config_change import strayed
+from gourmet.repository.config_change import differs_from_disk
 from gourmet.served.files import own_models
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.preflight import waits_until_asked
@@ -43,7 +43,7 @@ def restore_models(url: str) -> None:
             config = repository.read_config(folder)
             if waits_until_asked(as_json(config)):
                 triton.unload(model)
-            elif strayed(triton.config(model), as_json(config)):
+            elif differs_from_disk(triton.config(model), as_json(config)):
                 triton.load(model, as_json(config))
 
 

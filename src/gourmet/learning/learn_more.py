@@ -35,7 +35,7 @@ from gourmet.evaluation.system_parts import BadData
 from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
-from gourmet.repository.gate import Check, Comparison, Deployment, Measure, Target, serving
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target, serving
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.training.linear_layer import (
@@ -75,10 +75,13 @@ class Learned:
     """A new last layer, the one that it began with, and what it changes."""
 
     layer: Layer
-    begun: Layer
+    initial_layer: Layer
     kept: Comparison  # on photos that the network was not trained on
     # By class, the photos learned from: each right before, and by a layer without it.
     own: Sequence[dict[str, Any]]
+
+    def compared(self, version: Path, _tick: ReportProgress) -> Comparison:
+        return replace(self.kept, model=version.parent.name, version=version.name)
 
     def as_dict(self) -> dict[str, Any]:
         return {"kept": self.kept.as_dict()["rows"], "own": list(self.own)}
@@ -89,24 +92,24 @@ class Learned:
                 file,
                 weight=self.layer.weight,
                 bias=self.layer.bias,
-                begun_weight=self.begun.weight,
-                begun_bias=self.begun.bias,
+                begun_weight=self.initial_layer.weight,
+                begun_bias=self.initial_layer.bias,
                 about=np.array(json.dumps(self.as_dict())),
             )
 
 
-def read(path: Path) -> Learned:
+def read_learned(path: Path) -> Learned:
     """Read the file that `gourmet learn-more` wrote."""
     try:
         with np.load(path) as arrays:
             about = json.loads(str(arrays["about"]))
-            layer, begun = (
+            layer, initial_layer = (
                 Layer(arrays[f"{which}weight"], arrays[f"{which}bias"]) for which in ("", "begun_")
             )
     except (OSError, LookupError, ValueError) as exc:
         raise GourmetError(f"{path} is not what `gourmet learn-more` wrote: make it again") from exc
     kept = [Measure(**{name: row[name] for name in Measure.__annotations__}) for row in about["kept"]]
-    return Learned(layer, begun, Comparison("", "", kept), about["own"])
+    return Learned(layer, initial_layer, Comparison("", "", kept), about["own"])
 
 
 def learn(
@@ -129,7 +132,9 @@ def learn(
     for view in _views(pixels.images):
         views.append(served.activations(system.normalise(view)))
         tick(0.2 + 0.4 * len(views) / 4, "looking")
-    calibration = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
+    calibration = calibration_of(
+        manifest.read_manifest(version).get("calibration", {}), version / manifest.MANIFEST
+    )
     lesson = Lesson(system, served.layer, known, views, pixels.classes, calibration)
     return lesson.learn(tick)
 
@@ -137,7 +142,7 @@ def learn(
 @dataclass(frozen=True)
 class Lesson:
     system: PictureClassifier
-    begun: Layer
+    initial_layer: Layer
     known: Rehearsal
     views: Sequence[Floats]  # the activations of all photos, in each of their views; the first is as served
     classes: Classes
@@ -146,20 +151,20 @@ class Lesson:
     def learn(self, tick: ReportProgress) -> Learned:
         folds = self._folds()
         solved = self._solve(np.ones(len(self.classes), bool))
-        before = self.known.shares(self.begun, self.calibration, self.system)
+        before = self.known.shares(self.initial_layer, self.calibration, self.system)
         for share in _SHARES:
-            layer = self.begun.towards(solved, share)
+            layer = self.initial_layer.towards(solved, share)
             now = self.known.shares(layer, self.calibration, self.system)
             kept = Comparison("", "", [*measures("", before, now, self.system, MARGIN)])
             if not kept.lost:
                 break
-        right_before = self._right(self.begun(self.views[0]))
+        right_before = self._right(self.initial_layer(self.views[0]))
         right_now = np.zeros_like(right_before)
         measured = np.zeros_like(right_before)
         for number in range(_FOLDS if len(self.classes) <= _FEW else 1):
             tick(0.65 + 0.07 * number, "measuring")
             apart = folds == number
-            without = self.begun.towards(self._solve(~apart, solved), share)
+            without = self.initial_layer.towards(self._solve(~apart, solved), share)
             right_now[apart] = self._right(without(self.views[0]))[apart]
             measured |= apart
         labels = (*self.system.labels, f"no {self.system.subject}")
@@ -167,35 +172,35 @@ class Lesson:
             {
                 "label": labels[class_id],
                 "photos": int((self.classes == class_id).sum()),
-                "measured": int((mine := measured & (self.classes == class_id)).sum()),
-                "before": int(right_before[mine].sum()),
-                "now": int(right_now[mine].sum()),
+                "measured": int((of_class := measured & (self.classes == class_id)).sum()),
+                "before": int(right_before[of_class].sum()),
+                "now": int(right_now[of_class].sum()),
                 "more": max(0, SAFE - int((self.classes == class_id).sum())),
             }
             for class_id in sorted(set(self.classes.tolist()))
         ]
         tick(1.0, "")
-        return Learned(layer, self.begun, kept, own)
+        return Learned(layer, self.initial_layer, kept, own)
 
     def _folds(self) -> Classes:
         """Return the fold of each photo; each class is spread over all folds."""
         folds = np.zeros(len(self.classes), int)
         for class_id in set(self.classes.tolist()):
-            mine = np.flatnonzero(self.classes == class_id)
-            folds[mine] = np.arange(len(mine)) % _FOLDS
+            of_class = np.flatnonzero(self.classes == class_id)
+            folds[of_class] = np.arange(len(of_class)) % _FOLDS
         return folds
 
     def _solve(self, taught: npt.NDArray[np.bool_], start: Layer | None = None) -> Layer:
         """Solve the layer for these photos and for the rehearsed ones with their present answers."""
         kinds = len(self.system.labels) + bool(self.system.subject)
         old = self.known.activations[~self.known.held]
-        logits = self.begun(old)
+        logits = self.initial_layer(old)
         if self.system.subject:  # whose level is against zero that a label is shown at all
             logits = np.pad(logits, ((0, 0), (0, 1)))
         classes = np.tile(self.classes[taught], len(self.views))
         counts = evenly_counted(classes, kinds)
         return solve(
-            self.begun,
+            self.initial_layer,
             np.concatenate([*(view[taught] for view in self.views), old]),
             np.concatenate([one_hot(classes, kinds), softmax(logits)]),
             np.concatenate([_NEW * counts / counts.sum(), np.full(len(old), (1 - _NEW) / len(old))]),
@@ -244,7 +249,7 @@ def _views(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 
 def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deployment:
     """Return the deployment of the layer in `path`: each model of its network, with the new layer."""
-    learned, targets = read(path), dict[str, Target]()
+    learned, targets = read_learned(path), dict[str, Target]()
     if learned.kept.lost:
         raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
     default, facts = system.default_model, dict[str, Any]()
@@ -253,11 +258,12 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
         about = manifest.facts(version) if version else {}
         is_of_system = about.get("network", {}).get("system") == system.name
         forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}
-        if version and forms and all(_holds(version / file, learned.begun) for file in forms):
+        if version and forms and all(_holds(version / file, learned.initial_layer) for file in forms):
             if name == default:
                 gated, facts = _Gated(system, learned, version), about
-            first, *also = [gated.target(version, file, form) for file, form in forms.items()]
-            targets[name] = replace(first, also=also)
+            first, *others = [gated.file(version, file, form) for file, form in forms.items()]
+            files = [first, *(replace(other, is_optional=True) for other in others)]
+            targets[name] = Target(name, files, compare=learned.compared)
         elif name == default:
             raise UsageError(
                 f"{path} was learned on top of another network than {repository / name} serves: "
@@ -291,20 +297,17 @@ class _Gated:
         activations = OnnxLayer.read(version / NETWORK).activations(system.normalise(self._photos))
         self._expected = learned.layer(activations)
 
-    def target(self, version: Path, file: str, form: dict[str, Any]) -> Target:
-        """Return the target of a version's file, with the new layer in it."""
+    def file(self, version: Path, file: str, form: dict[str, Any]) -> ModelFile:
+        """Return a version's file, with the new layer in it."""
         learned = self._learned
 
-        def build(path: Path) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
             served = OnnxLayer.read(version / file)
-            bias = served.layer.bias + (learned.layer.bias - learned.begun.bias)
+            bias = served.layer.bias + (learned.layer.bias - learned.initial_layer.bias)
             path.write_bytes(served.with_layer(Layer(learned.layer.weight, bias)))
             return {name: form[name] for name in _FORM if name in form}
 
-        def compare(version: Path, _tick: ReportProgress) -> Comparison:
-            return replace(learned.kept, model=version.parent.name, version=version.name)
-
-        return Target(version.parent.name, file, build, self._verify, compare=compare)
+        return ModelFile(file, write, self._verify)
 
     def _verify(self, path: Path) -> Sequence[Check]:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -110,9 +110,10 @@ class PictureTask:
         share = -(-len(self.classes) // len(present))
         drawn = []
         for class_id in present:
-            mine = torch.nonzero(self.classes == class_id).view(-1)
+            of_class = torch.nonzero(self.classes == class_id).view(-1)
             rounds = [
-                mine[torch.randperm(len(mine), generator=generator)] for _ in range(-(-share // len(mine)))
+                of_class[torch.randperm(len(of_class), generator=generator)]
+                for _ in range(-(-share // len(of_class)))
             ]
             drawn.append(torch.cat(rounds)[:share])
         order = torch.cat(drawn)

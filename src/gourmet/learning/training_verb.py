@@ -40,18 +40,20 @@ def train(
     out, training = options.out, parts.training
     if not options.resume and (out / CHECKPOINT).exists():
         raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
-    begun: dict[str, Any] = read_run(out) if options.resume else {"init": options.init and str(options.init)}
-    if overrides := (*begun.get("overrides", ()), *options.overrides):
+    about_run: dict[str, Any] = (
+        read_run(out) if options.resume else {"init": options.init and str(options.init)}
+    )
+    if overrides := (*about_run.get("overrides", ()), *options.overrides):
         if not isinstance(training, Configurable):
             raise UsageError(f"{system} has no configuration to change: leave out {' '.join(overrides)}")
         training = training.configured(overrides)
-        begun["overrides"] = overrides
+        about_run["overrides"] = overrides
     if options.device == "auto":
         options = replace(options, device="cuda" if torch.cuda.is_available() else "cpu")
     if options.resume:
-        recipe = Recipe.from_dict(begun["recipe"], epochs=options.epochs, peak_rate=options.rate)
+        recipe = Recipe.from_dict(about_run["recipe"], epochs=options.epochs, peak_rate=options.rate)
         options = replace(options, seed=recipe.seed)
-        data = options.data or Path(begun["data"])
+        data = options.data or Path(about_run["data"])
     else:
         recipe = training.recipe(options)
         data = _data(system, parts, options, say)
@@ -62,13 +64,13 @@ def train(
     for name, content in task.files.items():
         with written_aside(out / name) as aside:
             aside.write_bytes(content)
-    facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": asdict(recipe)}
+    facts = {**about_run, "system": system, "data": str(data.resolve()), "recipe": asdict(recipe)}
     parameters = {**task.about, **facts["recipe"], "data": data.name}
     with contextlib.ExitStack() as telling:
         callbacks: dict[str, Any] = {}
         if options.mlflow:
             facts[_MLFLOW], callbacks["on_epoch"] = telling.enter_context(
-                mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
+                mlflow_log.logged(out, system, parameters, about_run.get(_MLFLOW, ""))
             )
         write_run(out, facts)
         with progress_bar("training") as tick:

@@ -372,11 +372,13 @@ class PictureClassifier:
         that have parsed the model's labels pass them.
         """
         try:
-            return self.read(outputs, model.temperature, labels or self.labels_of(model))
+            return self.probabilities_from(outputs, model.temperature, labels or self.labels_of(model))
         except ValueError as exc:
             raise BadAnswer(f"{model.name!r} does not answer like {self.name} models: {exc}") from exc
 
-    def read(self, outputs: Tensors, temperature: float = 1.0, labels: Sequence[str] = ()) -> Floats:
+    def probabilities_from(
+        self, outputs: Tensors, temperature: float = 1.0, labels: Sequence[str] = ()
+    ) -> Floats:
         """Return the probabilities [rows, labels] in the outputs of a network; raise ValueError."""
         rows, are_logits = self._scores(outputs, len(labels or self.labels))
         if are_logits:
@@ -412,9 +414,11 @@ class PictureClassifier:
             return np.asarray(outputs[name], dtype=np.float32).reshape(-1)
         return self.subject_probability(outputs, len(labels or self.labels_of(model)))
 
-    def answers(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
+    def scores_from(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
         """Return the probabilities [rows, labels] of a network's outputs, and the relevance of each row."""
-        return self.read(outputs, temperature), self.subject_probability(outputs, len(self.labels))
+        return self.probabilities_from(outputs, temperature), self.subject_probability(
+            outputs, len(self.labels)
+        )
 
     def subject_probability(self, outputs: Tensors, labels: int) -> Floats:
         rows, are_logits = self._scores(outputs, labels)

@@ -77,7 +77,7 @@ def identify(picture: bytes | Header) -> PictureInfo:
     head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _identified(head)
-    facts, _ = decoders.decoders.ask({"task": "identify"}, head.original)
+    facts, _ = decoders.decoders.decode({"task": "identify"}, head.original)
     return PictureInfo(**facts)
 
 
@@ -100,7 +100,7 @@ def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
     head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
         return _decoded(head, _FRAMES[task], size)
-    facts, body = decoders.decoders.ask({"task": task, "size": size}, head.original)
+    facts, body = decoders.decoders.decode({"task": task, "size": size}, head.original)
     return np.frombuffer(bytearray(body), np.uint8).reshape(facts["height"], facts["width"], 3)
 
 
@@ -143,7 +143,7 @@ def _decoded(head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], s
     Cropping and shrinking come first, so that rotating, flattening transparency and converting colours work
     on the small picture.
     """
-    with _open(head) as image, _explained(f"this {image.format} cannot be decoded"):
+    with _open(head) as image, _as_picture_error(f"this {image.format} cannot be decoded"):
         image.draft(None, frame(*image.size, size)[1])
         image.load()
         small = _flat_rgb(_upright(_shrink(image, *frame(*image.size, size)), _orientation(image, head)))
@@ -151,7 +151,7 @@ def _decoded(head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], s
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _as_picture_error(what: str) -> Iterator[None]:
     """Turn all errors into PictureError: decoders raise many types for hostile bytes."""
     try:
         yield
@@ -186,7 +186,7 @@ def _open(head: Header) -> Image.Image:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
     except Exception as exc:  # header parsers raise many types for hostile bytes
         raise header.not_a_picture(head.original) from exc
-    with _explained(f"this {image.format} cannot be read"):
+    with _as_picture_error(f"this {image.format} cannot be read"):
         _check(image, head)
     return image
 

@@ -131,7 +131,7 @@ class Decoders:
         self._queue = decoder_queue(processes)
         self._idle: list[Sandbox] = []  # the process used last is used next
 
-    def ask(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
+    def decode(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
         """Return the answer of a process about a picture; raise PictureError or DecodersBusy."""
         client = _client.get() or Client()
         with contextlib.ExitStack() as held:
@@ -145,7 +145,7 @@ class Decoders:
     def _ask(self, facts: Facts, data: bytes, client: Client) -> tuple[Facts, bytes]:
         process = self._take()
         try:
-            answer = process.ask(facts, data, client.has_left)
+            answer = process.request(facts, data, client.has_left)
         except Refused as exc:
             self._idle.append(process)
             raise PictureError(exc.code, str(exc)) from exc

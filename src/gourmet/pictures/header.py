@@ -93,13 +93,13 @@ def parse_header(data: bytes) -> Header:
     """Read the header; raise PictureError if the file is empty, not a picture, or refused by `read`."""
     if not data:
         raise PictureError("empty", "the file is empty: choose a photo")
-    head = read(data)
+    head = read_markers(data)
     if not (head.is_harmless or any(_begins_like(kind, data) for kind in FORMATS)):
         raise not_a_picture(data)
     return head
 
 
-def read(data: bytes) -> Header:
+def read_markers(data: bytes) -> Header:
     """Read the header; raise PictureError if it has too much metadata, or an unsupported coding."""
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg(data)

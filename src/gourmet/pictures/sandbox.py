@@ -91,7 +91,7 @@ class Sandbox:
     def is_alive(self) -> bool:
         return self._program.poll() is None
 
-    def ask(
+    def request(
         self, facts: Facts, data: bytes = b"", is_over: Callable[[], bool] = lambda: False
     ) -> tuple[Facts, bytes]:
         """Return the answer; raise Refused, or Ended if the process is gone. Stop waiting when `is_over`."""

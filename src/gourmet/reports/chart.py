@@ -76,6 +76,16 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class LogScale(Scale):
+    """Map positive values to pixels on a logarithmic axis; others lie at its nearest end."""
+
+    def __call__(self, value: float) -> float:
+        low, high = self.marks[0], self.marks[-1]
+        share = math.log(min(max(value, low), high) / low) / math.log(high / low)
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
 class Bar:
     """A horizontal bar with its interval."""
 
@@ -105,6 +115,41 @@ def bars(
     rows = [(top + _ROW * row, bar) for row, bar in enumerate(shown)]
     axis = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
     return _drawn("bars.svg", width, bottom + 44, title, rows=rows, **axis)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of values, with the value that it is about if there is one."""
+
+    name: str
+    low: float
+    high: float
+    value: float | None = None
+    colour: str = COLOURS[0]
+    says: str = ""
+
+
+def spans(shown: Sequence[Span], title: str, counts: str, *, around: float) -> Drawing:
+    """Draw ranges on a logarithmic axis; an arrow shows where one goes on outside.
+
+    The axis has every end that is within a factor of 30 of the value `around`.
+    """
+    ends = [end for span in shown for end in (span.low, span.high) if end > 0]
+    middle = around if around > 0 else min(ends, default=1.0)
+    near = [end for end in (*ends, middle) if middle / 30 <= end <= 30 * middle]
+    x = LogScale(_log_ticks(min(near) / 1.5, max(near) * 1.5), 14, WIDTH - 90)
+    rows = [(10 + _ROW * row, span) for row, span in enumerate(shown)]
+    bottom = 10 + _ROW * len(shown)
+    return _drawn("spans.svg", WIDTH, bottom + 44, title, rows=rows, x=x, top=6, bottom=bottom, counts=counts)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return the 1, 2 and 5 of each power of ten that `low` to `high` needs."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ladder = [round(factor * 10.0**power, 12) for power in powers for factor in (1, 2, 5)]
+    first = max(place for place, mark in enumerate(ladder) if mark <= low)
+    last = min(place for place, mark in enumerate(ladder) if mark >= high)
+    return ladder[first : last + 1]
 
 
 @dataclass(frozen=True)

@@ -94,4 +94,4 @@ def _is_model(folder: Path) -> bool:
 def served_package(model: str) -> dict[str, bytes]:
     """Read the files in the package of a generating model's newest version in this checkout."""
     folder = DEFAULT / model
-    return package.read(newest(folder) / package.FILE)
+    return package.read_package(newest(folder) / package.FILE)

@@ -137,7 +137,7 @@ def _change_batching(config: Config, change: Change) -> None:
         batching["preferred_batch_size"] = list(change.preferred_batches)
 
 
-def strayed(running: Config, on_disk: Config) -> bool:
+def differs_from_disk(running: Config, on_disk: Config) -> bool:
     """Return whether the running config differs from the files in a setting that this module changes."""
     groups, expected = running.get("instance_group") or [{}], copy.deepcopy(on_disk)
     # Fill in Triton's defaults, which the running config has.

@@ -19,7 +19,16 @@ from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
 from gourmet.repository import CONFIG, RepositoryError, model_names, newest, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
-from gourmet.repository.gate import Check, Comparison, Deployment, Target, serving, table, weights_of
+from gourmet.repository.gate import (
+    Check,
+    Comparison,
+    Deployment,
+    ModelFile,
+    Target,
+    serving,
+    table,
+    weights_of,
+)
 from gourmet.repository.lock import all_or_nothing, tidied
 from gourmet.served import manifest
 from gourmet.served.manifest import MANIFEST, sha256
@@ -39,7 +48,7 @@ def deploy(
     form: str,
     repository: Path,
     number: int | None = None,
-    served: Callable[[Path], None] = lambda _version: None,
+    serve: Callable[[Path], None] = lambda _version: None,
     *,
     force: bool = False,
     show: Callable[[Comparison], None] = lambda _comparison: None,
@@ -47,9 +56,8 @@ def deploy(
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
-    Returns the new version's folder and the checks that it passed. `served` is called with it in place, and
-    may still refuse it. `show` is called with how it compares with what is served: if it is worse, it is
-    refused without `force`.
+    Returns the new version's folder and the checks that it passed. `serve` is called with it in place, and
+    may still refuse it. `show` gets the comparison with the served version. A worse candidate needs `force`.
     """
     target = deployment.targets[form]
     model = repository / target.model
@@ -85,29 +93,28 @@ def deploy(
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
 
-        made_here = [other.file for other in (target, *target.also)]
-        how: dict[str, Any] = {"alone": target.replaces, "texts": files, "served": served}
+        main, made_here = target.files[0], [file.name for file in target.files]
+        how: dict[str, Any] = {"alone": target.replaces, "texts": files, "serve": serve}
         with staged(model, made_here, number, **how) as (aside, final):
-            form_facts, checks = _made(target, aside)
-            also = {}
-            for other in target.also:
-                about, more = _made(other, aside)
-                if failed := [check.what for check in more if not check.passed]:
-                    # It is one of several forms of the network, and the version is whole without it.
-                    (aside / other.file).unlink()
-                    more = [Check("left out", ", ".join(failed), "", True)]
-                else:
-                    also[other.file] = about
-                checks += [replace(check, what=f"{other.file}: {check.what}") for check in more]
+            about, checks = dict[str, dict[str, Any]](), list[Check]()
+            for file in target.files:
+                about[file.name], of_file = _written(file, aside)
+                failed = [check.what for check in of_file if not check.passed]
+                if failed and file.is_optional:
+                    (aside / file.name).unlink()
+                    del about[file.name]
+                    of_file = [Check("left out", ", ".join(failed), "", True)]
+                prefix = "" if file is main else f"{file.name}: "
+                checks += [replace(check, what=prefix + check.what) for check in of_file]
             if not all(check.passed for check in checks):
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
                 )
             facts = {
                 "model": target.model,
-                "file": target.file,
-                **form_facts,
-                **({"also": also} if also else {}),
+                "file": main.name,
+                **about.pop(main.name),
+                **({"also": about} if about else {}),
                 "built_by": {
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY if find_spec(name)},
@@ -138,13 +145,13 @@ def _compared(target: Target, model: Path, tick: ReportProgress) -> Comparison |
     return target.compare(version, tick)
 
 
-def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
-    """Build a file into `folder`; return its facts for the manifest, and the checks of the gate."""
-    file = folder / target.file
-    form_facts = target.build(file)
-    checks = list(target.verify(file))
-    file.chmod(0o644)
-    return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
+def _written(file: ModelFile, folder: Path) -> tuple[dict[str, Any], list[Check]]:
+    """Write a file into `folder`; return its facts for the manifest, and the checks of the gate."""
+    path = folder / file.name
+    facts = file.write(path)
+    checks = list(file.check(path))
+    path.chmod(0o644)
+    return {"sha256": sha256(path), "bytes": path.stat().st_size, **facts}, checks
 
 
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
@@ -177,14 +184,14 @@ def staged(
     *,
     alone: bool = False,
     texts: Mapping[str, str] | None = None,
-    served: Callable[[Path], None] = lambda _version: None,
+    serve: Callable[[Path], None] = lambda _version: None,
 ) -> Iterator[tuple[Path, Path]]:
     """Yield a folder to build a version of `model` in, and the folder that it becomes if nothing fails.
 
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
     that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
     stand `alone`, all files of the latest version but the `exported` ones are taken over: a Python model's
-    code belongs to no export. The latest version has its `texts` in the model's folder. If `served` raises,
+    code belongs to no export. The latest version has its `texts` in the model's folder. If `serve` raises,
     all is as it was before.
     """
     before = versions(model)
@@ -201,7 +208,7 @@ def staged(
         is_latest = int(final.name) >= max(before, default=0)
         files = {model / name: text for name, text in (texts or {}).items() if is_latest}
         with all_or_nothing([model], renames, files):
-            served(final)
+            serve(final)
         with contextlib.suppress(OSError):  # the next verb tries again
             tidied(model)
     finally:
@@ -246,14 +253,14 @@ def deployed_together(repository: Path, name: str, *, undo: bool = False) -> lis
 
 def rollback(
     models: Sequence[Path],
-    served: Callable[[Mapping[Path, int]], None] = lambda _versions: None,
+    serve: Callable[[Mapping[Path, int]], None] = lambda _versions: None,
     *,
     undo: bool = False,
 ) -> dict[Path, tuple[int, int]]:
     """Withdraw the latest version of each of `models`; with `undo`, bring back the one withdrawn last.
 
     Return the number of the version that was the latest, and of the one that is. A withdrawn version is kept
-    aside until the model's next deployment. `served` is called with the versions in place, and may still
+    aside until the model's next deployment. `serve` is called with the versions in place, and may still
     refuse them: then all is as it was.
     """
     steps, renames, texts = dict[Path, tuple[int, int]](), [], dict[Path, str]()
@@ -274,7 +281,7 @@ def rollback(
             renames.append((model / str(numbers[-1]), model / f"{_WITHDRAWN}{numbers[-1]}"))
         texts |= {model / name: text for name, text in _texts_of(model, path).items()}
     with all_or_nothing(models, renames, texts):
-        served({model: latest for model, (_, latest) in steps.items()})
+        serve({model: latest for model, (_, latest) in steps.items()})
     return steps
 
 
@@ -285,7 +292,7 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
     if (version / MANIFEST).exists():
         try:
             with malformed_as_value_error():
-                about = manifest.read(version)
+                about = manifest.read_manifest(version)
                 texts = config.of_manifest(about).texts()
                 labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
         except ValueError as exc:
@@ -293,7 +300,7 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
                 f"{version / MANIFEST} has no config or numbers that can be used ({error_summary(exc)}): "
                 "deploy the model again with `gourmet deploy`"
             ) from exc
-    manifest.check(None, as_json(parse(texts[CONFIG])), version)
+    manifest.check_files(None, as_json(parse(texts[CONFIG])), version)
     return {**texts, **({LABELS_FILE: labels} if labels else {})}
 
 
@@ -309,16 +316,16 @@ def recalibrate(
     models: Sequence[Path],
     calibration: Mapping[str, float | str],
     facts: Mapping[str, Any],
-    served: Callable[[Path], None] = lambda _model: None,
+    serve: Callable[[Path], None] = lambda _model: None,
 ) -> None:
     """Give the newest versions of `models` these numbers, or raise and leave everything as it was.
 
-    `served` is called with each in place, and may still refuse it.
+    `serve` is called with each in place, and may still refuse it.
     """
     texts = dict[Path, str]()
     for model in models:
         version = newest(model)
-        before, config = manifest.read(version), ConfigFile.read(model)
+        before, config = manifest.read_manifest(version), ConfigFile.read(model)
         try:
             with malformed_as_value_error():
                 config = config.with_version(calibration, before.get("dims", {}))
@@ -337,4 +344,4 @@ def recalibrate(
         texts |= {model / name: text for name, text in config.texts().items()}
     with all_or_nothing(models, (), texts):
         for model in models:
-            served(model)
+            serve(model)

@@ -40,7 +40,7 @@ Verdict = Literal["better", "as good", "worse"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of both, in points: percent, or those of a score. More is better."""
+    """One metric of the served version and the candidate, in percentage points. More is better."""
 
     what: str
     examples: int
@@ -52,7 +52,9 @@ class Measure:
     def verdict(self) -> Verdict:
         change = self.candidate - self.served
         # A change that is not a number is worse.
-        return "better" if change > self.margin else "as good" if change >= -self.margin else "worse"
+        if not change >= -self.margin:
+            return "worse"
+        return "better" if change > self.margin else "as good"
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,22 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class ModelFile:
+    """A file in the folder of a model's version."""
+
+    name: str
+    write: Callable[[Path], dict[str, Any]]  # returns the file's facts for the manifest
+    # Compares the file with the network that it was made of.
+    check: Callable[[Path], Sequence[Check]] = lambda path: ()
+    is_optional: bool = False  # if a check fails, the version goes without this file
+
+
+@dataclass(frozen=True)
 class Target:
     """A served model that can be made of some weights."""
 
     model: str  # its folder in the model repository
-    file: str  # what is made, in a version's folder
-    build: Callable[[Path], dict[str, Any]]  # writes the file; returns its facts for the manifest
-    verify: Callable[[Path], Sequence[Check]]  # compares the file with the network that it was made of
+    files: Sequence[ModelFile]  # the main one first
     # For a model that the repository lacks; None if the model must exist already.
     config: Config | None = None
     labels: Sequence[str] = ()
@@ -110,8 +121,6 @@ class Target:
     replaces: bool = False
     # Shapes of inputs and outputs that follow from the weights, for the model's config.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    # Other forms of the network, as files of the same version. A form that fails the gate is left out.
-    also: Sequence[Target] = ()
     # Compares the candidate with a version that serves; None if the system has no comparison.
     compare: Callable[[Path, ReportProgress], Comparison] | None = None
 
@@ -174,26 +183,26 @@ Served = TypeVar("Served")
 def comparison_of(
     version: Path,
     weights_sha256: str,
-    opened: Callable[[], Served],
-    measured: Callable[[Served], Iterable[Measure]],
+    open_served: Callable[[], Served],
+    measure: Callable[[Served], Iterable[Measure]],
     lack: str,
 ) -> Comparison:
     """Compare a candidate with these weights with a served version, unless that has the same weights.
 
-    `opened` opens what is served: if that fails, there is nothing to compare with. An error of `measured`
-    is not caught. `lack` says why there is nothing to compare on, for when it measures nothing.
+    If `open_served` fails, there is nothing to compare with. An error of `measure` is not caught. `lack` says
+    why there is nothing to compare on, for when it measures nothing.
     """
     note, measures = "", list[Measure]()
     if weights_of(version) == weights_sha256:
         note = f"version {version.name} has the same weights"
     else:
         try:
-            served = opened()
+            served = open_served()
         except Exception as exc:  # a runtime raises its own exceptions on a file that it cannot open
             reason = error_summary(exc)[:80]
             note = f"accuracy was not compared: version {version.name} cannot be opened here ({reason})"
         else:
-            measures = list(measured(served))
+            measures = list(measure(served))
             note = "" if measures else f"accuracy was not compared: {lack}"
     return Comparison(version.parent.name, version.name, measures, note)
 
@@ -209,6 +218,6 @@ def serving(model: Path) -> Path | None:
     """Return the newest version that can serve: its files are those of its manifest."""
     for number in reversed(versions(model)):
         with suppress(ManifestError):
-            manifest.check(None, {}, model / str(number))
+            manifest.check_files(None, {}, model / str(number))
             return model / str(number)
     return None

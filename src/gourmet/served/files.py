@@ -67,7 +67,7 @@ class RunFolder:
                 return
             os.close(self.lock)  # another program removed it as abandoned before it was locked
 
-    def beside(self) -> list[Path]:
+    def files_beside(self) -> list[Path]:
         """Return the files beside the folder that belong to it."""
         return _beside(self.path)
 

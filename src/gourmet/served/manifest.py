@@ -41,7 +41,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def read(version: Path) -> dict[str, Any]:
+def read_manifest(version: Path) -> dict[str, Any]:
     """Return the manifest of a version; raise ManifestError if there is none."""
     path = version / MANIFEST
     try:
@@ -76,11 +76,11 @@ def deployed_file(version: Path, model_config: Mapping[str, Any], default: str) 
             f"{path.parent} has no {path.name}: put the model there, "
             "or name its file in default_model_filename"
         )
-    check(path, model_config, version)
+    check_files(path, model_config, version)
     return path
 
 
-def check(file: Path | None, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
+def check_files(file: Path | None, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
     """Raise ManifestError unless `file` is as its version's manifest lists it; None checks all its files.
 
     The others must exist. Return False if there is no manifest and none is required. `version` is the folder
@@ -95,7 +95,7 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
             f"{path} is missing, and the model's config requires it: deploy the model again with "
             f"`gourmet deploy`, or remove the parameter {PARAMETER!r} from its config.pbtxt"
         )
-    manifest = read(version)
+    manifest = read_manifest(version)
     try:
         expected = {manifest["file"]: manifest["sha256"]}
         expected |= {name: entry["sha256"] for name, entry in manifest.get("also", {}).items()}
@@ -144,7 +144,7 @@ def set_aside_unverified(repository: Path) -> Iterator[str]:
         parameters = {PARAMETER: {"string_value": REQUIRED}} if is_required else {}
         for version in sorted(path for path in config.parent.iterdir() if path.name.isdigit()):
             try:
-                checked += check(None, {"parameters": parameters}, version)
+                checked += check_files(None, {"parameters": parameters}, version)
             except ManifestError as exc:
                 version.rename(version.with_name(f".unverified-{version.name}"))
                 yield f"not served: {exc}"

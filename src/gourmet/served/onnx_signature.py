@@ -109,7 +109,7 @@ def _declare(tensor: OnnxTensor, batched: bool) -> dict[str, Any]:
     return declared
 
 
-def check(config: Mapping[str, Any], signature: OnnxSignature) -> None:
+def check_config(config: Mapping[str, Any], signature: OnnxSignature) -> None:
     """Raise GourmetError with all contradictions between the config and the ONNX file."""
     problems = [*_unsupported(config), *_disagreements(config, signature)]
     if problems:

@@ -46,8 +46,13 @@ def optional(module: str, what: str, extra: str, otherwise: str = "") -> Any:
 
 def missing(error: ModuleNotFoundError) -> UsageError | None:
     """Return the UsageError for a missing package of the extra `train`; None for other packages."""
-    is_known = str(error.name).partition(".")[0] in _TRAIN
-    return _missing(str(error.name), "this verb", "train") if is_known else None
+    package = str(error.name).partition(".")[0]
+    if package == "onnx":  # 20 MB; the extra `train` has torch, too
+        pin = "" if IS_INSTALLED else "-c requirements/constraints.txt "
+        return UsageError(
+            f"this verb needs the package onnx, which is not installed here: run `pip install {pin}onnx`"
+        )
+    return _missing(package, "this verb", "train") if package in _TRAIN else None
 
 
 def _missing(module: str, what: str, extra: str, otherwise: str = "") -> UsageError:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet import repository
 from gourmet.errors import echo
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
@@ -37,9 +38,19 @@ class WorkbenchTriton(Triton):
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 
     def _held_back(self) -> dict[str, Config]:
-        stack = run_file.stack_at(self.address)
-        served = check_repositories(map(Path, stack.repositories)) if stack else {}
+        served = check_repositories(repositories_of(self.address))
         return {name: config for name, config in served.items() if waits_until_asked(config)}
+
+
+def repositories_of(url: str) -> tuple[Path, ...]:
+    """Return the folders of models of the Triton at `url`, empty if they are not known.
+
+    In a container of its own, the lab has the models elsewhere than Triton.
+    """
+    stack = run_file.stack_at(url)
+    known = run_file.content_for(url).get("stack", {}).get("repositories", ())
+    named = map(Path, stack.repositories if stack else known)
+    return tuple(dict.fromkeys(path if path.is_dir() else repository.DEFAULT for path in named))
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
@@ -59,7 +70,7 @@ def _grpc_address_of(url: str) -> str:
     return f"grpc://{at.host}:{ports[1]}" if at.scheme == "http" and len(ports) > 1 else ""
 
 
-def either(url: str) -> str:
+def http_or_grpc_url(url: str) -> str:
     """Return the URL of the live Triton at an HTTP or gRPC address, as in NVIDIA's examples."""
     try:
         with connect(url) as triton:

@@ -12,6 +12,7 @@ from typing import Final
 from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
+from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack import run_file
 from gourmet.systems import registry
@@ -93,6 +94,23 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
             with contextlib.suppress(repository.RepositoryError):
                 served[name] = as_json(repository.read_config(path / name))
     return dict(sorted(served.items()))
+
+
+def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, str]:
+    """Return the models whose newest version is not as its manifest says, with the reason.
+
+    NVIDIA's backends read no manifests.
+    """
+    reasons = {}
+    for model in (path / name for path in repositories for name in names if (path / name).is_dir()):
+        # Triton reports a bad config, or that there is no version.
+        with contextlib.suppress(repository.RepositoryError):
+            config, newest = as_json(repository.read_config(model)), repository.newest(model)
+            try:
+                manifest.check_files(None, config, newest)
+            except manifest.ManifestError as exc:
+                reasons[model.name] = str(exc)
+    return reasons
 
 
 def held_back(served: Mapping[str, Config], configured: Collection[str]) -> list[str]:

@@ -66,7 +66,7 @@ class Child:
         """Return None while the process runs, then its status; a negative one is the signal that ended it."""
         return self._process.poll()
 
-    def answers(self, name: str, url: str) -> bool:
+    def is_answering(self, name: str, url: str) -> bool:
         """Return whether a starting process answers a GET of `url` yet; raise GourmetError if it ended."""
         if (status := self.exit_status()) is not None:
             raise GourmetError(f"{name} ended with status {status} while starting: see its log above")

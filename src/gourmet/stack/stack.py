@@ -20,10 +20,11 @@ from typing import Final
 
 from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError, UsageError
-from gourmet.repository import versions
+from gourmet.repository import CONFIG, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.served import manifest
 from gourmet.served.files import HOME_ENV, home
+from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.served.signals import STOPS, handled, set_on_stop
 from gourmet.stack import preflight, run_file
 from gourmet.stack.connect import LOADS_WITHIN_S, ask_sample, connect
@@ -181,13 +182,21 @@ def traces_to(env: Mapping[str, str]) -> str:
     return env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base.rstrip('/')}/v1/traces")
 
 
-def load_older_versions(triton: Triton, repositories: Iterable[Path], say: Callable[[str], None]) -> None:
-    """Load an older version of each model that failed to load; report failures and replacements to `say`."""
+def load_older_versions(
+    triton: Triton, repositories: Iterable[Path], damaged: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Load an older version of each model that failed to load, or is `damaged`; report to `say`.
+
+    `damaged` has the reasons by model.
+    """
     folders = {model.name: model for folder in repositories for model in folder.iterdir() if model.is_dir()}
-    for name, entry in sorted(triton.index().items()):
-        if entry.get("state") != "UNAVAILABLE" or entry.get("reason") == "unloaded":
-            continue
-        say(f"the model {name!r} did not load, the others serve: {entry.get('reason')}")
+    failed = {
+        name: entry.get("reason")
+        for name, entry in triton.index().items()
+        if entry.get("state") == "UNAVAILABLE" and entry.get("reason") != "unloaded"
+    }
+    for name, reason in sorted({**failed, **damaged}.items()):
+        say(f"the model {name!r} did not load, the others serve: {reason}")
         served = _load_older(triton, folders[name]) if name in folders else None
         if served:
             say(f"version {served} of {name!r} serves instead; to keep it, run `gourmet rollback {name}`")
@@ -198,7 +207,10 @@ def _load_older(triton: Triton, model: Path) -> int | None:
     for number in older:
         try:
             facts = manifest.facts(model / str(number))
-            config = as_json(parse(ConfigFile.read(model).of_manifest(facts).text()))
+            texts = ConfigFile.read(model).of_manifest(facts).texts()
+            profile = f"configs/{os.environ.get(CONFIG_NAME_ENV)}.pbtxt"
+            config = as_json(parse(texts.get(profile, texts[CONFIG])))
+            manifest.check_files(None, config, model / str(number))
             config["version_policy"] = {"specific": {"versions": [number]}}
             config.setdefault("parameters", {})[INSTEAD_OF] = {"string_value": str(newest)}
             triton.load(model.name, config)
@@ -226,7 +238,7 @@ class SupervisedProcess:
         self.child = start()
         self._started = time.monotonic()
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def restart_if_ended(self, say: Callable[[str], None]) -> None:
         """Notice the process's end, and start it again when the backoff is over."""
         now = time.monotonic()
         if self._start_again is None and (status := self.child.exit_status()) is not None:
@@ -261,6 +273,7 @@ class Supervisor:
         self._loaded = loaded
         self._server = server
         self._web_options = web
+        self._damaged: dict[str, str] = {}
 
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` when all of it answers, and return when it is to stop."""
@@ -271,13 +284,13 @@ class Supervisor:
             if (options := self._web_options) and not self._stopping.is_set():
                 web = SupervisedProcess("the web app", lambda: self._start_web(options))
                 child = web.child
-                self._until(lambda: child.answers("the web app", f"{options.url}/healthz"))
+                self._until(lambda: child.is_answering("the web app", f"{options.url}/healthz"))
                 processes.append(web)
             if not self._stopping.is_set():
                 on_ready()
             while not self._stopping.wait(_POLL_S):
                 for process in processes:
-                    process.check(self._say)
+                    process.restart_if_ended(self._say)
         finally:
             if web:
                 web.child.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
@@ -302,7 +315,10 @@ class Supervisor:
         """
         is_restart = server.pid is not None and self._models and server.options.model_control == "explicit"
         server.stop()  # removes the stubs and the shared memory of the server that died
-        child = server.start(list(self._models.values()) if is_restart else self._loaded)
+        if server.options.model_control == "explicit":
+            self._damaged = preflight.damaged(server.options.repositories, self._loaded)
+        names = self._models.values() if is_restart else self._loaded
+        child = server.start([name for name in names if name not in self._damaged])
         if is_restart:
             self._load_the_others(server)
         return child
@@ -323,7 +339,8 @@ class Supervisor:
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     index = triton.index()
                     for name in self._loaded:
-                        if index.get(name, {}).get("state") != "READY" and server.pid == pid:
+                        is_ready = index.get(name, {}).get("state") == "READY" or name in self._damaged
+                        if not is_ready and server.pid == pid:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
                     self._load_older_versions(server)
@@ -363,7 +380,9 @@ class Supervisor:
 
     def _load_older_versions(self, server: TritonServer) -> None:
         with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
-            load_older_versions(triton, server.options.repositories, lambda text: self._say(text, "red"))
+            load_older_versions(
+                triton, server.options.repositories, self._damaged, lambda text: self._say(text, "red")
+            )
 
     def _start_web(self, options: WebOptions) -> Child:
         command = [

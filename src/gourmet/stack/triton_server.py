@@ -1,6 +1,6 @@
-"""A Triton from the PyPI wheel `nvidia-pytriton`: its parts, command line, start and stop.
+"""Triton: its parts, command line, start and stop. It leaves no files behind.
 
-It leaves no files behind.
+It comes from the PyPI wheel `nvidia-pytriton`, or is the one of NVIDIA's image (Dockerfile.triton).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from gourmet.errors import GourmetError
 from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, shipped
+from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.stack.api_keys import LockedTriton
 from gourmet.stack.processes import Child, LineSink, wait_until
 from gourmet.systems import FOLDERS_ENV, folders
@@ -35,6 +36,10 @@ ALL: Final = ("*",)
 # stopped, the app's requests fail for that long.
 _DRAIN_TIMEOUT_S: Final = 3
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
+# The folder of the Triton in NVIDIA's image, whose environment is complete.
+IMAGE_ENV: Final = "GOURMET_TRITON"
+# Models on the CPU share one pool of threads: by default NVIDIA's backend takes all cores for each instance.
+_OF_IMAGE: Final = ("enable-global-threadpool=1", "intra_op_thread_count=8", "inter_op_thread_count=1")
 # The Python backend creates a folder in /tmp at each start, and a killed server leaves it there. A path of
 # the same length puts it into the server's own folder, which is removed.
 _ENVIRONMENTS: Final = b"/tmp/python_env_"
@@ -86,10 +91,34 @@ def reachable(host: str) -> str:
 
 
 @dataclass(frozen=True)
-class TritonWheel:
-    """The paths of the wheel's parts."""
+class InstalledTriton:
+    """The Triton of NVIDIA's image."""
 
     server: Path
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables of a server."""
+        # onnxruntime sends telemetry unless this is set before it is imported.
+        return {
+            **os.environ,
+            "ORT_DISABLE_TELEMETRY": "1",
+            # Absolute, since a server works in a folder of its own.
+            FOLDERS_ENV: os.pathsep.join(map(str, folders()[1:])),
+            HOME_ENV: str(home()),
+        }
+
+    def assemble_backends(self, into: Path) -> Path:
+        """Return a folder with the backends; it may be made at `into`."""
+        return self.server / "backends"
+
+    def arguments(self) -> list[str]:
+        return [f"--backend-config=onnxruntime,{setting}" for setting in _OF_IMAGE]
+
+
+@dataclass(frozen=True)
+class TritonWheel(InstalledTriton):
+    """The paths of the wheel's parts."""
+
     libraries: Path
     libpython_dir: Path | None  # None if the system's loader finds libpython
 
@@ -101,14 +130,9 @@ class TritonWheel:
         """
         libraries = [self.libraries, self.libpython_dir, os.environ.get("LD_LIBRARY_PATH")]
         return {
-            **os.environ,
+            **super().environment(),
             "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries if path),
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-            # onnxruntime sends telemetry unless this is set before it is imported.
-            "ORT_DISABLE_TELEMETRY": "1",
-            # Absolute, since a server works in a folder of its own.
-            FOLDERS_ENV: os.pathsep.join(map(str, folders()[1:])),
-            HOME_ENV: str(home()),
         }
 
     def assemble_backends(self, into: Path) -> Path:
@@ -121,6 +145,14 @@ class TritonWheel:
         library = into / "python" / "libtriton_python.so"
         library.write_bytes(library.read_bytes().replace(_ENVIRONMENTS, _IN_OWN_FOLDER))
         return into
+
+    def arguments(self) -> list[str]:
+        return []
+
+
+def find_triton() -> InstalledTriton:
+    """Return the Triton of NVIDIA's image, or else of the wheel."""
+    return InstalledTriton(Path(folder)) if (folder := os.environ.get(IMAGE_ENV)) else find_wheel()
 
 
 def own_backends() -> Path:
@@ -172,7 +204,7 @@ class TritonServer:
     def __init__(self, options: TritonOptions, on_line: LineSink) -> None:
         self.options = options
         self._on_line = on_line
-        self._wheel = find_wheel()
+        self._triton = find_triton()
         token = new_token()
         self._folder = RunFolder(_PREFIX, token=token)
         # The prefix of the Python backend's shared memory: it tells which files a killed server left.
@@ -180,7 +212,7 @@ class TritonServer:
         self._child: Child | None = None
         self._models: Sequence[str] = ALL
         self._has_lock_fault = False
-        self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
+        self._backends = self._triton.assemble_backends(self._folder.path / "backends")
         self._repositories = [self._plain(path.absolute()) for path in options.repositories]
 
     def __enter__(self) -> TritonServer:
@@ -215,7 +247,7 @@ class TritonServer:
         self._child = LockedTriton(
             self.command(models),
             self.options.key,
-            env=self._wheel.environment(),
+            env=self._triton.environment(),
             cwd=self._folder.path,
             on_line=self._line,
             keeps=(self._folder.lock, self._memory.lock),
@@ -229,7 +261,7 @@ class TritonServer:
     def live(self) -> bool:
         """Return whether the server answers, whatever its models do."""
         url = f"http://{self.options.http_url}/v2/health/live"
-        return self._child is not None and self._child.answers("Triton", url)
+        return self._child is not None and self._child.is_answering("Triton", url)
 
     def comes_up(self) -> bool:
         """Return `live()`; start Triton again if that fault ended it. For the main thread only."""
@@ -261,12 +293,13 @@ class TritonServer:
         """Return the command line of the server, without the key."""
         options = self.options
         command = [
-            str(self._wheel.server / "bin" / "tritonserver"),
+            str(self._triton.server / "bin" / "tritonserver"),
             *(f"--model-repository={path}" for path in self._repositories),
             f"--backend-directory={self._backends}",
             *(
                 f"--backend-config={backend.name},shm-region-prefix-name={self._memory.path.name}-"
                 for backend in sorted(self._backends.iterdir())
+                if backend.name == "python" or (backend / "model.py").exists()
             ),
             f"--http-address={options.host}",
             f"--http-port={options.http_port}",
@@ -280,12 +313,16 @@ class TritonServer:
             "--strict-readiness=false",
             f"--exit-timeout-secs={_DRAIN_TIMEOUT_S}",
             "--allow-gpu-metrics=true",
+            *self._triton.arguments(),
         ]
+        # Triton prefers configs/NAME.pbtxt of a model to its config.pbtxt.
+        if profile := os.environ.get(CONFIG_NAME_ENV):
+            command.append(f"--model-config-name={profile}")
         if options.model_control == "explicit":
             command += [f"--load-model={name}" for name in models]
         if options.response_cache_bytes:
             command += [
-                f"--cache-directory={self._wheel.server / 'caches'}",
+                f"--cache-directory={self._triton.server / 'caches'}",
                 f"--cache-config=local,size={options.response_cache_bytes}",
             ]
         if options.traces_to:

@@ -48,7 +48,7 @@ def new_folder(
                     raise UsageError(f"{path} is there already: choose another name than {name!r}")
             for file, content in files.items():
                 (part / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-            described.write(part, about)
+            described.write_description(part, about)
             part.rename(folder)
             try:
                 yield folder

@@ -40,7 +40,7 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
     if len(mean) != len(std) or len(mean) not in (1, 3):
         raise ValueError("its mean and std have not three numbers each, or one each for grey pictures")
     return PictureClassifier(
-        **named(name, folder),
+        **fields_of_name(name, folder),
         title=_text(described["title"]),
         labels=_texts(described["labels"]),
         datatypes=(_one_of(pictures.get("datatype", "FP32"), "FP32", "FP16", "UINT8"),),
@@ -55,7 +55,7 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
     )
 
 
-def named(name: str, folder: Path) -> dict[str, Any]:
+def fields_of_name(name: str, folder: Path) -> dict[str, Any]:
     """Return what follows from a classifier's name and its folder."""
     return {
         "name": name,
@@ -65,12 +65,12 @@ def named(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def like(folder: Path) -> str:
+def system_used_by(folder: Path) -> str:
     """Return the code system whose parts this one uses; empty for a classifier of pictures."""
-    return read(folder, lambda _name, described: _text(described.get("like", "")))
+    return read_description(folder, lambda _name, described: _text(described.get("like", "")))
 
 
-def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Read:
+def read_description(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Read:
     """Read a system's description in a folder, whose name is the system's, with `contract`."""
     path = folder / FILE
     try:
@@ -85,7 +85,7 @@ def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Re
         raise GourmetError(f"{path} does not describe a system: {error_summary(exc)}") from exc
 
 
-def of_classifier(system: PictureClassifier) -> dict[str, Any]:
+def description_of(system: PictureClassifier) -> dict[str, Any]:
     """Describe `system` in words that `read` turns back into the same system."""
     return {
         "task": system.task,
@@ -107,7 +107,7 @@ def of_classifier(system: PictureClassifier) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, described: Mapping[str, Any]) -> None:
+def write_description(folder: Path, described: Mapping[str, Any]) -> None:
     try:
         (folder / FILE).write_text(f"{_HEADING}{_toml(described)}", encoding="utf-8")
     except UnicodeEncodeError as exc:

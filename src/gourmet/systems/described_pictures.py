@@ -32,7 +32,7 @@ from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
 from gourmet.reports.report import Report
 from gourmet.reports.table import columns
-from gourmet.repository.gate import Calibrated, Deployment, Target
+from gourmet.repository.gate import Calibrated, Deployment, ModelFile, Target
 from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
 from gourmet.training.task import Training
@@ -238,7 +238,7 @@ def doubt(system: PictureClassifier, served: Path) -> str:
     network = GivenOnnx(served, system.layout)
     pictures = some_pictures(system, 16)
     scores = network.answers(system, batched=network.signature.rows != 1)(pictures)
-    rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
+    rows = system.probabilities_from({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
     if np.ptp(scores, axis=1).max() <= small:
         return "it gives all labels the same score, as a network does whose last layer is all zeros"
@@ -365,7 +365,7 @@ def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     def opened(path: Path) -> Answers:
         return GivenOnnx(path, system.layout).answers(system, batched=batched)
 
-    def build(path: Path) -> dict[str, Any]:
+    def write(path: Path) -> dict[str, Any]:
         if network.changed is None:
             shutil.copyfile(file, path)
             return {"form": "ONNX, exported elsewhere"}
@@ -378,4 +378,5 @@ def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     row = system.tensor(some_pictures(system, 1), system.datatypes[0]).shape[1:]
     types = (signature.datatype, signature.scores)
     config = onnx_config(system, model, signature.input, row, signature.output, batched=batched, types=types)
-    return Target(model, "model.onnx", build, same_answers.verify(opened, alone), config, system.labels)
+    files = [ModelFile("model.onnx", write, same_answers.verify(opened, alone))]
+    return Target(model, files, config, system.labels)

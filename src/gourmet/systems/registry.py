@@ -57,14 +57,14 @@ def load_part(system: str, module: str, name: str, protocol: type[Fulfils]) -> F
 
 def _described(folder: Path, module: str) -> Any:
     """Return a part of a system that is only data."""
-    like = described.like(folder)
+    like = described.system_used_by(folder)
     if like and like not in patterns():
         raise GourmetError(
             f"{folder / described.FILE} is like {like!r}, and may be like {', '.join(patterns())}"
         )
     if module == "contract":
         of_classifier = partial(described.classifier, folder=folder)
-        return described.read(folder, parts_like(like).contract if like else of_classifier)
+        return described.read_description(folder, parts_like(like).contract if like else of_classifier)
     make = getattr(parts_like(like), module, None)
     if not make:
         raise UnknownSystem(f"the system {folder.name!r} is only data, so this does not apply to it")

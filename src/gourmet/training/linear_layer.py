@@ -48,7 +48,7 @@ class Layer:
 
 
 def solve(
-    begun: Layer,
+    initial_layer: Layer,
     activations: Floats,
     targets: Floats,
     counts: Floats,
@@ -57,20 +57,20 @@ def solve(
     strengths: Floats | None = None,
     start: Layer | None = None,
 ) -> Layer:
-    """Return the layer that fits `activations` [rows, inputs] best, starting from the weights of `begun`.
+    """Return the layer that fits `activations` [rows, inputs] best, starting from `initial_layer`.
 
     `targets` [rows, outputs or one more] are the probabilities wanted of each row; a last column beside the
     layer's outputs is for none of the labels, whose logit is zero. `counts` says how much each row counts.
-    `pull` holds the weights to those of `begun`, on standardised inputs; an input with a greater strength is
-    held less. `start` is a layer near the solution, which is then found sooner.
+    `pull` is an L2 penalty on the change from `initial_layer`, on standardised inputs; `strengths` divides it
+    for each input. `start` is a layer near the solution, which is then found sooner.
     """
-    outputs, inputs = begun.weight.shape
+    outputs, inputs = initial_layer.weight.shape
     mean = activations.mean(axis=0, dtype=np.float64)
     deviation = np.maximum(activations.std(axis=0, dtype=np.float64), 1e-6)
     scale = deviation / (1.0 if strengths is None else strengths)
     rows = ((activations - mean) / scale).astype(np.float32)
     kinds = targets.shape[1]
-    first = np.pad(begun(activations).astype(np.float64), ((0, 0), (0, kinds - outputs)))
+    first = np.pad(initial_layer(activations).astype(np.float64), ((0, 0), (0, kinds - outputs)))
     share = (counts / counts.sum())[:, np.newaxis]
 
     def loss(unknown: Floats) -> tuple[float, Floats]:
@@ -91,9 +91,9 @@ def solve(
 
     unknown = np.zeros((kinds, inputs + 1))
     if start:
-        weights = start.weight.astype(np.float64) - begun.weight
+        weights = start.weight.astype(np.float64) - initial_layer.weight
         unknown[:outputs, :-1] = weights * scale
-        unknown[:outputs, -1] = start.bias - begun.bias + weights @ mean
+        unknown[:outputs, -1] = start.bias - initial_layer.bias + weights @ mean
         unknown -= unknown.mean(axis=0)  # which changes no probability, and pulls least
     unknown = _least(loss, unknown)
     # The same added to all logits changes no probability: the logit of none of the labels becomes zero.
@@ -101,8 +101,8 @@ def solve(
         unknown = unknown - unknown[-1:]
     weights = unknown[:outputs, :-1] / scale
     return Layer(
-        (begun.weight + weights).astype(np.float32),
-        (begun.bias + unknown[:outputs, -1] - weights @ mean).astype(np.float32),
+        (initial_layer.weight + weights).astype(np.float32),
+        (initial_layer.bias + unknown[:outputs, -1] - weights @ mean).astype(np.float32),
     )
 
 

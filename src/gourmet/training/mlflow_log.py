@@ -23,16 +23,16 @@ OnEpoch = Callable[[Mapping[str, Any]], None]
 
 @contextmanager
 def logged(
-    folder: Path, experiment: str, parameters: Mapping[str, Any], begun: str = "", store: Path = STORE
+    folder: Path, experiment: str, parameters: Mapping[str, Any], resumed_run: str = "", store: Path = STORE
 ) -> Iterator[tuple[str, OnEpoch]]:
     """Yield the id of MLflow's run, and the function to call for each epoch. Log the folder's files at the
     end.
 
-    `begun` is the id of a run that is resumed.
+    `resumed_run` is the id of a run that is resumed.
     """
     client = _client(store)
-    if begun:
-        run = client.get_run(begun).info.run_id
+    if resumed_run:
+        run = client.get_run(resumed_run).info.run_id
         client.update_run(run, status="RUNNING")
     else:
         known = client.get_experiment_by_name(experiment)

@@ -66,7 +66,7 @@ class Grpc:
     def _new_client(self) -> Any:
         return _client(InferenceServerClient, self._at, self._connect_timeout_s)
 
-    def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
+    def call(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
         names = target.split("/") if target else []
         as_json = {"as_json": True} if operation.startswith("get_") else {}
         headers = self._token | {_KEY_PREFIX + name: key for name, key in keys.items()}
@@ -75,7 +75,7 @@ class Grpc:
                 *names, **fields, **as_json, headers=headers, client_timeout=deadline.left_s()
             )
         except InferenceServerException as exc:
-            raise self._explained(exc, deadline) from exc
+            raise self._specific_error(exc, deadline) from exc
         if answer is False:  # neither live nor ready
             raise refusal(self.address, HTTPStatus.BAD_REQUEST, f"{target or 'the server'} is not ready")
         return answer.get(*_ANSWERS[operation]) if operation in _ANSWERS else answer
@@ -102,7 +102,7 @@ class Grpc:
                     if deadline.is_cancelled():
                         raise NobodyWaits(f"request to {model} cancelled: the client disconnected") from None
         except InferenceServerException as exc:
-            raise self._explained(exc, deadline) from exc
+            raise self._specific_error(exc, deadline) from exc
         finally:
             call.cancel()
 
@@ -127,7 +127,7 @@ class Grpc:
                     yield None
                     continue
                 if isinstance(piece, InferenceServerException):
-                    raise self._explained(piece, deadline, model.target)
+                    raise self._specific_error(piece, deadline, model.target)
                 if piece.get_response().outputs:
                     yield outputs_of(piece)
                 is_last = piece.get_response().parameters["triton_final_response"].bool_param
@@ -138,7 +138,9 @@ class Grpc:
     def close(self) -> None:
         self._client.close()
 
-    def _explained(self, exc: InferenceServerException, deadline: Deadline, model: str = "") -> TritonError:
+    def _specific_error(
+        self, exc: InferenceServerException, deadline: Deadline, model: str = ""
+    ) -> TritonError:
         status, reason = exc.status(), exc.message() or ""
         if not status:  # of a piece of a stream
             return ModelFailed(reason, HTTPStatus.OK, f"{model} could not answer: {reason}")

@@ -90,7 +90,7 @@ class Http:
         # Last in, first out, so that no more connections stay open than are used at a time.
         self._idle: list[_Connection] = []
 
-    def ask(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
+    def call(self, operation: str, target: str, deadline: Deadline, keys: Headers, fields: Fields) -> Any:
         if operation == "load_model" and fields:
             files = {name: b64encode(data).decode() for name, data in fields["files"].items()}
             fields = {"parameters": {"config": fields["config"], **files}}

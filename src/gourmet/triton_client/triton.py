@@ -179,7 +179,7 @@ class Triton:
             try:
                 version, outputs = self._infer_wire.infer(model, inputs, deadline, request_id or own_id)
             except TritonRefused as exc:
-                raise self._explained(model, exc, deadline) from exc
+                raise self._specific_error(model, exc, deadline) from exc
         return Answer(outputs, version, sum(map(raw_bytes, inputs.values())))
 
     def stream(
@@ -199,7 +199,7 @@ class Triton:
                         is_answered = is_answered or piece is not None
                         yield piece
             except TritonRefused as exc:
-                raise self._explained(model.target, exc, deadline) from exc
+                raise self._specific_error(model.target, exc, deadline) from exc
             if not is_answered:
                 reason = f"{model.target} ended its answer without a piece"
                 raise ModelFailed(reason, HTTPStatus.OK, reason)
@@ -234,7 +234,7 @@ class Triton:
 
     def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
-        return self._wire.ask(operation, target, deadline or Deadline(self._timeout_s), {}, {})
+        return self._wire.call(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
     def _ask_locked(
         self,
@@ -247,7 +247,7 @@ class Triton:
         """Ask with the keys, as a locked operation needs; return False if Triton polls its repository."""
         deadline = deadline or Deadline(self._timeout_s)
         try:
-            return (wire or self._wire).ask(operation, target, deadline, self._keys, fields or {})
+            return (wire or self._wire).call(operation, target, deadline, self._keys, fields or {})
         except TritonRefused as exc:
             if _POLLS not in exc.reason:
                 raise
@@ -257,9 +257,9 @@ class Triton:
         try:
             return self._ask(operation, model, deadline)
         except TritonRefused as exc:
-            raise self._explained(model, exc, deadline) from exc
+            raise self._specific_error(model, exc, deadline) from exc
 
-    def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
+    def _specific_error(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # explained already
             return refused
         # Behind a balancer another server may answer whether the model is ready. A model that asks others may

@@ -40,7 +40,7 @@ class TritonPythonModel:
         try:
             path = manifest.deployed_file(version, config, _FILE)
             engine = sessions.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
-            signatures.check(config, engine.signature)
+            signatures.check_config(config, engine.signature)
         except GourmetError as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(

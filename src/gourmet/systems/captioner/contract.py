@@ -73,7 +73,7 @@ class Captioner(TextGenerator):
     def text_option(self, name: str, value: object) -> bytes | None:
         return prompt_of(value).encode() if name == "prompt" else None
 
-    def beside(self, outputs: Tensors) -> dict[str, Any]:
+    def other_fields(self, outputs: Tensors) -> dict[str, Any]:
         lines = outputs.get(ALTERNATIVES)
         return {"others": () if lines is None else plain(lines.ravel()[0]).splitlines()}
 

@@ -25,8 +25,7 @@ import torch
 from torch import nn
 
 from gourmet.contracts import THRESHOLD_PARAMETER
-from gourmet.evaluation import evaluation_file
-from gourmet.evaluation.evaluation_file import NotEvaluated
+from gourmet.evaluation.calibration import NotEvaluated, read_measured
 from gourmet.evaluation.text_comparison import HeldOut, held_out_part
 from gourmet.export import static_int8
 from gourmet.export.text_export import GenerationExport, TrainedGenerator
@@ -237,7 +236,7 @@ class CaptionerExport(GenerationExport):
         targets = source.compared(_targets(source), weights, held_out, lack)
         facts = source.facts(weights, data)
         try:
-            measured = evaluation_file.read(weights)
+            measured = read_measured(weights)
         except NotEvaluated:
             return Deployment(targets, facts)
         try:
@@ -256,15 +255,15 @@ def _held_out(data: Path) -> HeldOut:
     """Return photos that the network did not learn from, with captions by people to score with."""
     shown = held_out_part(lambda part: photos(data, part, _COMPARED))
 
-    def ask(network: CaptionerNetwork) -> list[Parts]:
+    def questions(network: CaptionerNetwork) -> list[Parts]:
         pictures = decoded(data, shown, network.side)
         return [[Row(pixels, MAX_TOKENS)] for pixels in pictures]
 
-    def points(captions: Sequence[str]) -> list[float]:
+    def score(captions: Sequence[str]) -> list[float]:
         cider = Cider([photo.captions for photo in shown])
         return [100 * cider.score(photo, text) for photo, text in enumerate(captions)]
 
-    return HeldOut("CIDEr-D × 100", len(shown), ask, points)
+    return HeldOut("CIDEr-D × 100", len(shown), questions, score)
 
 
 def _targets(source: TrainedCaptioner) -> dict[str, Target]:

@@ -152,9 +152,9 @@ class CaptionNetwork(nn.Module):
 
         It takes the likeliest words, unless `options` say something else.
         """
-        begun = torch.tensor([[self.start, *prompt]] * len(states), device=states.device)
+        first_tokens = torch.tensor([[self.start, *prompt]] * len(states), device=states.device)
         return self.text_decoder.generate(  # type: ignore[no-any-return]
-            input_ids=begun,
+            input_ids=first_tokens,
             encoder_hidden_states=states,
             encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
             eos_token_id=self.end,

@@ -34,9 +34,9 @@ class CaptionerEngine(Engine):
 
     max_sources = 1
 
-    def __init__(self, vision: Run, decoder: Run, places: int) -> None:
+    def __init__(self, vision: Run, decoder: Run, positions: int) -> None:
         super().__init__(vision, decoder)
-        self.places = places
+        self.positions = positions
 
     def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
         return [self._encoder(["memory"], {"pixels": pixels[np.newaxis]})[0][0] for pixels in sources]
@@ -57,8 +57,8 @@ class CaptionerNetwork:
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionerNetwork:
         with package.opened_as("a captioner"):
-            places = int(json.loads(files[SETTINGS])["places"])
-            return cls(CaptionerEngine.of_graphs(files[VISION], files[DECODER], threads, places), files)
+            positions = int(json.loads(files[SETTINGS])["places"])
+            return cls(CaptionerEngine.of_graphs(files[VISION], files[DECODER], threads, positions), files)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs[contract.IMAGE]

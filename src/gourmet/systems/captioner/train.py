@@ -262,7 +262,7 @@ class CaptionerTask:
         The captions of a photo are one row: they share its memory, and do not attend to each other.
         """
         start, end = self.tokenizer.start, self.tokenizer.end
-        begun = [[token for caption in texts for token in (start, *caption)] for texts in captions]
+        decoder_inputs = [[token for caption in texts for token in (start, *caption)] for texts in captions]
         right = [token for texts in captions for caption in texts for token in (*caption, end)]
         positions = [[at for caption in texts for at in range(len(caption) + 1)] for texts in captions]
         whose = [
@@ -270,7 +270,7 @@ class CaptionerTask:
             for texts in captions
         ]
         device = grid.device
-        ids, at, of = (padded(rows, -1).to(device) for rows in (begun, positions, whose))
+        ids, at, of = (padded(rows, -1).to(device) for rows in (decoder_inputs, positions, whose))
         hidden = (of[:, :, None] != of[:, None, :]) | (at[:, :, None] < at[:, None, :])
         mask = torch.zeros(hidden.shape, device=device).masked_fill(hidden, torch.finfo(torch.float32).min)
         with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):

@@ -139,8 +139,8 @@ def _hold_out(
     """Split off a random share of every class; keep the order of both parts."""
     held: set[int] = set()
     for class_id in range(len(contract.SYSTEM.labels)):
-        mine = [index for index, digit in enumerate(digits) if digit.class_id == class_id]
-        held.update(lots.permutation(mine)[: round(len(mine) / one_in)])
+        of_class = [index for index, digit in enumerate(digits) if digit.class_id == class_id]
+        held.update(lots.permutation(of_class)[: round(len(of_class) / one_in)])
     return (
         [digit for index, digit in enumerate(digits) if index in held],
         [digit for index, digit in enumerate(digits) if index not in held],

@@ -182,11 +182,11 @@ def _curve(stroke: str, trembling: float, random: np.random.Generator) -> Points
     pieces = [np.array(piece.split(), dtype=float).reshape(-1, 2) for piece in stroke.split("|")]
     pieces = [piece + random.normal(0.0, trembling, piece.shape) for piece in pieces]
     # A corner ends one curve and begins the next.
-    begun = [
+    joined = [
         piece if before is None else np.concatenate([before[-1:], piece])
         for before, piece in zip([None, *pieces], pieces, strict=False)
     ]
-    return np.concatenate([_smooth(piece) for piece in begun])
+    return np.concatenate([_smooth(piece) for piece in joined])
 
 
 def _smooth(points: Points) -> Points:

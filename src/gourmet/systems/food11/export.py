@@ -17,10 +17,11 @@ _ONNX: Final = Exported("food_classifier_onnx", more=[ALL_DISHES], graph=with_di
 
 def from_photos(source: Source) -> Target:
     """Return the target that decodes photos: a GPU runs it in fp32, a CPU in eight bits."""
-    also = []
+    target = replace(_ONNX, model="food_classifier")(source)
+    files = [*target.files]
     if isinstance(source.network, Food11Network):
-        also.append(replace(int8.target(source), file="model_int8.onnx"))
-    return replace(replace(_ONNX, model="food_classifier")(source), config=None, labels=(), also=also)
+        files.append(replace(int8.int8_file(source, "model_int8.onnx"), is_optional=True))
+    return replace(target, files=files, config=None, labels=())
 
 
 EXPORT: Final[Export] = ClassifierExport(

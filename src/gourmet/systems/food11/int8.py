@@ -6,7 +6,7 @@ import copy
 import tempfile
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import onnx
 import onnxruntime
@@ -17,7 +17,7 @@ from gourmet.errors import UsageError
 from gourmet.evaluation import same_answers
 from gourmet.export import static_int8
 from gourmet.export.picture_export import OPSET, Source, open_onnx, write_onnx
-from gourmet.repository.gate import Target
+from gourmet.repository.gate import ModelFile, Target
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 
@@ -37,25 +37,25 @@ class PixelNetwork(nn.Module):
         return food * torch.softmax(logits / self.temperature, dim=1), dishes
 
 
+_opened: Final = partial(open_onnx, name="image", output="probabilities")
+
+
 def target(source: Source) -> Target:
     """Return the target of the int8 model of these weights; ONNX Runtime runs it on pixels."""
-    opened = partial(open_onnx, name="image", output="probabilities")
+    file = int8_file(source, "model.onnx")
+    candidate = source.candidate
+    compare = candidate.comparing(file.name, _opened, are_probabilities=True) if candidate else None
+    return Target("food_classifier_int8", [file], compare=compare)
+
+
+def int8_file(source: Source, name: str) -> ModelFile:
     compare = partial(
         same_answers.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
     )
-    verify = same_answers.verify(opened, compare)
-    return Target(
-        "food_classifier_int8",
-        "model.onnx",
-        partial(build, source),
-        verify,
-        compare=source.candidate.beside("model.onnx", opened, are_probabilities=True)
-        if source.candidate
-        else None,
-    )
+    return ModelFile(name, partial(write_int8, source), same_answers.verify(_opened, compare))
 
 
-def build(source: Source, path: Path) -> dict[str, Any]:
+def write_int8(source: Source, path: Path) -> dict[str, Any]:
     """Quantize statically: int8 weights per channel, uint8 activations, ranges from real photos."""
     path.write_bytes(_quantized(source))
     return {

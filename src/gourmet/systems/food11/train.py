@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.evaluation import evaluation_file
-from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.calibration import Calibration, write_report
 from gourmet.evaluation.labelled_pictures import ALL, LabelledPhoto, decode
 from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibrate
@@ -90,7 +89,7 @@ class Food11Training(PictureTraining):
         }
         save_tensors(out / LAST, network.state_dict(), about)
         measured = {name: about[name] for name in ("calibration", "accuracy")}
-        evaluation_file.write_report(report, out / LAST, measured)
+        write_report(report, out / LAST, measured)
         log.append({"layer": "with all", "photos": len(listed), "seconds": _since(started)})
         write_whole(out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
         write_whole(out / "log.svg", _drawn(report))

@@ -29,7 +29,7 @@ class TranslatorLoop:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(repository.served_package(SYSTEM.default_model))
 
-    def ask(self, example: bytes) -> Asking:
+    def steps_of(self, example: bytes) -> Asking:
         tokenizer = self.tokenizer
         source = np.full((1, PLACES), EMPTY, np.int32)
         ids = tokenizer.encode(example.decode())[:PLACES]

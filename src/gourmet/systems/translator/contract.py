@@ -123,7 +123,7 @@ class Translator(TextGenerator):
         """Normalise a text to the form that the network knows."""
         return text
 
-    def beside(self, outputs: Tensors) -> dict[str, Any]:
+    def other_fields(self, outputs: Tensors) -> dict[str, Any]:
         if SENTENCES not in outputs:  # a piece, or a model without that output
             return {}
         scored = json.loads(outputs[SENTENCES].ravel()[0])
@@ -139,7 +139,7 @@ class Translator(TextGenerator):
         return {**outputs, SENTENCES: json.dumps(sentences)}
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
-        return replace(answer, warning=self.doubt(text_of(example), answer.text))
+        return replace(answer, warning=self.doubt(example.decode(), answer.text))
 
     def foreign(self, text: str) -> str:
         """Return why `text` is probably not of this language; empty if it may be."""

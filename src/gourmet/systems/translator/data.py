@@ -53,7 +53,7 @@ class SentenceData:
 DATA: Final[TextData] = SentenceData()
 
 
-def beside(data: Path, name: str) -> tuple[Reference, ...]:
+def pairs_of_file(data: Path, name: str) -> tuple[Reference, ...]:
     """Return the pairs of SOFTWARE or SYNTHETIC beside `data`, if there are any."""
     path = (data if data.is_dir() else data.parent) / name
     if not path.is_file():

@@ -126,9 +126,9 @@ class Whole(nn.Module):
         self.pad = network.config.pad_token_id
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        ids, begun = (torch.where(ids == 1, self.pad, ids).long() for ids in (source, target))
+        ids, decoder_ids = (torch.where(ids == 1, self.pad, ids).long() for ids in (source, target))
         logits: torch.Tensor = self.network(
-            input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=begun, use_cache=False
+            input_ids=ids, attention_mask=(source != 1).long(), decoder_input_ids=decoder_ids, use_cache=False
         ).logits
         return logits
 
@@ -227,10 +227,10 @@ class TranslatorExport(GenerationExport):
         shipped = (Reference("", *pair) for pair in self.system.meanings.items() if all(pair))
         references = references or list(shipped)
 
-        def ask(network: TranslatorNetwork) -> list[Parts]:
+        def questions(network: TranslatorNetwork) -> list[Parts]:
             return [network.parts(self.system.written(text_of(pair.text))) for pair in references]
 
-        return chrf(references, ask) if references else None
+        return chrf(references, questions) if references else None
 
     def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
         config = as_json(repository.read_config(version.parent))
@@ -290,11 +290,13 @@ def _like(ours: str, target: Target, system: Translator) -> Target:
     config = as_json(repository.read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
-    def build(path: Path) -> dict[str, Any]:
-        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
-        return target.build(path)
+    (file,) = target.files
 
-    return replace(target, build=build, config={**config, "name": target.model})
+    def write(path: Path) -> dict[str, Any]:
+        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
+        return file.write(path)
+
+    return replace(target, files=[replace(file, write=write)], config={**config, "name": target.model})
 
 
 EXPORT: Final[Export] = TranslatorExport()

@@ -19,7 +19,7 @@ from gourmet.export.checkpoints import CONFIG
 from gourmet.export.text_int8 import rounded
 from gourmet.learning.text_training import MEASURED, GenerationTraining, padded
 from gourmet.progress import ReportProgress
-from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
+from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, pairs_of_file
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MAX_POSITIONS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -71,7 +71,7 @@ class TranslatorTraining(GenerationTraining):
         held = DATA.references(data, "validation", min(limit or MEASURED, MEASURED))
         train = DATA.references(data, "train", limit)
         more, synthetic = (
-            beside(data, name)[: limit and limit // 2] if count else ()
+            pairs_of_file(data, name)[: limit and limit // 2] if count else ()
             for name, count in ((SOFTWARE, self.config.software), (SYNTHETIC, self.config.synthetic))
         )
         if self.config.reverse:
@@ -180,7 +180,7 @@ class TranslatorTask:
         target = padded(
             [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
         ).to(device)
-        begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
+        decoder_ids = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
         # bfloat16 throughout: autocast would cast between operations.
         kind = torch.bfloat16 if half_is_fast(device) else torch.float32
         model = self.network.get_submodule("model")
@@ -190,7 +190,7 @@ class TranslatorTask:
             kwargs={
                 "input_ids": source,
                 "attention_mask": (source != pad).long(),
-                "decoder_input_ids": begun,
+                "decoder_input_ids": decoder_ids,
                 "use_cache": False,
             },
         ).last_hidden_state

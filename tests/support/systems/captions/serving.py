@@ -31,7 +31,7 @@ class CaptionEngine(Engine):
 
     def encode(self, sources: Sequence[bytes]) -> Sequence[Floats]:
         squares = np.stack([_square(data) for data in sources])
-        pixels = squares.reshape(len(sources), self.places, 3).astype(np.float32) / 255
+        pixels = squares.reshape(len(sources), self.positions, 3).astype(np.float32) / 255
         (memory,) = self._encoder(["memory"], {"pixels": pixels})
         return list(memory)
 

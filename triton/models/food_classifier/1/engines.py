@@ -70,7 +70,7 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
 
 
 def _onnx(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]) -> FoodEngine:
-    manifest.check(path, config)
+    manifest.check_files(path, config)
     from gourmet.served.onnx_session import open_engine as open_file
 
     engine = open_file(path, config, device, warn)

@@ -179,7 +179,7 @@ class TritonPythonModel:
                 )
             unknown = np.zeros((len(batch), len(system.dishes)), np.float32)
             dishes = outputs.get(contract.ALL_DISHES, unknown)
-            answers.append((*system.answers(outputs, self._temperature), dishes))
+            answers.append((*system.scores_from(outputs, self._temperature), dishes))
         if not answers:
             widths = len(system.labels), len(system.dishes)
             labels, dishes = (np.empty((0, width), np.float32) for width in widths)

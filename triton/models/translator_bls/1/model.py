@@ -21,7 +21,7 @@ from gourmet.errors import GourmetError
 from gourmet.generation import package
 from gourmet.generation.answers import CLIENT_LEFT, ClientLeft
 from gourmet.generation.loop import Loop
-from gourmet.generation.triton_model import jobs, refusal, whole_response
+from gourmet.generation.triton_model import answers_to, refusal, whole_response
 from gourmet.systems.translator.serving import MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.tokenizer import Tokenizer
 
@@ -52,14 +52,8 @@ class TritonPythonModel:
             return refusal(ClientLeft(CLIENT_LEFT))
         loop = Loop(self._network.engine, self._network.vocabulary, _ROWS)
         try:
-            answers = jobs(
-                request,
-                self._network,
-                lambda *_: None,
-                request.is_cancelled,
-                default_timeout_s=self._timeout_s,
-            )
-            loop.complete([row for job in answers for row in job.rows])
+            answers = answers_to(request, self._network, request.is_cancelled, self._timeout_s)
+            loop.complete([row for answer in answers for row in answer.rows])
         except (ValueError, pb_utils.TritonModelException) as exc:
             return refusal(exc)
         return whole_response(answers, self._network, rows=True)
