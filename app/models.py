@@ -19,7 +19,8 @@ from app.web.errors import UnknownModel, as_serving_error, refused_picture
 from app.web.http import request_id
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo, System
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import Floats, PictureClassifier, RankedLabels
+from gourmet.pictures.certainty import Floats, RankedLabels
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels, from_base64, whole_pixels
 from gourmet.pictures.decoders import Decoding
 from gourmet.pictures.errors import DecodersBusy, PictureError

@@ -42,11 +42,11 @@ from harness import (
     Row,
     compared,
     main,
+    measure_in_turns,
     no_server,
     own_triton,
     publish,
     ratio_goal,
-    run,
     window_options,
 )
 
@@ -158,7 +158,7 @@ def foundation(turns: int, window_s: float) -> None:
     layouts = dict.fromkeys([(1, 1), (1, cpus), (cpus, 1)])
     contenders = [without_server(*layout, options) for layout in layouts]
     with bar("foundation") as tick:
-        rows, left_out = run([*contenders, in_triton(options)], turns, tick)
+        rows, left_out = measure_in_turns([*contenders, in_triton(options)], turns, tick)
     publish("What Triton adds", f"{_PHOTOS.count} drawn photos", rows, goals(rows), left_out)
 
 

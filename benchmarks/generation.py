@@ -59,11 +59,11 @@ from harness import (
     Row,
     main,
     measure,
+    measure_in_turns,
     own_triton,
     programs,
     publish,
     ratio_goal,
-    run,
     started,
     window_options,
 )
@@ -412,7 +412,7 @@ def generation(weights: Path, data: Path | None, count: int, turns: int, window_
             eager(sentences),
             *(behind_fastapi(uvicorn, sentences, form, *layout) for form in FORMS for layout in layouts),
         ]
-        rows, left_out = run(contenders, turns, tick)
+        rows, left_out = measure_in_turns(contenders, turns, tick)
     publish("One sentence at a time, in five ways", f"{len(texts)} sentences", rows, goals(rows), left_out)
 
 

@@ -214,7 +214,7 @@ class Row:
         return all(map(is_quiet, self.turns.values()))
 
 
-def run(
+def measure_in_turns(
     contenders: Sequence[Contender], turns: int, on_step: ReportProgress
 ) -> tuple[list[Row], dict[str, str]]:
     """Measure every contender in turns; return the rows, and what was left out with the reason."""

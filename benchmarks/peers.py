@@ -31,7 +31,7 @@ from gourmet.bench.validity import WrongAnswers
 from gourmet.bench.workload import MeasureOptions, ask_each
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, counts
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.certainty import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import views
 from gourmet.served.instances import available_cpus
@@ -45,11 +45,11 @@ from harness import (
     gourmet_up,
     main,
     measure,
+    measure_in_turns,
     no_server,
     programs,
     publish,
     ratio_goal,
-    run,
     started,
     window_options,
 )
@@ -356,7 +356,7 @@ def peers(
         tick(0.0, "drawing photos, and what each photo's answer must be")
         expected = expected_answers(sets)
         bench = PhotoBench(sets, expected, levels, options, others)
-        rows, left_out = run([bench.contender(arm) for arm in chosen], turns, tick)
+        rows, left_out = measure_in_turns([bench.contender(arm) for arm in chosen], turns, tick)
     about = "; ".join(map(str, sets.values()))
     judged = [goal for name in sets for goal in goals(name, [row for row in rows if row.load.model == name])]
     publish("Photos a second beside other servers", about, rows, judged, left_out)

@@ -62,7 +62,7 @@ LONGEST = (
     "served/test_whole_way.py",
     "web/test_proxy.py",
     "web/test_teach.py",
-    "unit/test_deploying.py",
+    "unit/test_gate.py",
     "unit/test_bring_a_translator.py",
     "web/test_triton_trouble.py",
     "served/test_pytorch_backend.py",

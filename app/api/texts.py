@@ -98,7 +98,7 @@ class Generator(ServedModels[Generation]):
             for outputs in self._triton.stream(model.info, inputs, deadline):
                 yield None if outputs is None else model.system.generated(outputs, model.info)
 
-    def answers(
+    def answer_all(
         self, model: Model[Generation], examples: Sequence[bytes], options: Options, deadline: Deadline
     ) -> tuple[list[GeneratedText], dict[str, float]]:
         """Return the answers, and their phases in milliseconds. A picture is the only example of its call.
@@ -181,7 +181,7 @@ def whole(
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
     """Ask about the examples together; return their answers and the time that all of them took."""
     g.model = model.info.name
-    answers, phases = generator.answers(model, examples, options, deadline)
+    answers, phases = generator.answer_all(model, examples, options, deadline)
     return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases_ms(phases, wait_ms))
 
 

@@ -28,7 +28,8 @@ from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import PictureClassifier, marks
+from gourmet.pictures.certainty import marks
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.triton_client.deadline import Deadline
 
 # One answer says little about a model's speed: some answers took twenty times as long as others.

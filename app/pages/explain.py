@@ -27,7 +27,8 @@ from app.web.errors import ServingError
 from app.web.http import request_id, route_options
 from app.web.rate_limit import count_photos
 from app.web.tracing import carried
-from gourmet.pictures.classifier import Floats, PictureClassifier
+from gourmet.pictures.certainty import Floats
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.served.fair_queue import FairQueue
 from gourmet.triton_client.deadline import Deadline

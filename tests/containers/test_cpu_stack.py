@@ -26,7 +26,7 @@ from support.eventually import eventually
 from support.lab_notebooks import WIDE, notebook
 from support.needs import absent
 from support.tls import Certificates
-from support.web_app import Site, WebReply
+from support.web_app import Site, WebReply, form
 
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
@@ -50,6 +50,7 @@ class Stack:
     grpc_port: int
     metrics_port: int
     jupyter_port: int
+    home: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     admin_key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -66,6 +67,8 @@ class Stack:
             "JUPYTER_PORT": str(self.jupyter_port),
             "JUPYTER_TOKEN": self.token,
             "TRITON_ADMIN_KEY": self.admin_key,
+            "KEEP_CORRECTIONS": "/corrections",
+            "GOURMET_HOME": str(self.home),
         }
         return run(str(SCRIPT), *arguments, **settings | more)
 
@@ -123,10 +126,16 @@ def images(engine: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack(engine: str, images: None) -> Iterator[Stack]:
-    """The whole stack, the lab with it."""
-    project = f"gourmet-test-{uuid.uuid4().hex[:8]}"
-    running = Stack(engine, project, *free_ports(6))
+def stack(engine: str, images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The whole stack, the lab with it, and a user's model whose newest version is damaged."""
+    project, home = f"gourmet-test-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("home")
+    (home / "systems").mkdir()
+    spare = shutil.copytree(ROOT / "triton" / "models" / "onnx-mnist-cpu", home / "models" / "spare")
+    config = spare / "config.pbtxt"
+    config.write_text(config.read_text().replace("onnx-mnist-cpu", "spare").replace('"asked"', '""'))
+    damaged = shutil.copytree(spare / "1", spare / "2") / "model.onnx"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    running = Stack(engine, project, *free_ports(6), home)
     try:
         running.up()
         yield running
@@ -352,6 +361,45 @@ def test_switching_the_pages_model_recreates_the_apps_container_alone(
         eventually(lambda model=model: first_answer_of(model), 60)
     assert stack.container("flask") != before
     assert {service: stack.container(service) for service in others} == others
+
+
+def test_a_damaged_newest_version_falls_back_to_the_one_before_at_each_start(stack: Stack) -> None:
+    def version_1_serves() -> bool:
+        with contextlib.suppress(OSError):
+            config = Site(stack.http_port).request("GET", "/v2/models/spare/config")
+            return config.status == 200 and config.json["version_policy"] == {"specific": {"versions": [1]}}
+        return False
+
+    eventually(version_1_serves)
+    stack.made_anew("triton")
+    eventually(version_1_serves, 180)
+    for service in ("triton", "flask"):
+        eventually(lambda service=service: stack.script("health", service).returncode == 0, 180)
+
+
+def test_a_correction_survives_a_new_container_and_comes_back_from_a_backup(stack: Stack) -> None:
+    body, headers = form(contract.SYSTEM.sample())
+    where = "/api/v1/corrections?label=Soup"
+    corrected = Site(stack.web_port).request("POST", where, body, **headers)
+    assert corrected.status in (200, 201), corrected.body
+
+    def kept() -> str:
+        return stack.inside("flask", "sh", "-c", "cd /corrections && find . -type f | xargs sha256sum").stdout
+
+    before = kept()
+    assert ".png" in before or ".jpg" in before, before
+    stack.made_anew("flask")
+    assert kept() == before
+    backup = stack.inside("flask", "sh", "-c", "tar -cz -C /corrections . | base64").stdout
+    run(stack.engine, "rm", "-f", stack.container("flask"))
+    removed = run(stack.engine, "volume", "rm", f"{stack.project}_corrections")
+    assert removed.returncode == 0, removed.stderr
+    assert stack.script("up", "flask").returncode == 0
+    assert kept() == ""
+    restore = ("sh", "-c", "base64 -d | tar -xz -C /corrections")
+    restored = run(stack.engine, "exec", "-i", stack.container("flask"), *restore, given=backup)
+    assert restored.returncode == 0, restored.stderr
+    assert kept() == before
 
 
 def test_with_a_certificate_the_proxy_reads_a_key_of_roots_and_answers_by_tls_alone(

@@ -101,7 +101,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
 ) -> None:
     network, _ = load(committed)
     listed = DATA.listing(drawn, "test", 44)
-    answered = EVALUATION.answers(network, listed, "cpu", lambda *_: None)
+    answered = EVALUATION.answers_to(network, listed, "cpu", lambda *_: None)
     right = accuracy(answered.logits, answered.classes, SYSTEM.labels).as_dict()
     options = ("--data", drawn, "--url", triton.http_url, "--json", "-")
     report = json.loads(run("food_classifier_onnx", *options).stdout)

@@ -66,10 +66,10 @@ class RunningLab(Up):
         self.wait_for("Ctrl-C ends the lab\n")
         wait_until(lambda: http_ok(f"http://127.0.0.1:{self.lab}/api"), 60, "JupyterLab answers", poll_s=0.2)
 
-    def contents(self, token: str) -> Any:
-        """Return the file list of JupyterLab for this token."""
+    def get(self, path: str, token: str) -> Any:
+        """Return JupyterLab's answer for this token."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.lab}/api/contents", headers={"Authorization": f"token {token}"}
+            f"http://127.0.0.1:{self.lab}/{path}", headers={"Authorization": f"token {token}"}
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
@@ -98,8 +98,10 @@ def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
     assert f"http://127.0.0.1:{lab.lab}/lab/tree/triton.ipynb?token=" in address
     token = address.rpartition("token=")[2]
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        lab.contents("wrong")
-    assert "triton.ipynb" in [entry["name"] for entry in lab.contents(token)["content"]]
+        lab.get("api/contents", "wrong")
+    assert "triton.ipynb" in [entry["name"] for entry in lab.get("api/contents", token)["content"]]
+    notification = lab.get("lab/api/settings/@jupyterlab/apputils-extension:notification", token)
+    assert notification["schema"]["properties"]["fetchNews"]["default"] == "false"
     stack = [f"http://127.0.0.1:{lab.port}/readyz", f"http://127.0.0.1:{lab.http}/v2/health/ready"]
     starts_one = "starts a stack" in request.node.name
     assert [http_ok(url) for url in stack] == [starts_one, starts_one]

@@ -16,7 +16,8 @@ from app.models import AskRows, Classifier, Model, Prediction
 from app.web.errors import UnknownModel
 from app.web.settings import Settings
 from gourmet.contracts import ModelInfo, TensorSpec
-from gourmet.pictures.classifier import Floats, PictureClassifier
+from gourmet.pictures.certainty import Floats
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.decoders import Decoding
 from gourmet.systems.food11.contract import SYSTEM as FOOD

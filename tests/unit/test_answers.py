@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gourmet.pictures.classifier import RankedLabels
+from gourmet.pictures.certainty import RankedLabels
 from gourmet.systems.food11.contract import SYSTEM
 
 

@@ -22,7 +22,8 @@ from app.api.texts import LINES
 from app.models import AskRows, Model
 from app.web import errors
 from app.web.settings import Rate, Settings
-from gourmet.pictures.classifier import Floats, PictureClassifier
+from gourmet.pictures.certainty import Floats
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.triton_client.deadline import Deadline
 

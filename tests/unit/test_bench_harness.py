@@ -35,11 +35,11 @@ from harness import (
     Measure,
     Row,
     measure,
+    measure_in_turns,
     no_server,
     programs,
     publish,
     ratio_goal,
-    run,
     started,
 )
 
@@ -165,14 +165,14 @@ def contender(arm: str, calls: list[str], others: list[float] | None = None) -> 
 
 def test_contenders_take_turns_in_alternating_order() -> None:
     calls: list[str] = []
-    rows, _ = run([contender("a", calls), contender("b", calls)], 2, lambda *_: None)
+    rows, _ = measure_in_turns([contender("a", calls), contender("b", calls)], 2, lambda *_: None)
     assert calls == ["a", "b", "b", "a"]
     assert [(row.point.arm, row.at_a_time) for row in rows] == [("a", 1), ("a", 8), ("b", 1), ("b", 8)]
     assert {row.point.turns for row in rows} == {2}
 
 
 def test_the_quieter_of_two_points_counts() -> None:
-    rows, _ = run([contender("a", [], [0.5, 0.3, 0.05])], 1, lambda *_: None)
+    rows, _ = measure_in_turns([contender("a", [], [0.5, 0.3, 0.05])], 1, lambda *_: None)
     assert [row.point.usage.others_cores for row in rows] == [0.3, 0.05]
     assert [row.point.arm for row in rows] == ["a *", "a"]
 
@@ -181,7 +181,9 @@ def test_a_point_that_is_disturbed_every_time_is_left_out_with_the_reason() -> N
     def disturbed(*_: object) -> Point:
         raise Disturbed("the windows differ")
 
-    rows, left_out = run([Contender("x", [("x", LOAD)], lambda: nullcontext(disturbed))], 1, lambda *_: None)
+    rows, left_out = measure_in_turns(
+        [Contender("x", [("x", LOAD)], lambda: nullcontext(disturbed))], 1, lambda *_: None
+    )
     assert (rows, left_out) == ([], {"x c=3": "the windows differ"})
 
 
@@ -195,7 +197,9 @@ def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
     def refuse() -> None:
         raise ConnectionRefusedError
 
-    rows, left_out = run([Contender("x", [("x", LOAD)], start), contender("a", [])], 2, lambda *_: None)
+    rows, left_out = measure_in_turns(
+        [Contender("x", [("x", LOAD)], start), contender("a", [])], 2, lambda *_: None
+    )
     assert left_out == {"x": "a server ended with status 1; its last lines: no port"}
     assert {row.point.arm for row in rows} == {"a"}
     with pytest.raises(DidNotStart), start():

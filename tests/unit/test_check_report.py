@@ -24,6 +24,7 @@ from gourmet.evaluation.picture_scores import LabelledScores
 from gourmet.evaluation.system_parts import Reference
 from gourmet.evaluation.text_check import TextAnswer, text_report
 from gourmet.reports.report import Report
+from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 LABELS = ("a", "b", "c<d")
 MODEL = ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3")
@@ -66,6 +67,20 @@ def test_quality_of_the_answers_by_hand() -> None:
     assert quality["answered"] == 2 / 4
     assert quality["right_of_answered"] == 1.0
     assert quality["calibration_error"] == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4, abs=1e-4)
+
+
+def test_dishes_are_measured_where_a_folder_names_one() -> None:
+    pictures = replace(
+        PICTURES, names=["c/pad_thai/1.jpg", "c/hummus/2.jpg", "c/web/3.jpg", "c/samosa/4.jpg"]
+    )
+    finer = [[("Pad thai", 0.9)], [("Falafel", 0.7), ("Hummus", 0.2)], [("Samosa", 0.9)], [("Samosa", 0.5)]]
+    replies = Replies([replace(batch(0, 1, 2, 3), finer=finer)], [], sent=4, wall_s=0.5)
+    system: Any = SimpleNamespace(**vars(CONTRACT), likely=0.6, finer_name_of=FOOD.finer_name_of)
+    answered = join_answers(pictures, replies.answers, 3)[1]
+    made = picture_report(MODEL, system, pictures, OPTIONS, replies, answered)
+    expected = {"pictures": 3, "top1": 2 / 3, "top3": 1.0, "likely": 2 / 3, "right_of_likely": 1 / 2}
+    assert made.measures["dishes"] == pytest.approx(expected, abs=1e-4)
+    assert "3 pictures whose folder names one" in made.text()
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:

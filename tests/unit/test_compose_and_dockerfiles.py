@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from app.api.uploads import WRAPPING_BYTES
 from app.web.settings import Settings
+from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +148,13 @@ def test_the_app_reads_the_variables_of_compose_and_finds_triton_by_its_service(
     assert port == TRITON_PORTS["ports"][0].rpartition(":")[2]
 
 
+def test_without_a_gpu_nvidias_image_asks_for_no_device_and_reads_the_configs_of_the_cpu() -> None:
+    (triton,) = compose("docker-compose.nvidia-cpu.yaml")["services"].values()
+    assert isinstance(triton["deploy"], Reset)
+    assert triton["environment"][CONFIG_NAME_ENV] == ""
+    assert f"{CONFIG_NAME_ENV}=gpu" in instructions(ROOT / "Dockerfile.triton", "ENV")[0].split()
+
+
 def test_both_tritons_are_started_by_the_same_command() -> None:
     of_cpu, of_nvidia = (
         json.loads(instructions(ROOT / f"Dockerfile.{name}", "CMD")[0]) for name in ("triton-cpu", "triton")
@@ -215,7 +223,7 @@ def test_the_web_image_installs_the_pinned_packages_by_hash() -> None:
 def test_tritons_keys_reach_the_lab_and_not_the_web_app() -> None:
     assert f"keys:{SERVICES['triton']['environment']['GOURMET_KEYS']}" in SERVICES["triton"]["volumes"]
     assert f"keys:{SERVICES['jupyter']['environment']['GOURMET_KEYS']}:ro" in SERVICES["jupyter"]["volumes"]
-    assert SERVICES["flask"]["volumes"] == [OWN["systems"]]
+    assert SERVICES["flask"]["volumes"] == ["corrections:/corrections", OWN["systems"]]
     assert not {"TRITON_ADMIN_KEY", "GOURMET_KEYS"} & set(SERVICES["flask"]["environment"])
     for path in DOCKERFILES:
         if path.name != "Dockerfile.flask":

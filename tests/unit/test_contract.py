@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gourmet.contracts import ModelInfo
-from gourmet.pictures.classifier import PictureClassifier, softmax
+from gourmet.pictures.certainty import softmax
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract
 
@@ -64,4 +65,4 @@ def test_types_and_outputs_of_other_models_are_named(
     with pytest.raises(ValueError, match=f"inputs of the types {takes}, not INT64"):
         system.encode(system.sample(), "INT64")
     with pytest.raises(ValueError, match=rf"\['translation'\] have none of {answers}"):
-        system.read({"translation": LOGITS})
+        system.probabilities_from({"translation": LOGITS})

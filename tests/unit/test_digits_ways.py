@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from support import drawn_digits
 
-from gourmet.pictures.classifier import certain_subject_threshold, relevance, softmax
+from gourmet.pictures.certainty import certain_subject_threshold, relevance, softmax
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract, data
 from gourmet.systems.food11 import contract as food11

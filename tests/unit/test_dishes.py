@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gourmet.pictures.classifier import Named, RankedLabels
+from gourmet.pictures.certainty import Named, RankedLabels
 from gourmet.systems.food11.contract import ALL_DISHES, DISH_PROBABILITIES, DISHES, SYSTEM
 
 SAMOSA: tuple[Named, ...] = (("Samosa", 0.61), ("Pakora", 0.2), ("Empanada", 0.05))

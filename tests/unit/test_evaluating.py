@@ -24,7 +24,7 @@ from gourmet.evaluation.picture_evaluation import evaluate_parts
 from gourmet.evaluation.picture_scores import LabelledScores
 from gourmet.evaluation.system_parts import EvaluateOptions, Reference
 from gourmet.evaluation.text_evaluation import TextEvaluation
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures.certainty import softmax
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])

@@ -24,10 +24,11 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.lab import exercises
 from gourmet.lab.exercises import Exercise, answer, begin, explanations, judged, predict, require
-from gourmet.lab.measuring import Figure, Run, arm
+from gourmet.lab.measuring import Figure, Run, arm, named_as_in_a_notebook
 from gourmet.reports import chart
 from gourmet.reports.chart import Span
 from gourmet.stack.preflight import NotReadyToStart, free_ports
+from gourmet.triton_client.errors import ModelUnavailable
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TEXTS = {
@@ -150,6 +151,11 @@ def test_a_figure_survives_until_it_is_measured_again(lab: Path) -> None:
 def test_a_wrong_call_ends_in_a_sentence_with_the_names_of_the_notebook(call: Any, refusal: str) -> None:
     with pytest.raises(UsageError, match=re.escape(refusal)):
         call()
+
+
+def test_an_error_of_triton_keeps_its_kind_and_names_the_notebook_s_setting() -> None:
+    with pytest.raises(ModelUnavailable, match=r"use a longer GOURMET_LAB_SECONDS"), named_as_in_a_notebook():
+        raise ModelUnavailable("m", (), "UNAVAILABLE", "use a longer --window", 400)
 
 
 def test_an_arm_shows_the_stanzas_that_it_sends() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +56,14 @@ def test_an_empty_manifest_is_refused(tmp_path: Path, text: str) -> None:
         manifest.check_files(file, {})
 
 
+def test_a_version_of_a_later_release_is_refused_with_that_release(tmp_path: Path) -> None:
+    file = version(tmp_path, format=manifest.FORMAT, release="1.0.0")
+    assert manifest.check_files(file, REQUIRED)
+    file = version(tmp_path, format=manifest.FORMAT + 1, release="9.1.0")
+    with pytest.raises(manifest.ManifestError, match=r"written by release 9\.1\.0.*install that release"):
+        manifest.check_files(file, REQUIRED)
+
+
 def test_a_manifest_of_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(manifest.ManifestError, match=r"lists 'model\.pt', not 'model\.onnx'"):
         manifest.check_files(version(tmp_path, file="model.pt"), {})
@@ -104,33 +109,3 @@ def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path
     assert metadata["system"] == about["system"]
     assert json.loads(metadata.get("labels", "[]")) == about.get("labels", [])
     assert {"license", "version"} <= metadata.keys()
-
-
-def verified(repository: Path) -> subprocess.CompletedProcess[str]:
-    """As a pod's init container asks it: by a Python that has gourmet, and no library of any model."""
-    command = [sys.executable, "-P", "-m", "gourmet.served.manifest", str(repository)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_a_version_that_is_not_as_deployed_is_named_and_set_aside(tmp_path: Path) -> None:
-    for name in ("digits", "onnx-mnist-cpu"):
-        shutil.copytree(DEFAULT / name, tmp_path / name)
-    whole = verified(tmp_path)
-    assert (whole.returncode, whole.stdout) == (
-        0,
-        f"{tmp_path}: 2 models, 2 versions match their manifests\n",
-    )
-    file = tmp_path / "digits" / "1" / "model.onnx"
-    file.write_bytes(file.read_bytes()[:-1])
-    cut = verified(tmp_path)
-    assert cut.returncode == 0
-    assert f"not served: {file} has sha256" in cut.stdout
-    assert f"{tmp_path}: 2 models, 1 versions match their manifests" in cut.stdout
-    assert not file.exists()
-    assert (tmp_path / "digits" / ".unverified-1" / "model.onnx").exists()
-
-
-def test_an_empty_repository_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
-    empty = verified(tmp_path)
-    assert empty.returncode == 1
-    assert f"{tmp_path} has no models" in empty.stderr

@@ -32,7 +32,8 @@ from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError
 from gourmet.export.picture_export import open_onnx
 from gourmet.export.torchvision_network import build, fitted
-from gourmet.pictures.classifier import PictureClassifier, RankedLabels
+from gourmet.pictures.certainty import RankedLabels
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.repository import read_config
 from gourmet.systems import described_pictures, registry
@@ -523,7 +524,7 @@ def test_probabilities_are_recognised_and_not_softmaxed(new: New, tmp_path: Path
     deployed = tmp_path / "models" / "flowers_onnx" / "1" / "model.onnx"
     assert deployed.read_bytes() == (tmp_path / "given.onnx").read_bytes()
     system, scores = served(tmp_path)
-    np.testing.assert_allclose(system.read({"y": scores}), scores)
+    np.testing.assert_allclose(system.probabilities_from({"y": scores}), scores)
 
 
 def test_logits_are_softmaxed_and_the_output_says_so(new: New, tmp_path: Path) -> None:
@@ -551,7 +552,7 @@ def test_several_labels_have_a_probability_each(
     system, scores = served(tmp_path)
     assert system.multi_label
     expected = 1 / (1 + np.exp(-scores)) if is_logits else scores
-    np.testing.assert_allclose(system.read({"y": scores}), expected, atol=1e-6)
+    np.testing.assert_allclose(system.probabilities_from({"y": scores}), expected, atol=1e-6)
     config = read_config(tmp_path / "models" / "flowers_onnx")
     assert float(config.parameters["threshold"].string_value) == 0.5
     with pytest.raises(UsageError, match="may have several labels"):

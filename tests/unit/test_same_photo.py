@@ -16,7 +16,7 @@ from PIL import Image
 from support.needs import no_photos
 
 from gourmet.evaluation.labelled_pictures import ALL
-from gourmet.pictures.classifier import RankedLabels
+from gourmet.pictures.certainty import RankedLabels
 from gourmet.repository import DEFAULT
 from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM

@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from gourmet.stack.processes import Child, wait_until
-from gourmet.stack.stack import backoff_s, load_older_versions
-from gourmet.stack.stub_watchdog import StubWatchdog
+from gourmet.stack.supervisor import StubWatchdog, backoff_s, load_older_versions
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:

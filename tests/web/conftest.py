@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,24 +62,12 @@ def sample() -> bytes:
     return contract.SYSTEM.sample()
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for the tests of a file. While it is open, no loop of asyncio can be run in this thread."""
     program = shutil.which("google-chrome") or need("chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=list(QUIET))
-        loop = asyncio.get_running_loop()
-        asyncio._set_running_loop(None)
-        yield opened, loop
-        asyncio._set_running_loop(loop)
-
-
-@pytest.fixture
-def browser(chromium: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
-    """The worker's Chromium. Playwright's loop counts as running for this test only: others run their own."""
-    opened, loop = chromium
-    asyncio._set_running_loop(loop)
-    yield opened
-    asyncio._set_running_loop(None)
+        yield playwright.chromium.launch(executable_path=program, args=list(QUIET))
 
 
 Visit = Callable[..., Page]

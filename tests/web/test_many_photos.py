@@ -21,7 +21,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from support.pages import PHONE, answered, choose, encoded, fits, photo, violations, wait_until
 
 from gourmet.cli import main
-from gourmet.pictures.classifier import RankedLabels
+from gourmet.pictures.certainty import RankedLabels
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 

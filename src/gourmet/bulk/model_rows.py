@@ -16,7 +16,8 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.classifier import Named, PictureClassifier, RankedLabels, State, marks
+from gourmet.pictures.certainty import Named, RankedLabels, State, marks
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import parse_header
 from gourmet.stack.connect import connect

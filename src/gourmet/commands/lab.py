@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -214,6 +215,14 @@ def _notebooks() -> Path:
     return folder()
 
 
+def _settings(notebooks: Path) -> Path:
+    """Write the defaults of JupyterLab's settings that are not its own."""
+    path = notebooks / ".jupyter" / "overrides.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}))
+    return path.parent
+
+
 def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:
     notebooks = _notebooks()
     # For the cells that call `gourmet`, and the terminals of the lab.
@@ -224,6 +233,7 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
         *("--LabApp.default_url=/lab/tree/triton.ipynb", "--log-level=WARN"),
         # By default it asks PyPI for a newer version, and the student whether it may fetch news.
         *("--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"),
+        f"--LabApp.app_settings_dir={_settings(notebooks)}",
         # Jupyter refuses root unless told; here it is on loopback, behind its token.
         *(("--allow-root",) if os.geteuid() == 0 else ()),
         *arguments,

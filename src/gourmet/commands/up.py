@@ -14,7 +14,8 @@ from gourmet.errors import UsageError
 from gourmet.repository.lock import UNDO_FILE
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.readable_logs import LogPrinter, wants_json
-from gourmet.stack.stack import WebOptions, run_stack, traces_to
+from gourmet.stack.stack import run_stack, traces_to
+from gourmet.stack.supervisor import WebOptions
 from gourmet.stack.triton_server import ModelControl, TritonOptions
 from gourmet.systems import registry
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures.certainty import softmax
 
 Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer[Any]]

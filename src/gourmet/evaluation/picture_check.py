@@ -29,6 +29,7 @@ from gourmet.evaluation.checking import (
 from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.evaluation.picture_scores import LabelledScores, measure_part, measure_rejections
 from gourmet.evaluation.system_parts import BadData, Data, SystemParts, sample_evenly, sample_per_class
+from gourmet.pictures.certainty import Named, certain_subject_threshold
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import SUFFIXES
@@ -115,6 +116,7 @@ class BatchAnswer:
     relevance: Scores | None
     version: str
     total_ms: float  # of the request
+    finer: Sequence[Sequence[Named]] = ()  # of each picture, if the model knows finer names than labels
 
 
 def join_answers(
@@ -208,7 +210,9 @@ class PictureCheck:
         if not system.are_probabilities(rows):
             raise BadAnswer("the probabilities of a row do not sum to 1")
         relevance = system.relevance(outputs, model)
-        return BatchAnswer(question.rows, rows, relevance, answer.model_version, total_ms)
+        return BatchAnswer(
+            question.rows, rows, relevance, answer.model_version, total_ms, system.finer(outputs, pictures)
+        )
 
     def ask_about_all(self, replies: Replies[BatchAnswer], on_progress: ReportProgress) -> None:
         ask_all(self.ask_batch, self.questions(), len(self.pictures.names), self.triton, replies, on_progress)
@@ -306,7 +310,8 @@ def picture_report(
         failures = [f"--min-top1 {goal} cannot be judged: there are no labels, or no answers"]
     elif goal is not None and top1 < goal:
         failures = [f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for"]
-    facts, tables = [*part.facts, *rejections.facts], [*part.tables]
+    dishes = _measure_finer(system, replies, answers, calibration)
+    facts, tables = [*part.facts, *dishes.facts, *rejections.facts], [*part.tables]
     if against:
         top1_text = f", whose top-1 is {against['top1']:.4f}" if is_measured else ""
         facts.append(
@@ -363,6 +368,7 @@ def picture_report(
         "asked_again": again,
         "against": against and {**against, "top1": against["top1"] if is_measured else None},
         "quality": quality or None,
+        "dishes": dishes.measures or None,
         "declined": rejections.measures or None,
     }
     return Report(
@@ -375,6 +381,39 @@ def picture_report(
         [*problems, *failures],
         f"{answered} of {len(pictures)} pictures" if replies.stopped else "",
     )
+
+
+def _measure_finer(
+    system: PictureClassifier,
+    replies: Replies[BatchAnswer],
+    answers: LabelledScores,
+    calibration: Calibration,
+) -> Section:
+    """Measure the finer names of the pictures whose folder, such as Noodles-Pasta/pad_thai, names one."""
+    finer = [names for answer in replies.answers for names in answer.finer]
+    named = (system.finer_name_of(Path(answers.names[row]).parent.name) for row in range(len(finer)))
+    known = {row: name for row, name in enumerate(named) if name}
+    if not known:
+        return Section()
+    rows = [*known]
+    is_best = np.array([[known[row]] == [name for name, _ in finer[row][:1]] for row in rows])
+    among = np.array([known[row] in [name for name, _ in finer[row]] for row in rows])
+    said = np.array([bool(finer[row]) and finer[row][0][1] >= system.likely for row in rows])
+    if answers.relevance is not None:
+        said &= answers.relevance[rows] >= certain_subject_threshold(calibration.subject_threshold)
+    measures = {
+        "pictures": len(rows),
+        "top1": round(float(is_best.mean()), 4),
+        "top3": round(float(among.mean()), 4),
+        "likely": round(float(said.mean()), 4),
+        "right_of_likely": round(float(is_best[said].mean()), 4) if said.any() else None,
+    }
+    right = f", {is_best[said].mean():.1%} of them right" if said.any() else ""
+    text = (
+        f"top-1 {measures['top1']:.4f}, top-3 {measures['top3']:.4f} of {len(rows)} pictures whose folder "
+        f"names one; {measures['likely']:.1%} are likely{right}"
+    )
+    return Section("", measures, [("dish", text)])
 
 
 def _problems(

@@ -19,7 +19,8 @@ from gourmet.evaluation.picture_scores import LabelledScores, shares
 from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.same_answers import BATCHES, Answers, Pixels
 from gourmet.evaluation.system_parts import BadData, Data, EmptyPart
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.certainty import relevance
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Comparison, Measure, comparison_of

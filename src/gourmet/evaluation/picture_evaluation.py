@@ -24,7 +24,8 @@ from gourmet.evaluation.picture_scores import (
     with_coverage,
 )
 from gourmet.evaluation.system_parts import BadData, Data, EvaluateOptions, Load, sample_per_class
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.certainty import relevance
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.progress import ProgressBar, ReportProgress
 from gourmet.reports.report import Report
 from gourmet.served.instances import available_cpus
@@ -59,7 +60,7 @@ class ClassifierEvaluation:
         for part in self.data.parts(options.data):
             with progress_bar(part) as on_progress:
                 pictures = self.data.listing(options.data, part, options.limit)
-                parts[part] = self.answers(network, pictures, options.device, on_progress)
+                parts[part] = self.answers_to(network, pictures, options.device, on_progress)
         if self.system.subject:
             with progress_bar("made up") as on_progress:
                 parts["made up"] = self._made_up(network, options.device, on_progress)
@@ -76,7 +77,7 @@ class ClassifierEvaluation:
         report = replace(report, measures={**about.get("accuracy", {}), **report.measures})
         return report, {"calibration": vars(calibration), "accuracy": report.measures}
 
-    def answers(
+    def answers_to(
         self, network: nn.Module, pictures: Sequence[Any], device: str, on_progress: ReportProgress
     ) -> LabelledScores:
         """Return the network's answers to listed pictures."""

@@ -30,7 +30,8 @@ from gourmet.evaluation.accuracy import (
 )
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import origin_of
-from gourmet.pictures.classifier import PictureClassifier, certain_subject_threshold, softmax
+from gourmet.pictures.certainty import certain_subject_threshold, softmax
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.reports.chart import COLOURS, FAINT, Drawing, Series, lines, matrix
 from gourmet.reports.report import Chart, Photo, Section, Table
 

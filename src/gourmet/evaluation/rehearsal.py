@@ -19,7 +19,8 @@ import numpy.typing as npt
 from gourmet.errors import GourmetError
 from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.picture_scores import LabelledScores, shares
-from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.certainty import relevance
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.training.linear_layer import Classes, Floats, Layer
 
 _SUFFIX: Final = ".rehearsal.safetensors"

@@ -65,7 +65,7 @@ class Arm:
     def __repr__(self) -> str:
         path = repository.DEFAULT / self.load.model
         usual = as_json(repository.read_config(path)) if path.is_dir() else {}
-        with _named_as_here():
+        with named_as_in_a_notebook():
             config = changed(usual, self.change) if usual else {}
         differs = {name: value for name, value in config.items() if value != usual.get(name)}
         stanzas = as_pbtxt(differs).rstrip() if differs else "(the config of its file)"
@@ -91,18 +91,19 @@ def arm(
     if clients < 1 or rows < 1 or rate < 0:
         raise UsageError(f"an arm needs clients and rows of at least 1: they are {clients} and {rows}")
     level, arrivals = (rate, "poisson") if rate else (clients, "closed")
-    with _named_as_here():
+    with named_as_in_a_notebook():
         load = LoadSpec(model, level, arrivals, batch=rows, through=through)  # type: ignore[arg-type]
         return Arm(load, Change(**change), stepped)
 
 
 @contextmanager
-def _named_as_here() -> Iterator[None]:
+def named_as_in_a_notebook() -> Iterator[None]:
     """Name the parameters of a notebook in errors, not the flags of a command."""
     try:
         yield
     except GourmetError as exc:
-        raise type(exc)(_in_notebook(str(exc))) from exc
+        exc.args = (_in_notebook(str(exc)),)
+        raise
 
 
 def _in_notebook(message: str) -> str:
@@ -235,7 +236,10 @@ def measure(*questions: str, rounds: int = 2, **arms: Arm) -> Runs:
     exercise = exercises.current()
     exercise.check_predicted(*questions)
     runs = Runs({name: Run(name, measurement=exercises.now()) for name in arms})
-    with ThreadPoolExecutor(1) as pool, _named_as_here():  # a notebook's own thread has an event loop already
+    with (
+        ThreadPoolExecutor(1) as pool,
+        named_as_in_a_notebook(),
+    ):  # a notebook's own thread has an event loop already
         results = pool.submit(_measure, exercise.addresses, rounds, arms).result()
     for points, refused in results:
         for point in points:

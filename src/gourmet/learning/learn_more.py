@@ -32,7 +32,8 @@ from gourmet.evaluation.labelled_pictures import (
 from gourmet.evaluation.picture_comparison import MARGIN, measures
 from gourmet.evaluation.rehearsal import Rehearsal, read_rehearsal
 from gourmet.evaluation.system_parts import BadData
-from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
+from gourmet.pictures.certainty import relevance, softmax
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.progress import ReportProgress
 from gourmet.repository import model_names
 from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target, serving

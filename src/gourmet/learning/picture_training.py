@@ -120,11 +120,11 @@ class PictureTask:
         return order[torch.randperm(len(order), generator=generator)]
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        logits = self.answers(self.network, self.images[examples.to(self.device)], phase, generator)
+        logits = self.logits_of(self.network, self.images[examples.to(self.device)], phase, generator)
         classes = self.classes[examples].to(self.device)
         return F.cross_entropy(logits, classes, label_smoothing=self.smoothing)
 
-    def answers(
+    def logits_of(
         self,
         network: Callable[[torch.Tensor], torch.Tensor],
         photos: torch.Tensor,

@@ -5,198 +5,26 @@ numpy and Pillow only: the web app, the served models, the training and the chec
 
 from __future__ import annotations
 
-import heapq
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from gourmet.contracts import LABELS_PARAMETER, BadAnswer, BadModel, ModelInfo, Task, Tensors
+from gourmet.pictures.certainty import Floats, Named, relevance, softmax
 from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_pixels
 from gourmet.pictures.header import Header
 
-Floats = npt.NDArray[np.float32]
-# A finer name than a label, such as that of a dish, and its probability.
-Named = tuple[str, float]
-TOP: Final = 5
-# An unsure answer names two labels if their probabilities add up to this.
-_TWO_LABELS: Final = 0.85
-# A picture surely shows the subject from three quarters of the way between the model's threshold and 1.
-# Measured on held-out sources, with a threshold of 0.48: 3 % of food and 11 % of other pictures are below it.
-_SURELY: Final = 0.75
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
-
-
-def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
-    """Return the probabilities [rows, classes]; a temperature above 1 makes them less confident."""
-    shifted = logits / np.float32(temperature)
-    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
-    total: Floats = shifted.sum(axis=-1, keepdims=True)
-    return np.asarray(shifted / total, dtype=np.float32)
-
-
-def relevance(logits: Floats) -> Floats:
-    """Return the probability [rows] of the subject against anything else, from the level of the logits."""
-    level = np.logaddexp.reduce(logits, axis=-1)
-    return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
-
-
-def certain_subject_threshold(subject_threshold: float) -> float:
-    """Return the relevance from which on a picture surely shows the subject."""
-    return subject_threshold + _SURELY * (1.0 - subject_threshold)
-
-
-State = Literal["sure", "not_sure", "doubtful", "irrelevant"]
-# The sign, the colour and the word of each state; {0} is the subject.
-_SIGNS: Final[Mapping[State, tuple[str, str, str]]] = {
-    "sure": ("✓", "green", "sure"),
-    "not_sure": ("?", "yellow", "not sure"),
-    "doubtful": ("!", "orange", "perhaps not {0}"),
-    "irrelevant": ("✕", "grey", "not {0}"),
-}
-
-
-class Verdict(NamedTuple):
-    """What is said of an answer, in the same words on every page, in every table and in the API.
-
-    `probability` is that of the class, or of the likelier one of two; None if no class is said.
-    """
-
-    state: State
-    sign: str
-    colour: str
-    word: str
-    text: str  # the dish, the class, two classes, or that it may show something else
-    kind: str = ""  # the class or classes of the dish in `text`
-    hint: str = ""
-    probability: float | None = None
-
-
-def marks(subject: str) -> dict[State, tuple[str, str, str]]:
-    """Return the sign, the colour and the word of each state."""
-    return {state: (sign, colour, word.format(subject)) for state, (sign, colour, word) in _SIGNS.items()}
-
-
-@dataclass(frozen=True)
-class RankedLabels:
-    """An answer: its labels ranked by probability, and whether it is sure.
-
-    `relevance` is the probability that the picture shows the system's subject; None if the model has none.
-    `finer` has the best finer names, such as dishes, best first; empty if the model knows none.
-    """
-
-    system: PictureClassifier
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    threshold: float = 0.0
-    relevance: float | None = None
-    subject_threshold: float = 0.0
-    finer: tuple[Named, ...] = ()
-
-    @cached_property
-    def _best(self) -> list[int]:
-        return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
-
-    @property
-    def top(self) -> list[tuple[str, float]]:
-        """The likeliest labels with their probabilities, best first."""
-        return [(self.labels[index], self.probabilities[index]) for index in self._best]
-
-    @property
-    def label(self) -> str:
-        return self.labels[self.class_id]
-
-    @property
-    def class_id(self) -> int:
-        return self._best[0]
-
-    @property
-    def probability(self) -> float:
-        return self.probabilities[self.class_id]
-
-    @property
-    def relevant(self) -> bool:
-        """True if the picture shows the subject, as far as the model can tell."""
-        return self.relevance is None or self.relevance >= self.subject_threshold
-
-    @property
-    def doubtful(self) -> bool:
-        """True if the picture may show something else than the subject."""
-        return (
-            self.relevance is not None
-            and self.relevant
-            and self.relevance < certain_subject_threshold(self.subject_threshold)
-        )
-
-    @property
-    def calibrated(self) -> bool:
-        """True if the threshold was measured, so that an answer may be sure."""
-        return self.threshold > 0
-
-    @property
-    def sure(self) -> bool:
-        reached = self.calibrated and self.probability >= self.threshold
-        return self.relevant and not self.doubtful and reached
-
-    @property
-    def finer_name(self) -> str:
-        """The finer name, if it is likely and the picture surely shows the subject; else empty."""
-        may_be_said = self.finer and self.relevant and not self.doubtful
-        return self.finer[0][0] if may_be_said and self.finer[0][1] >= self.system.likely else ""
-
-    @property
-    def finer_candidates(self) -> list[str]:
-        """The best two finer names, if none is likely and one of the two is."""
-        two = self.finer[:2]
-        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.system.perhaps
-        return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
-
-    @property
-    def candidates(self) -> list[tuple[str, float]]:
-        """The best two labels, if the answer is not sure and they share most of the probability."""
-        two = self.top[:2]
-        have_most = len(two) == 2 and sum(probability for _, probability in two) >= _TWO_LABELS
-        return two if have_most and self.relevant and not self.sure and self.applying is None else []
-
-    @property
-    def applying(self) -> list[tuple[str, float]] | None:
-        """The labels that are sure, best first, where a picture may have several."""
-        if not self.system.multi_label:
-            return None
-        pairs = zip(self.labels, self.probabilities, strict=True)
-        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
-
-    @property
-    def verdict(self) -> Verdict:
-        """What is said of this answer."""
-        subject = self.system.subject
-        if not self.relevant or self.doubtful:
-            state: State = "doubtful" if self.doubtful else "irrelevant"
-            what = self.system.subject_in_words or subject
-            text = f"Not sure this is {what}" if self.doubtful else f"This does not look like {what}"
-            hint = f"If it is {what}, the closest class is {self.label}."
-            return Verdict(state, *marks(subject)[state], text, hint=hint)
-        state = "sure" if self.sure else "not_sure"
-        separator = " or " if self.candidates else ", "
-        said = separator.join(label for label, _ in self.candidates or self.applying or ()) or self.label
-        text, kind = (self.finer_name, said) if self.finer_name else (said, "")
-        hints = [f"Perhaps {' or '.join(self.finer_candidates)}."] if self.finer_candidates else []
-        if not self.calibrated:
-            hints.append("Not calibrated: `gourmet check --calibrate` measures the threshold of this model.")
-        elif self.candidates:
-            hints.append("These two share most of the probability.")
-        elif not self.sure:
-            hints.append(f"Below the {self.threshold:.0%} that make an answer sure: a closer photo may help.")
-        return Verdict(state, *marks(subject)[state], text, kind, " ".join(hints), self.probability)
 
 
 @dataclass(frozen=True)
@@ -396,6 +224,10 @@ class PictureClassifier:
     def finer(self, outputs: Tensors, rows: int = 1) -> list[list[Named]]:
         """Return the best finer names of each row in `outputs`, best first; here none."""
         return [[] for _ in range(rows)]
+
+    def finer_name_of(self, folder: str) -> str:
+        """Return the finer name that a folder of labelled pictures is called after; here none."""
+        return ""
 
     def are_probabilities(self, rows: Floats) -> bool:
         """Return whether each row sums to 1; with `multi_label`, whether all values are from 0 to 1."""

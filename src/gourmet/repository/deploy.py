@@ -111,6 +111,8 @@ def deploy(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
                 )
             facts = {
+                "format": manifest.FORMAT,
+                "release": version("gourmetgram-triton"),
                 "model": target.model,
                 "file": main.name,
                 **about.pop(main.name),

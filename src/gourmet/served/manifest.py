@@ -9,16 +9,12 @@ why the served repository is mounted read-only.
 A version without a manifest is served unchecked, unless the model's config requires one:
 parameters { key: "manifest" value: { string_value: "required" } }. `gourmet deploy` writes this parameter
 into each config, so that deleting the manifest does not switch off the check.
-
-    python3 -m gourmet.served.manifest /models       # before a server starts: sets bad versions aside
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +25,8 @@ from gourmet.served.reading import error_summary, read_table
 MANIFEST: Final = "manifest.json"
 PARAMETER: Final = "manifest"
 REQUIRED: Final = "required"  # any other value has the same effect
+# The format of versions that this release writes. It grows when an older release could not serve them.
+FORMAT: Final = 1
 
 
 class ManifestError(GourmetError):
@@ -96,6 +94,11 @@ def check_files(file: Path | None, model_config: Mapping[str, Any], version: Pat
             f"`gourmet deploy`, or remove the parameter {PARAMETER!r} from its config.pbtxt"
         )
     manifest = read_manifest(version)
+    if (written := manifest.get("format", FORMAT)) != FORMAT:
+        raise ManifestError(
+            f"{version} was written by release {manifest.get('release', '?')}, in format {written}, and this "
+            f"release reads format {FORMAT}: install that release or a later one, or run `gourmet rollback`"
+        )
     try:
         expected = {manifest["file"]: manifest["sha256"]}
         expected |= {name: entry["sha256"] for name, entry in manifest.get("also", {}).items()}
@@ -127,33 +130,3 @@ def check_files(file: Path | None, model_config: Mapping[str, Any], version: Pat
             "model again with `gourmet deploy`"
         )
     return True
-
-
-def set_aside_unverified(repository: Path) -> Iterator[str]:
-    """Hide each version that differs from its manifest, so that Triton serves the one before; yield a log.
-
-    NVIDIA's backends do not read manifests.
-    """
-    configs = sorted(repository.glob("*/config.pbtxt"))
-    if not configs:
-        raise ManifestError(f"{repository} has no models: copy triton/models into it")
-    checked = 0
-    for config in configs:
-        # A regular expression, since the standard library cannot parse configs.
-        is_required = re.search(rf'^[^#\n]*\bkey:\s*"{PARAMETER}"', config.read_text(), re.MULTILINE)
-        parameters = {PARAMETER: {"string_value": REQUIRED}} if is_required else {}
-        for version in sorted(path for path in config.parent.iterdir() if path.name.isdigit()):
-            try:
-                checked += check_files(None, {"parameters": parameters}, version)
-            except ManifestError as exc:
-                version.rename(version.with_name(f".unverified-{version.name}"))
-                yield f"not served: {exc}"
-    yield f"{repository}: {len(configs)} models, {checked} versions match their manifests"
-
-
-if __name__ == "__main__":
-    try:
-        for line in set_aside_unverified(Path(sys.argv[1])):
-            sys.stdout.write(f"{line}\n")
-    except GourmetError as reason:
-        sys.exit(str(reason))

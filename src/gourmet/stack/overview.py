@@ -18,7 +18,7 @@ from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack.connect import connect
 from gourmet.stack.run_file import stack_at
-from gourmet.stack.stub_watchdog import version_of_stub
+from gourmet.stack.supervisor import version_of_stub
 from gourmet.systems import registry
 from gourmet.triton_client.model_config import as_json
 

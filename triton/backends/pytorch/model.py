@@ -30,7 +30,7 @@ class TritonPythonModel:
 
         config = json.loads(args["model_config"])
         try:
-            torch_network.check(config)
+            torch_network.check_config(config)
             version = Path(args["model_repository"], args["model_version"])
             path = manifest.deployed_file(version, config, "model.pt")
             network = torch_network.TorchNetwork(path, config, wanted_device(args), pb_utils.Logger.log_warn)

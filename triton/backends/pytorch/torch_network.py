@@ -41,7 +41,7 @@ _INDEXED: Final = re.compile(r".*__(\d+)")
 _WARM_UP_ROWS: Final = (1, 2)
 
 
-def check(config: Config) -> None:
+def check_config(config: Config) -> None:
     """Raise GourmetError with everything in the config that this backend does not support."""
     if problems := list(_problems(config)):
         raise GourmetError("; ".join(problems))

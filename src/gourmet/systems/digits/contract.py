@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures.classifier import EXAMPLE_SIZE, Floats, PictureClassifier
+from gourmet.pictures.certainty import Floats
+from gourmet.pictures.classifier import EXAMPLE_SIZE, PictureClassifier
 from gourmet.pictures.decode import PictureError, Pixels, Size, whole_pixels
 from gourmet.pictures.header import Header
 

@@ -77,7 +77,7 @@ class DigitsTask(PictureTask):
         """Return every digit once, in random order."""
         return torch.randperm(len(self.images), generator=generator)
 
-    def answers(
+    def logits_of(
         self,
         network: Callable[[torch.Tensor], torch.Tensor],
         photos: torch.Tensor,
@@ -85,7 +85,7 @@ class DigitsTask(PictureTask):
         generator: torch.Generator,
     ) -> torch.Tensor:
         """Add the logit of "no digit", always 0: the level of the others says whether a digit is shown."""
-        return F.pad(super().answers(network, photos, phase, generator), (0, 1))
+        return F.pad(super().logits_of(network, photos, phase, generator), (0, 1))
 
     def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
         return varied(photos, generator)

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from gourmet.contracts import Tensors
-from gourmet.pictures.classifier import Named, PictureClassifier
+from gourmet.pictures.certainty import Named
+from gourmet.pictures.classifier import PictureClassifier
 
 # Photos that anybody may try: <class id>_<dish>.jpg, with their CREDITS.
 SAMPLES: Final = Path(__file__).with_name("samples")
@@ -64,6 +65,15 @@ class FoodClassifier(PictureClassifier):
             return self.best_dishes(outputs[ALL_DISHES].reshape(rows, len(self.dishes)))
         return super().finer(outputs, rows)
 
+    def finer_name_of(self, folder: str) -> str:
+        """Return the dish that a folder is called after, such as pad_thai; empty if no dish is."""
+        return self._by_letters.get(_letters(folder), "")
+
+    @cached_property
+    def _by_letters(self) -> dict[str, str]:
+        names = ((name, dish.name) for dish in self.dishes if dish.name for name in (*dish.also, dish.name))
+        return {_letters(name): dish for name, dish in names}
+
     def best_dishes(
         self, probabilities: np.ndarray[tuple[int, int], np.dtype[np.float32]]
     ) -> list[list[Named]]:
@@ -75,6 +85,10 @@ class FoodClassifier(PictureClassifier):
             [(self.dishes[index].name, float(row[index])) for index in indices if row[index] > 0.0]
             for row, indices in zip(rows, best, strict=True)
         ]
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def _text(name: object) -> str:

@@ -30,7 +30,7 @@ from gourmet.learning import augment
 from gourmet.learning.picture_training import PictureTraining
 from gourmet.learning.rehearsal_set import make_rehearsal, write_rehearsal
 from gourmet.pictures import made_up
-from gourmet.pictures.classifier import relevance
+from gourmet.pictures.certainty import relevance
 from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
 from gourmet.reports.chart import Bar, bars, stacked

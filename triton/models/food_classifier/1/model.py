@@ -21,7 +21,7 @@ from engines import FoodEngine, open_engine
 
 from gourmet.contracts import client_of_request
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.certainty import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, parse_header
