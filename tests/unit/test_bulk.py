@@ -29,7 +29,8 @@ from gourmet.reports.table import spreadsheet_cell
 from gourmet.systems.food11.contract import SYSTEM
 
 COLUMNS: Columns = {
-    **{"path": str, "label": str, "probability": float, "sure": bool, "error": str, "sha256": str},
+    **{"path": str, "verdict": str, "label": str, "probability": float, "sure": bool},
+    **{"error": str, "sha256": str},
     "probabilities": ("Egg", "Soup"),
 }
 PLAN = {"model": "food"}
