@@ -234,9 +234,13 @@ class NavigationEntry:
     readiness: Readiness | None = None  # of the model that the page uses
     values: Mapping[str, Any] = field(default_factory=dict)
     is_demo: bool = False
+    is_own: bool = False  # of a classifier that was made here; shown only while its model answers
 
     @property
     def shown(self) -> bool:
+        if self.readiness and self.is_own:
+            # The first view of a page waits for the first check.
+            return isinstance(self.readiness.last_known(time.monotonic() + _OTHERS_S), HealthModel)
         return self.readiness is None or not self.readiness.known_problem
 
     @property
@@ -250,8 +254,11 @@ class NavigationEntry:
 
 
 def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
-    """Show `entries` on every page. The first one is the home page; demos share one menu."""
+    """Show `entries` on every page. The first is the home page; demos share a menu, and own classifiers."""
     app.jinja_env.globals.update(
-        navigation=lambda is_demo: [entry for entry in entries if entry.is_demo == is_demo and entry.shown],
+        navigation=lambda is_demo: [
+            entry for entry in entries if entry.is_demo == is_demo and not entry.is_own and entry.shown
+        ],
+        own_pages=lambda: [entry for entry in entries if entry.is_own and entry.shown],
         home=lambda: entries[0].url,
     )

@@ -154,6 +154,7 @@ class Kept(Schema):
     """The label of a photo that was kept to learn from."""
 
     label: str
+    contradicted: Guess | None = None
 
 
 class Inside(Schema):

@@ -146,7 +146,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 
     app.register_blueprint(routes)
     return [
-        NavigationEntry("pictures.page", system.title, services.readiness[name], {"name": name})
+        NavigationEntry("pictures.page", system.title, services.readiness[name], {"name": name}, is_own=True)
         for name, system in systems.items()
     ]
 

@@ -9,72 +9,134 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, redirect, request, url_for
+from flask import Blueprint, Flask, Response, abort, redirect, request, url_for
+from werkzeug.security import safe_join
 
-from app.pages.corrections import counts
+from app.api.uploads import one_of
+from app.pages.corrections import forget, relabel, stored
 from app.services import NavigationEntry, Services
 from app.web.auth import has_key
 from app.web.errors import BadRequest, ServingError
 from app.web.http import render
 from app.web.settings import Settings
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.label_folders import class_of
+from gourmet.pictures.label_folders import OTHER, class_of, folder_of
 
 _ANSWERS_WITHIN_S: Final = 5.0
-_JOBS: Final = ("learn", "use", "undo", "cancel")
+_JOBS: Final = ("learn", "use", "confirm", "undo", "redo", "cancel")
+_CHANGES: Final = ("relabel", "remove")
+_PHOTO: Final = re.compile(r"[0-9a-f]{32}\.jpg")
+_MIN_PHOTOS: Final = 8
+_SHOWN: Final = 120
 
 
 def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings = services.settings
-    system = services.pictures[services.first_system]
     routes = Blueprint("teach", __name__)
 
-    folder = settings.keep_corrections and settings.keep_corrections / system.name
+    def folder_of_system(system: PictureClassifier) -> Path | None:
+        return settings.keep_corrections and settings.keep_corrections / system.name
 
-    def panel() -> dict[str, Any]:
-        by_label = _counts_by_label(folder, system) if folder else {}
+    def chosen() -> PictureClassifier:
+        return services.pictures[one_of("system", services.pictures) or services.first_system]
+
+    def panel(system: PictureClassifier) -> dict[str, Any]:
+        folder = folder_of_system(system)
+        none = f"no {system.subject}"
+        rows = [(kept, class_of(kept.folder, system.labels)) for kept in (stored(folder) if folder else ())]
+        photos = [
+            {
+                "name": kept.name,
+                "folder": kept.folder,
+                "label": none if class_id is None else system.labels[class_id],
+                "contradicted": kept.contradicted,
+            }
+            for kept, class_id in rows
+        ]
+        counts = Counter(photo["label"] for photo in photos)
+        may_look = _may_teach(settings)
         return {
             "system": system.name,
-            "folder": str(folder or ""),
-            "corrections": by_label,
-            "state": _ask(settings, "look"),
+            "folder": str(folder or "") if may_look else "",
+            "is_on": bool(folder),
+            "labels": [*system.labels, *([none] if system.subject else [])],
+            "corrections": {label: counts[label] for label in (*system.labels, none) if counts[label]},
+            "contradictions": sum(bool(photo["contradicted"]) for photo in photos),
+            "photos": photos[:_SHOWN] if may_look else [],
+            "lacking": max(0, _MIN_PHOTOS - len(photos)),
+            "state": _ask(settings, "look", system.name),
         }
 
     @routes.get("/teach")
     def look() -> Response:
-        about = panel()
+        about = panel(chosen())
         return render("teach_page.html", lambda: about, teach=about)
+
+    @routes.get("/teach/<name>/<folder>/<photo>")
+    def picture(name: str, folder: str, photo: str) -> Response:
+        """Send a stored photo to those who may teach."""
+        kept = settings.keep_corrections
+        if not kept or name not in services.pictures or not _may_teach(settings):
+            abort(404)
+        path = safe_join(str(kept / name), folder, photo)
+        if not path or not path.endswith(".jpg") or not Path(path).is_file():
+            abort(404)
+        return Response(
+            Path(path).read_bytes(), content_type="image/jpeg", headers={"Cache-Control": "no-store"}
+        )
 
     @routes.post("/teach")
     def do() -> Response:
-        job = request.form.get("do", "")
-        if job not in _JOBS:
-            raise BadRequest(f"do is {job[:50]!r}; allowed: {', '.join(_JOBS)}")
+        job, system = request.form.get("do", ""), chosen()
+        if job not in (*_JOBS, *_CHANGES):
+            raise BadRequest(f"do is {job[:50]!r}; allowed: {', '.join((*_JOBS, *_CHANGES))}")
         if not _may_teach(settings):
             raise ServingError(
                 "key_needed",
                 "only programs of this machine, or those that send an API key, may teach the model",
             )
-        if not _ask(settings, job):
+        if job in _CHANGES:
+            change(system, job)
+        elif not _ask(settings, job, system.name):
             raise ServingError(
                 "corrections_unavailable",
                 f"no `gourmet up` answers: run `gourmet learn-more {system.name} FOLDER`",
             )
         if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
-            return redirect(url_for("teach.look"), 303)  # type: ignore[return-value]
+            return redirect(url_for("teach.look", system=system.name), 303)  # type: ignore[return-value]
         return look()
+
+    def change(system: PictureClassifier, job: str) -> None:
+        """Remove a stored photo, or give it another label."""
+        folder, name, label = (
+            folder_of_system(system),
+            request.form.get("photo", ""),
+            request.form.get("label"),
+        )
+        if not folder or not _PHOTO.fullmatch(name):
+            raise BadRequest("send `photo`, the name of a stored photo")
+        if job == "remove":
+            forget(folder, name)
+        elif label in system.labels:
+            relabel(folder, name, folder_of(label, system.labels))
+        elif system.subject and label == f"no {system.subject}":
+            relabel(folder, name, OTHER)
+        else:
+            raise BadRequest(f"send `label`, one of {', '.join(system.labels)}")
 
     app.register_blueprint(routes)
     app.jinja_env.globals["teaching"] = panel
     return ()
 
 
-def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
+def _ask(settings: Settings, job: str, system: str) -> dict[str, Any] | None:
     """Run `job` and return the state of teaching; None if teaching is off or refused to this client."""
     if not settings.teach_socket or not _may_teach(settings):
         return None
@@ -84,10 +146,10 @@ def _ask(settings: Settings, job: str) -> dict[str, Any] | None:
             connection.settimeout(_ANSWERS_WITHIN_S)
             # A socket's address has at most 108 bytes, and the folder's path may be longer.
             connection.connect(f"/proc/self/fd/{folder}/{settings.teach_socket.name}")
-            connection.sendall(json.dumps({"do": job}).encode() + b"\n")
+            connection.sendall(json.dumps({"do": job, "system": system}).encode() + b"\n")
             with connection.makefile() as answer:
                 return dict(json.loads(answer.readline()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):  # null: this system cannot learn more
         return None
     finally:
         os.close(folder)
@@ -104,13 +166,3 @@ def _may_teach(settings: Settings) -> bool:
         return not is_forwarded and ipaddress.ip_address(request.remote_addr or "").is_loopback
     except ValueError:
         return False
-
-
-def _counts_by_label(folder: Path, system: PictureClassifier) -> dict[str, int]:
-    """Count the corrected photos by label."""
-    none = f"no {system.subject}"
-    by_label = dict.fromkeys((*system.labels, none), 0)
-    for name, count in counts(folder).items():
-        class_id = class_of(name, system.labels)
-        by_label[none if class_id is None else system.labels[class_id]] += count
-    return {label: count for label, count in by_label.items() if count}

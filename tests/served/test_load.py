@@ -50,7 +50,7 @@ def test_a_model_for_study_is_loaded_asked_and_unloaded(stack: Up) -> None:
     url = f"127.0.0.1:{stack.http}"
     assert gourmet(url, "load", "food_first") == (
         0,
-        "food_first answers: the sample is Noodles/Pasta, 94% sure\n",
+        "food_first answers: the sample is Noodles/Pasta, 94%\n",
     )
     for words, refusal in (
         (("--max-batch", "0"), "0 is not in the range x>=1"),

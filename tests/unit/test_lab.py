@@ -13,6 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.listener import Listen, listen
 from support.triton import ROOT
 
 from gourmet.bench import validity
@@ -24,7 +25,7 @@ from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.lab import exercises
 from gourmet.lab.exercises import Exercise, answer, begin, explanations, judged, predict, require
-from gourmet.lab.measuring import Figure, Run, arm, named_as_in_a_notebook
+from gourmet.lab.measuring import Figure, Run, arm, gpu_use, named_as_in_a_notebook
 from gourmet.reports import chart
 from gourmet.reports.chart import Span
 from gourmet.stack.preflight import NotReadyToStart, free_ports
@@ -301,3 +302,21 @@ def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> 
         boxes += len([cell for cell in cells if cell.metadata.get("tags") == ["box"]]) - len(exercises_of)
     assert sorted(all_questions) == sorted(explanations())
     assert boxes == 0
+
+
+__all__ = ["listen"]  # the fixture
+BUSY = b"""nv_gpu_utilization{gpu_uuid="GPU-a"} 0.87
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 1900000000
+"""
+
+
+@pytest.mark.parametrize(("of_gpus", "shown"), [(BUSY, "87% 1.9 GB"), (b"", "no GPU")], ids=["one", "none"])
+def test_a_measurement_shows_the_gpu_by_tritons_metrics(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch, of_gpus: bytes, shown: str
+) -> None:
+    text = b"nv_cpu_utilization 0.25\n" + of_gpus
+    answered = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+    monkeypatch.setenv("TRITON_METRICS_URL", f"http://{listen({'/metrics': answered}).url}/metrics")
+    assert gpu_use("triton:8000") == shown
+    monkeypatch.setenv("TRITON_METRICS_URL", "http://127.0.0.1:1/metrics")
+    assert gpu_use("triton:8000") == "?"

@@ -116,7 +116,8 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
 ) -> None:
     for name in ("food_classifier", "food_classifier_onnx", "food_classifier_int8"):
         shutil.copytree(DEFAULT / name, tmp_path / name)
-    done = CliRunner().invoke(main, ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)])
+    words = ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)]
+    done = CliRunner().invoke(main, [*words, "--force"])  # the labels are what nobody would guess
     assert done.exit_code == 0, done.output
     layer, served = read_learned(learned[0]).layer, OnnxLayer.read(SERVED)
     for file in (
@@ -257,3 +258,34 @@ def test_the_set_of_given_weights_is_made_without_training(learned: tuple[Path, 
     refused = CliRunner().invoke(main, ["train", "digits", *options])
     assert refused.exit_code == 2
     assert "--rehearse takes a system that learns from photos" in refused.output
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("honest", "wrong", "is_refused"), [(30, 0, False), (10, 20, True), (0, 30, True)])
+def test_wrong_labels_go_live_only_if_somebody_confirms_them(
+    honest: int, wrong: int, is_refused: bool, tmp_path: Path
+) -> None:
+    """Honest labels correct wrong answers of the shipped model; wrong ones are drawn."""
+    if not PHOTOS.exists():
+        no_photos(PHOTOS)
+    random, photos = np.random.default_rng(1), DATA.listing(PHOTOS, "test", 330)
+    (pixels,) = decode((photos,), SYSTEM.input_size)
+    logits = OnnxLayer.read(SERVED)
+    answers = logits.layer(logits.activations(pixels.images, SYSTEM.normalise)).argmax(axis=1)
+    mistaken = random.permutation(np.flatnonzero(answers != pixels.classes))
+    corrected, rest = mistaken[:honest], np.setdiff1d(np.arange(len(photos)), mistaken[:honest])
+    labels = {int(row): int(pixels.classes[row]) for row in corrected}
+    for row in random.permutation(rest)[:wrong]:
+        labels[int(row)] = int((pixels.classes[row] + random.integers(1, 11)) % 11)
+    for row, class_id in labels.items():
+        (content,) = DATA.read([photos[row]])
+        (tmp_path / "photos" / f"{class_id:02d}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / f"{class_id:02d}" / f"{row}.jpg").write_bytes(content)
+    done = learn(tmp_path / "photos", tmp_path / "run")
+    shutil.copytree(DEFAULT / "food_classifier", tmp_path / "models" / "food_classifier")
+    words = ["deploy", "food11", "--weights", str(tmp_path / "run" / FILE), "--to", str(tmp_path / "models")]
+    deployed = CliRunner().invoke(main, words)
+    assert (deployed.exit_code != 0) is is_refused, done.output + deployed.output
+    assert ("labels that the model finds possible 100.0 →" in deployed.output) is is_refused
+    if is_refused and done.exit_code == 0:
+        assert CliRunner().invoke(main, [*words, "--force"]).exit_code == 0

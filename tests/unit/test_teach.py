@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flask.testing import FlaskClient
 from support.eventually import eventually
 from support.fake_classifier import client
 from support.life import home
 
-from app.pages.corrections import counts
+from app.pages.corrections import counts, keep, name_of, stored
 from gourmet.pictures.made_up import views
 from gourmet.repository import DEFAULT
 from gourmet.stack.teaching import Teaching, listening, teachable
@@ -38,7 +39,7 @@ def socket(home: Path, photos: list[bytes]) -> Iterator[Path]:
     corrections.mkdir(parents=True)
     for number, view in enumerate(photos):
         (corrections / f"{number}.jpg").write_bytes(view)
-    teaching = Teaching("food11", MODEL, corrections.parent, "127.0.0.1:9", lambda _text: None)
+    teaching = Teaching([DEFAULT], home / "corrections", "127.0.0.1:9", lambda _text: None)
     with listening(teaching, "teach.sock") as path:
         yield path
 
@@ -73,8 +74,9 @@ def test_only_this_user_can_open_the_socket_also_at_a_long_path(
 ) -> None:
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     monkeypatch.setenv("GOURMET_HOME", str(home / ("long" * 30)))
-    with listening(Teaching("food11", MODEL, home, "", print), "teach.sock") as path:
-        assert client(teach_socket=path).get("/teach", headers=JSON).get_json()["state"]["version"] == 1
+    with listening(Teaching([DEFAULT], home, "", print), "teach.sock") as path:
+        reply = client(teach_socket=path, keep_corrections=home).get("/teach", headers=JSON).get_json()
+        assert reply["state"]["version"] == 1
     assert not path.exists()
 
 
@@ -120,7 +122,7 @@ def test_the_result_before_is_replaced_only_by_a_new_one(
     browser: FlaskClient, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = home / "taught" / "food11" / "learned.npz"
-    learned = '{"kept": [], "own": []}'
+    learned = '{"kept": [], "own": [], "doubted": [], "sentence": "Better"}'
     # `learn-more SYSTEM FOLDER --to MODELS --out RUN --json`
     for body, number, error in (
         (f"echo '{learned}'; echo one > $7/learned.npz", "one", ""),
@@ -135,7 +137,7 @@ def test_the_result_before_is_replaced_only_by_a_new_one(
         ask(browser, "learn")
         eventually(lambda: not state(browser)["job"])
         assert state(browser)["error"] == error
-        assert state(browser)["learned"] == {"kept": [], "own": []}
+        assert state(browser)["learned"] == {"kept": [], "own": [], "doubted": [], "sentence": "Better"}
         assert result.read_text() == f"{number}\n"
 
 
@@ -154,7 +156,7 @@ def test_ten_thousand_corrections_cost_a_view_of_the_page_next_to_nothing(tmp_pa
 
 def test_a_form_without_a_script_leads_to_the_panel(browser: FlaskClient) -> None:
     reply = browser.post("/teach", data={"do": "cancel"}, headers={"Accept": "text/html"})
-    assert (reply.status_code, reply.headers["Location"]) == (303, "/teach")
+    assert (reply.status_code, reply.headers["Location"]) == (303, "/teach?system=food11")
     assert ask(browser, "dance")[0] == 400
 
 
@@ -181,6 +183,50 @@ def test_a_page_of_another_site_may_not_teach(browser: FlaskClient) -> None:
 
 
 def test_a_model_without_the_set_to_rehearse_cannot_be_taught(tmp_path: Path) -> None:
-    models = {"digits": "digits", "food11": SYSTEM.default_model}
-    assert teachable(models, [tmp_path, DEFAULT]) == ("food11", MODEL)
-    assert teachable({"digits": "digits"}, [DEFAULT]) is None
+    assert teachable("food11", [tmp_path, DEFAULT]) == MODEL
+    assert teachable("digits", [DEFAULT]) is None
+    assert teachable("nobody", [DEFAULT]) is None
+
+
+def test_a_stored_photo_is_shown_relabelled_and_removed_by_those_who_may_teach(
+    browser: FlaskClient, home: Path
+) -> None:
+    pixels = np.arange(224 * 224 * 3, dtype=np.uint8).reshape(224, 224, 3)
+    folder, name = home / "corrections" / "food11", name_of(pixels)
+    keep(folder, "Rice", pixels, "Bread")
+    page = browser.get("/").text
+    assert "1 of your 9 labels contradict a sure answer" in page
+    assert page.index(name) < page.index("/0.jpg"), "the one to look at comes first"
+    address = f"/teach/food11/Rice/{name}"
+    assert browser.get(address).mimetype == "image/jpeg"
+    changed = {"do": "relabel", "photo": name, "label": "Noodles/Pasta"}
+    about = browser.post("/teach", data=changed, headers=JSON).get_json()
+    assert (about["corrections"]["Noodles/Pasta"], about["contradictions"]) == (1, 0)
+    assert (folder / "Noodles-Pasta" / name).exists()
+    assert ask(browser, "relabel")[0] == 400, "without a photo"
+    browser.post("/teach", data={"do": "remove", "photo": name}, headers=JSON)
+    assert browser.get("/teach", headers=JSON).get_json()["corrections"] == {"Rice": 8}
+    others = {"X-Forwarded-For": "192.0.2.1"}
+    assert browser.get("/teach/food11/Rice/0.jpg", headers=others).status_code == 404
+    assert browser.get("/teach", headers={**JSON, **others}).get_json()["photos"] == []
+    assert str(home) not in browser.get("/", headers=others).text
+
+
+def test_learning_waits_for_eight_photos(browser: FlaskClient, home: Path) -> None:
+    (home / "corrections" / "food11" / "Rice" / "0.jpg").unlink()
+    page = browser.get("/").text
+    assert "1 more photos" in page
+    assert 'value="learn" disabled' in page
+
+
+def test_a_label_against_a_sure_answer_is_named_and_can_be_taken_back(tmp_path: Path) -> None:
+    app, photo = client(keep_corrections=tmp_path), SYSTEM.sample()
+    sure = app.post("/api/v1/classify", data=photo, content_type="image/jpeg").get_json()["results"][0]
+    assert sure["sure"]
+    other = next(label for label in SYSTEM.labels if label != sure["label"])
+    address = f"/api/v1/corrections?label={other}"
+    kept = app.post(address, data=photo, content_type="image/jpeg").get_json()
+    assert kept["contradicted"]["label"] == sure["label"]
+    assert [row.contradicted for row in stored(tmp_path / "food11")] == [sure["label"]]
+    app.post(f"{address}&undo=1", data=photo, content_type="image/jpeg")
+    assert stored(tmp_path / "food11") == []

@@ -54,7 +54,7 @@ def test_a_chosen_photo_is_shown_and_answered(phone: Page, sample: bytes, python
     result = response.value.json()["results"][0]
     card = page.locator(".card")
     expect(card.locator("h3")).to_contain_text(result["dish"])
-    expect(card.locator(".said")).to_have_text(
+    expect(card.locator(".marked")).to_have_text(
         f"✓ sure {result['label']} {100 * result['probability']:.0f}\u00a0%"
     )
     expect(card.locator(".top li")).to_have_count(5)
@@ -535,7 +535,7 @@ def test_the_first_click_on_each_sample_is_answered_and_no_food_is_recognised(de
         card = desk.get_by_label(shown, exact=True)
         is_sure = name not in NOT_SURE
         # The heading has the dish where it is likely, and the class is below it.
-        expect(card.locator("h3 .label, .said").filter(has_text=label).first).to_be_visible()
+        expect(card.locator("h3 .label, .marked").filter(has_text=label).first).to_be_visible()
         expect(card.locator(".mark")).to_have_text("✓ sure" if is_sure else "? not sure")
     desk.set_input_files("#file", photo(encoded(NO_FOOD["red.png"]), "red.png"))
     expect(desk.get_by_label("red.png", exact=True).locator("h3")).to_have_text(

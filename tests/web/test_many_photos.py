@@ -189,7 +189,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     page.click("#history summary")
     page.get_by_role("button", name="Open: b.jpg").click()
     expect(page.locator(".card h3")).to_contain_text("Egg")
-    expect(page.locator(".card .said")).to_have_text(re.compile("^. not sure 40.%$"))
+    expect(page.locator(".card .marked")).to_have_text(re.compile("^. not sure 40.%$"))
     expect(page.locator(".card img")).to_have_js_property("naturalWidth", 800)
     page.get_by_role("button", name="Open: b.jpg").click()
     page.get_by_role("button", name="Open: a.jpg").click()
@@ -263,7 +263,7 @@ STATES = ("sure", "not_sure", "doubtful", "irrelevant")
 
 def shown(place: Locator) -> tuple[str, str, str]:
     """The words, the mark, and the figure that a card or an entry shows."""
-    line = place.locator(".said")
+    line = place.locator(".marked")
     figure = line.locator(".share").all_inner_texts()
     return place.locator(".label, b").inner_text(), line.locator(".mark").inner_text(), "".join(figure)
 

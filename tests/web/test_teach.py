@@ -82,6 +82,7 @@ def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_requ
     panel.get_by_role("button", name="Learn").click()
     use = panel.get_by_role("button", name="Use it")
     expect(use).to_be_visible(timeout=120_000)
+    panel.get_by_text("Class by class").click()
     own = panel.get_by_role("table", name="Your photos: how many are right")
     for label in TAUGHT:
         before, after = own.get_by_role("row", name=label).get_by_role("cell").all_inner_texts()[1:]

@@ -132,9 +132,9 @@ export async function classify(photo, name, model, signal, inside = false) {
   return { ...result, asked: model, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
-/** Send the server the label that a photo really shows. */
-export const correct = (photo, name, label) =>
-  ask(...withPhoto(settings.urls.corrections, photo, name, undefined, { label, system: settings.system }));
+/** Send the server the label that a photo really shows; with `undo`, have it forget the photo. */
+export const correct = (photo, name, label, { undo = false } = {}) =>
+  ask(...withPhoto(settings.urls.corrections, photo, name, undefined, { label, system: settings.system, undo: undo && "1" }));
 
 /** Return a photo whose format this browser cannot show as a JPEG. */
 export const thumbnail = (photo, name, signal) => onceAgain(async () => {

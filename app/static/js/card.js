@@ -125,7 +125,7 @@ export class Card {
     const verdict = judged(this.#answer);
     const picture = verdict.probability === undefined ? null : icon(this.#answer.label);
     article.className = `answer ${verdict.state}`;
-    article.querySelectorAll("h3, .said, .hint").forEach((part) => part.remove());
+    article.querySelectorAll("h3, .marked, .hint").forEach((part) => part.remove());
     article.prepend(h("h3", {}, ...(picture ? [picture] : []), h("span", { class: "label" }, ...soft(verdict.text))), mark(verdict),
       ...(verdict.hint ? [h("p", { class: "hint" }, verdict.hint)] : []));
   }

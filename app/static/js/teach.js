@@ -17,11 +17,16 @@ async function show(form) {
   }
   const before = byId("teach");
   const focused = before.contains(document.activeElement) && document.activeElement.value;
-  const { open } = before;
+  const place = [...before.querySelectorAll("select")].indexOf(document.activeElement?.form?.querySelector("select"));
+  const { open } = before, isOpen = byId("taught")?.open;
   before.outerHTML = await response.text();
   byId("teach").open ||= open;
+  if (isOpen && byId("taught")) byId("taught").open = true;
   begin();
-  if (focused) byId("teach").querySelector(`[value="${focused}"], summary`).focus({ preventScroll: true });
+  if (!focused) return;
+  const selects = byId("teach").querySelectorAll("select");
+  const next = place >= 0 ? selects[Math.min(place, selects.length - 1)] : null;
+  (next ?? byId("teach").querySelector(`[value="${CSS.escape(focused)}"], summary`)).focus({ preventScroll: true });
 }
 
 function begin() {

@@ -62,12 +62,16 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         echo(columns([heading, *own]))
         echo("each was asked of a layer that had not learned it\n")
         echo(replace(learned.kept, model=model.name, version="served").text())
+        echo(f"\n{learned.sentence}.")
+        if learned.doubted:
+            names = "".join(f"\n  {name}" for name in learned.doubted)
+            count = f"{len(learned.doubted)} of your {learned.photos} labels"
+            echo(f"{count} contradict what the model knows; look at these first:{names}")
     if learned.kept.lost:
-        raise GourmetError(
-            f"the network got worse ({learned.kept.losses()}), and would not be deployed: add more pictures"
-        )
+        raise GourmetError(f"worse for {learned.kept.losses()}: it would not be deployed; add more pictures")
     if not as_json:
-        echo(f"next: gourmet deploy {system} --weights {file}")
+        confirmed = " --force     if the labels are right all the same" if learned.must_confirm else ""
+        echo(f"next: gourmet deploy {system} --weights {file}{confirmed}")
 
 
 @contextlib.contextmanager

@@ -147,6 +147,12 @@ class LabelledPictures:
         return class_id
 
 
+def class_folders(data: Path) -> tuple[str, ...]:
+    """Return the sorted names of the folders with pictures to learn from, without `other`."""
+    names = _members(_sources(data).get("train", data))
+    return tuple(sorted({name.split("/")[0] for name in names if "/" in name} - {*PARTS[OTHER]}))
+
+
 def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:
     if archive is None:
         return (photo.source / photo.name).read_bytes()

@@ -37,7 +37,10 @@ from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.run_file import stack_at
 from gourmet.systems import registry
+from gourmet.triton_client.address import Address
+from gourmet.triton_client.errors import TritonUnreachable
 from gourmet.triton_client.model_config import as_json, as_pbtxt, summary
+from gourmet.triton_client.statistics import machine_use
 
 # Seconds of a window, of which a measurement has three.
 SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"
@@ -45,6 +48,7 @@ SECONDS_ENV: Final = "GOURMET_LAB_SECONDS"
 OTHERS_ENV: Final = "GOURMET_LAB_OTHERS"
 _WINDOWS: Final = 3
 _ROWS: Final = 32
+_METRICS_WITHIN_S: Final = 2.0
 _SEED: Final = 5
 # Flags in the messages of commands, by the names that they have in a notebook.
 _FLAGS: Final = {
@@ -129,6 +133,7 @@ class Run:
     points: list[Point] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)  # of a request on average, by window
     disturbed: str = ""
+    gpu: str = "?"  # the use of each, when the last load ended
     measurement: str = ""  # when; of arms that were measured in turns it is the same
 
     @property
@@ -185,7 +190,7 @@ class Run:
 
     def row(self) -> tuple[str, ...]:
         if not self.points:
-            return (self.name, "not measured", *[""] * 7)
+            return (self.name, "not measured", *[""] * 8)
         point, usage = self.point, self.point.usage
         others = max(
             (p.usage.others_cores for p in self.points if p.usage.others_cores is not None), default=None
@@ -195,10 +200,14 @@ class Run:
             *(self.name, f"{point.rows_per_s:.0f}", f"{point.latency_ms.p50:.1f}"),
             *(f"{point.latency_ms.p99:.1f}", f"{point.split_ms.queue:.1f}", f"{point.split_ms.infer:.1f}"),
             *("?" if value is None else f"{value:.1f}" for value in cores),
+            self.gpu,
         )
 
 
-_HEADINGS: Final = ("", "rows/s", "p50 ms", "p99 ms", "queue ms", "infer ms", "Triton", "client", "others")
+_HEADINGS: Final = (
+    *("", "rows/s", "p50 ms", "p99 ms", "queue ms", "infer ms"),
+    *("Triton", "client", "others", "GPU"),
+)
 
 
 class Runs(dict[str, Run]):
@@ -211,7 +220,7 @@ class Runs(dict[str, Run]):
             raise AttributeError(name) from None
 
     def __repr__(self) -> str:
-        notes = ["(the last three: cores used; an interval is about these seconds, not about tomorrow)"]
+        notes = ["(three columns of cores; an interval is about these seconds, not about tomorrow)"]
         if any(point.usage.others_cores is None for run in self.values() for point in run.points):
             notes.append("others: not measured, since Triton runs on another machine or in another container")
         notes += [f"{run.name} is disturbed: {run.disturbed}" for run in self.values() if run.disturbed]
@@ -240,7 +249,7 @@ def measure(*questions: str, rounds: int = 2, **arms: Arm) -> Runs:
         ThreadPoolExecutor(1) as pool,
         named_as_in_a_notebook(),
     ):  # a notebook's own thread has an event loop already
-        results = pool.submit(_measure, exercise.addresses, rounds, arms).result()
+        results = pool.submit(_measure, exercise.addresses, rounds, arms, runs).result()
     for points, refused in results:
         for point in points:
             run = runs[point.arm]
@@ -258,7 +267,7 @@ def measure(*questions: str, rounds: int = 2, **arms: Arm) -> Runs:
     return runs
 
 
-def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep.Measured]:
+def _measure(target: Addresses, rounds: int, arms: dict[str, Arm], runs: Runs) -> list[sweep.Measured]:
     seconds = float(os.environ.get(SECONDS_ENV, "1"))
     options = MeasureOptions(
         *(seconds, _WINDOWS, min(1.0, seconds)), attempts=2, steadiness=1e9, keep_disturbed=True, own=_own()
@@ -277,10 +286,23 @@ def _measure(target: Addresses, rounds: int, arms: dict[str, Arm]) -> list[sweep
                 data = DataSource(_ROWS, _SEED)
                 workloads[route] = prepare(load.model, target, data, through=load.through, stepped=stepped)
             points, refused = sweep.run_sweep(workloads[route], [load], target, options, name)
+            runs[name].gpu = gpu_use(target.url)
             return points, [replace(rejection, name=name) for rejection in refused]
 
         measures = {name: partial(measure_arm, name) for name in arms}
         return sweep.in_turns(measures, rounds, lambda _share, words: print(words, end=": "))  # noqa: T201
+
+
+def gpu_use(url: str) -> str:
+    """Return the use of each GPU by Triton's metrics, "no GPU" without one, "?" if they cannot be read."""
+    stack = stack_at(url)
+    usual = os.environ.get("TRITON_METRICS_URL") or f"http://{Address.of(url).host}:8002/metrics"
+    try:
+        _, *gpus = machine_use(stack.metrics_url if stack else usual, _METRICS_WITHIN_S)
+    except TritonUnreachable:
+        return "?"
+    figures = [(gpu.busy or 0, (gpu.memory_bytes or 0) / 1e9) for gpu in gpus]
+    return ", ".join(f"{busy:.0%} {memory_gb:.1f} GB" for busy, memory_gb in figures) or "no GPU"
 
 
 def _own() -> tuple[int, ...]:

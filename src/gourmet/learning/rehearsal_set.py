@@ -11,14 +11,13 @@ import torch
 from torch import nn
 
 from gourmet.evaluation.labelled_pictures import OTHER_TRAIN, LabelledPictures, decode
-from gourmet.evaluation.rehearsal import Rehearsal, rehearsal_path
+from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.evaluation.system_parts import BadData, sample_per_class
 from gourmet.learning import augment
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER
 from gourmet.progress import ReportProgress
-from gourmet.training.files import save_tensors
 from gourmet.training.last_layer import LastLayer
 
 # Pictures of each class, and as many of none, half of which are made up.
@@ -54,21 +53,4 @@ def make_rehearsal(
     is_held = np.zeros(len(classes), bool)
     is_held[len(to_learn) : len(listed)] = True
     is_held[len(listed) + LEARNED // 2 :] = True
-    # As they are read again.
-    scale = np.maximum(activations.max(axis=0) / 255, 1e-9)
-    activations = (activations / scale).round().clip(0, 255) * scale
-    return Rehearsal(activations, classes, is_held, last.layer(activations), scale, last.before_it)
-
-
-def write_rehearsal(kept: Rehearsal, weights: Path) -> Path:
-    """Write the set beside the weights that it belongs to."""
-    arrays = {
-        "activations": (kept.activations / kept.scale).round().astype(np.uint8),
-        "scale": kept.scale,
-        "classes": kept.classes.astype(np.uint8),
-        "held": kept.held.astype(np.uint8),
-        "before": kept.before.astype(np.float16),
-    }
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    save_tensors(rehearsal_path(weights), tensors, {"before the last layer": kept.of})
-    return rehearsal_path(weights)
+    return Rehearsal.rounded(activations, classes, is_held, last.layer, last.before_it)

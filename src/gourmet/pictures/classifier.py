@@ -97,7 +97,7 @@ class PictureClassifier:
                 f"and {'numbers from 0 to 1' if self.multi_label else 'a sum of 1'}"
             )
         best = int(rows[0].argmax())
-        return f"the sample is {labels[best]}, {rows[0, best]:.0%} sure"
+        return f"the sample is {labels[best]}, {rows[0, best]:.0%}"
 
     # ---- members of classification
 

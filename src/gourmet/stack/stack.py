@@ -22,7 +22,7 @@ from gourmet.stack import preflight, run_file
 from gourmet.stack.connect import connect
 from gourmet.stack.readable_logs import LogPrinter
 from gourmet.stack.supervisor import CORRECTIONS_ENV, Supervisor, WebOptions
-from gourmet.stack.teaching import Teaching, listening, teachable
+from gourmet.stack.teaching import Teaching, listening
 from gourmet.stack.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 from gourmet.triton_client.address import LOOPBACK
@@ -70,12 +70,9 @@ def run_stack(
         if triton:
             kept.enter_context(_run_file(triton, web.url if web else ""))
             server = kept.enter_context(contextlib.closing(TritonServer(triton, log.sink("triton"))))
-            defaults = {name: system.default_model for name, system in registry.load_all().items()}
-            taught = teachable(defaults, triton.repositories) if web and web.corrections else None
-            if web and web.corrections and taught:
-                system, model = taught
+            if web and web.corrections:
                 teaching = Teaching(
-                    *(system, model, web.corrections / system, triton.http_url),
+                    *(triton.repositories, web.corrections, triton.http_url),
                     lambda text: log.say("gourmet", text),
                 )
                 socket = kept.enter_context(listening(teaching, f"teach-{web.port}.sock"))

@@ -1,8 +1,9 @@
 """The jobs of the page's panel "Teach": `gourmet up` learns, deploys and rolls back, one job at a time.
 
 The web app has neither the key that changes Triton nor the right to write models. It asks here, on a socket
-that this user alone can open, by a line of JSON: {"do": "learn"}, "use", "undo", "cancel" or "look". Each
-answer is the state. A job is a verb of the command line in a process of its own.
+that this user alone can open, by a line of JSON: {"system": "flowers", "do": "learn"}, or "use", "confirm"
+(use it although many labels are doubted), "undo", "redo", "cancel" or "look". Each answer is the system's
+state. A job is a verb of the command line in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,93 +15,97 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.repository import versions
+from gourmet.repository.deploy import withdrawn
 from gourmet.served import manifest
 from gourmet.served.files import home
 from gourmet.stack.processes import Child
+from gourmet.systems import registry
 
 _POLL_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 2.0
 # gourmet.evaluation.rehearsal writes it.
 _REHEARSED: Final = "model.rehearsal.safetensors"
-JOBS: Final = ("learn", "use", "undo")
+JOBS: Final = ("learn", "use", "confirm", "undo", "redo")
 _LEARNED: Final = "learned.npz"
 _PROGRESS: Final = ("share", "doing")
 
 
-def teachable(systems: Mapping[str, str], repositories: Sequence[Path]) -> tuple[str, Path] | None:
-    """Return the first of `systems` (name: default model) that can learn more, and its model's folder.
-
-    Beside its network lies the set that is rehearsed.
-    """
-    for name, model in systems.items():
-        for folder in (repository / model for repository in repositories):
-            newest = versions(folder)[-1:] if folder.is_dir() else ()
-            if newest and (folder / str(newest[0]) / _REHEARSED).exists():
-                return name, folder
+def teachable(system: str, repositories: Sequence[Path]) -> Path | None:
+    """Return the folder of the system's default model if it can learn more: a rehearsal set is beside it."""
+    if system not in registry.names():
+        return None
+    for folder in (repository / registry.load(system).default_model for repository in repositories):
+        if (numbers := versions(folder)) and (folder / str(numbers[-1]) / _REHEARSED).exists():
+            return folder
     return None
 
 
 class Teaching:
-    """The jobs of one system, whose corrections lie in a folder and whose models in a repository."""
+    """The jobs of all systems that can learn more, one at a time."""
 
     def __init__(
-        self, system: str, model: Path, corrections: Path, triton_url: str, say: Callable[[str], None]
+        self, repositories: Sequence[Path], corrections: Path, triton_url: str, say: Callable[[str], None]
     ) -> None:
-        self._model, self._say = model, say
-        # A run has a folder of its own; the result of the one before stays until there is a new one.
-        self._out = home() / "taught" / system
-        self._run_folder = self._out / "run"
-        learned = self._out / _LEARNED
-        where = ("--to", str(model.parent))
-        triton = (*where, "--url", triton_url)
-        self._verbs = {
-            "learn": (
-                "learn-more",
-                system,
-                str(corrections),
-                *where,
-                "--out",
-                str(self._run_folder),
-                "--json",
-            ),
-            "use": ("deploy", system, "--weights", str(learned), *triton),
-            "undo": ("rollback", system, *triton),
-        }
-        self._learned = learned
+        self._repositories, self._corrections = repositories, corrections
+        self._triton_url, self._say = triton_url, say
         self._lock = threading.Lock()
         self._job: threading.Thread | None = None
         self._cancelled = False
-        self._state: dict[str, Any] = {
-            "system": system,
-            "job": "",
-            "share": 0.0,
-            "doing": "",
-            "error": "",
-            "learned": None,
-        }
+        self._states = dict[str, dict[str, Any]]()
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Start or cancel the requested job, and return the state."""
-        job = request.get("do")
+    def _verb(self, system: str, job: str, model: Path) -> list[str]:
+        where = ["--to", str(model.parent)]
+        triton, learned = [*where, "--url", self._triton_url], str(self._out(system) / _LEARNED)
+        photos, run = str(self._corrections / system), str(self._out(system) / "run")
+        return {
+            "learn": ["learn-more", system, photos, *where, "--out", run, "--json"],
+            "use": ["deploy", system, "--weights", learned, *triton],
+            "confirm": ["deploy", system, "--weights", learned, "--force", *triton],
+            "undo": ["rollback", system, *triton],
+            "redo": ["rollback", system, "--undo", *triton],
+        }[job]
+
+    @staticmethod
+    def _out(system: str) -> Path:
+        """Return the folder of results; the result before stays until a run has a new one."""
+        return home() / "taught" / system
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Start or cancel the requested job, and return the system's state; None if it cannot learn more."""
+        job, system = request.get("do"), str(request.get("system"))
+        model = teachable(system, self._repositories)
+        if not model:
+            return None
         if job == "cancel":
             self.close()
-        elif job in JOBS:
-            with self._lock:
-                if not self._state["job"]:
-                    self._state.update(job=job, share=0.0, doing="", error="")
-                    self._cancelled = False
-                    self._job = threading.Thread(target=self._run, args=(job,), daemon=True)
-                    self._job.start()
-        newest = versions(self._model)[-1:]
-        about = manifest.facts(self._model / str(newest[0])) if newest else {}
-        taught = "learned_more" in about.get("training", {})
-        return {**self._state, "version": newest[0] if newest else 0, "taught": taught}
+        with self._lock:
+            state = self._states.setdefault(
+                system,
+                {"system": system, "job": "", "share": 0.0, "doing": "", "error": "", "learned": None},
+            )
+            busy = next((one["system"] for one in self._states.values() if one["job"]), "")
+            if job in JOBS and not busy:
+                state.update(job=job, share=0.0, doing="", error="")
+                self._cancelled = False
+                verb = self._verb(system, job, model)
+                self._job = threading.Thread(target=self._run, args=(state, verb), daemon=True)
+                self._job.start()
+            elif job in JOBS and busy != system:
+                state["error"] = f"{busy} is being taught: try again when that has ended"
+        numbers = versions(model)
+        about = manifest.facts(model / str(numbers[-1]))
+        return {
+            **state,
+            "version": numbers[-1],
+            "taught": "learned_more" in about.get("training", {}),
+            "withdrawn": bool(withdrawn(model)),
+        }
 
     def close(self) -> None:
         """Cancel the running job, if there is one, and wait for its end."""
@@ -108,22 +113,23 @@ class Teaching:
         if self._job:
             self._job.join()
 
-    def _run(self, job: str) -> None:
-        self._say(f"the page asks: gourmet {' '.join(self._verbs[job])}")
+    def _run(self, state: dict[str, Any], verb: list[str]) -> None:
+        out, job = self._out(state["system"]), state["job"]
+        self._say(f"the page asks: gourmet {' '.join(verb)}")
         try:
-            error, learned = self._outcome(job)
+            error, learned = self._outcome(state, verb)
             if not error and job == "learn":
-                (self._run_folder / _LEARNED).replace(self._learned)
+                (out / "run" / _LEARNED).replace(out / _LEARNED)
             if not error:
-                self._state["learned"] = learned
+                state["learned"] = learned
         except OSError as exc:
             error = f"it cannot be run: {exc}"
         self._say(f"{job}: {error or 'done'}")
-        self._state.update(job="", error=error)
+        state.update(job="", error=error)
 
-    def _outcome(self, job: str) -> tuple[str, dict[str, Any] | None]:
-        """Run the verb of a job; return its error, empty if there is none, and what it learned."""
-        (self._run_folder / _LEARNED).unlink(missing_ok=True)
+    def _outcome(self, state: dict[str, Any], verb: list[str]) -> tuple[str, dict[str, Any] | None]:
+        """Run a verb; return its error, empty if there is none, and what it learned."""
+        (self._out(state["system"]) / "run" / _LEARNED).unlink(missing_ok=True)
         lines, learned = list[str](), list[dict[str, Any]]()
 
         def read(line: str) -> None:
@@ -135,11 +141,11 @@ class Teaching:
             if "own" in message:
                 learned.append(message)
             else:
-                self._state.update({name: message[name] for name in _PROGRESS if name in message})
+                state.update({name: message[name] for name in _PROGRESS if name in message})
 
         # A child ends with the thread that started it: this one waits for it.
         child = Child(
-            [str(Path(sys.executable).with_name("gourmet")), *self._verbs[job]],
+            [str(Path(sys.executable).with_name("gourmet")), *verb],
             env=dict(os.environ),
             cwd=Path("/"),
             on_line=read,

@@ -51,6 +51,7 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         probability_outputs=_texts(outputs["probabilities"]),
         logit_outputs=_texts(outputs["logits"]),
         multi_label=outputs.get("several_labels", False) is True,
+        subject=_text(described.get("subject", "")),
         architecture=_text(described.get("architecture", "")),
     )
 
@@ -92,6 +93,7 @@ def description_of(system: PictureClassifier) -> dict[str, Any]:
         "title": system.title,
         "labels": system.labels,
         "architecture": system.architecture,
+        **({"subject": system.subject} if system.subject else {}),
         "pictures": {
             "size": system.input_size,
             "mean": system.mean,

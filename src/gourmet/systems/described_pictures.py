@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_evaluation import ClassifierEvaluation, calibrated
 from gourmet.evaluation.same_answers import Answers, Pixels
 from gourmet.evaluation.system_parts import Evaluation
-from gourmet.export.given_onnx import GivenOnnx
-from gourmet.export.picture_export import ONNX, ClassifierExport, Exported, onnx_config
-from gourmet.export.torchvision_network import TorchvisionNetwork, check_outputs, pictures
-from gourmet.learning.picture_training import PictureTraining
 from gourmet.pictures.classifier import IMAGENET_MEAN, IMAGENET_STD, PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
@@ -37,6 +33,12 @@ from gourmet.served.manifest import sha256
 from gourmet.served.reading import check_weights
 from gourmet.training.task import Training
 
+if TYPE_CHECKING:  # torch and onnx, which a verb that measures or learns a last layer does without
+    from gourmet.export.given_onnx import GivenOnnx
+    from gourmet.export.picture_export import ClassifierExport
+    from gourmet.export.torchvision_network import TorchvisionNetwork
+
+ONNX: Final = "onnx"
 _SIDE: Final = 224
 _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 _CARD: Final = """# {system.title}
@@ -100,6 +102,8 @@ def prepared(
     show: Callable[[str], None],
 ) -> tuple[PictureClassifier, GivenOnnx | None]:
     """Return `system` with its pictures prepared as `weights` need it, and the file if that is ONNX."""
+    from gourmet.export.torchvision_network import pictures
+
     is_onnx = bool(weights and weights.suffix == ".onnx")
     if weights and is_onnx == bool(system.architecture):
         raise UsageError(
@@ -189,6 +193,9 @@ def as_given(
     show: Callable[[str], None] = lambda _shown: None,
 ) -> tuple[PictureClassifier, GivenOnnx]:
     """Return `system` adapted to the file's pictures and tensors, and the open file. `show` the settings."""
+    from gourmet.export.given_onnx import GivenOnnx
+    from gourmet.export.torchvision_network import check_outputs
+
     network = GivenOnnx(path, options.layout)
     signature = network.signature
     check_outputs(path, signature.labels, len(system.labels))
@@ -235,6 +242,8 @@ def as_given(
 
 def doubt(system: PictureClassifier, served: Path) -> str:
     """Return why a served file seems not to be a trained network; empty if it seems to be one."""
+    from gourmet.export.given_onnx import GivenOnnx
+
     network = GivenOnnx(served, system.layout)
     pictures = some_pictures(system, 16)
     scores = network.answers(system, batched=network.signature.rows != 1)(pictures)
@@ -261,6 +270,8 @@ def data(system: PictureClassifier) -> LabelledPictures:
 
 
 def train(system: PictureClassifier) -> Training:
+    from gourmet.learning.picture_training import PictureTraining
+
     return PictureTraining(system, data(system), _network(_of_one_label(system)))
 
 
@@ -325,6 +336,8 @@ class DescribedExport:
         return self._trained.find(checkpoint)
 
     def calibrated(self, version: Path, labelled: Path, tick: ReportProgress) -> Calibrated:
+        from gourmet.export.given_onnx import GivenOnnx
+
         system = _of_one_label(self.system)
         network = GivenOnnx(version / "model.onnx", system.layout)
         calibration, report = self._measured(labelled, network, tick)
@@ -335,6 +348,8 @@ class DescribedExport:
 
     @property
     def _trained(self) -> ClassifierExport:
+        from gourmet.export.picture_export import ClassifierExport, Exported
+
         models = {ONNX: Exported(self.system.default_model)}
         return ClassifierExport(self.system, data(self.system), _network(self.system), models)
 
@@ -348,6 +363,8 @@ def _of_one_label(system: PictureClassifier) -> PictureClassifier:
 
 
 def _network(system: PictureClassifier) -> TorchvisionNetwork:
+    from gourmet.export.torchvision_network import TorchvisionNetwork
+
     if not system.architecture:
         raise UsageError(
             f"the system {system.name!r} names no architecture, as its model was given as an ONNX file: "
@@ -359,6 +376,9 @@ def _network(system: PictureClassifier) -> TorchvisionNetwork:
 
 def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
+    from gourmet.export.given_onnx import GivenOnnx
+    from gourmet.export.picture_export import onnx_config
+
     signature, model = network.signature, system.default_model
     batched = signature.rows != 1
 

@@ -9,7 +9,7 @@ together, and a layer of the same shape has as many. What lies before stays as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ _MAX_STEPS: Final = 200
 _HISTORY: Final = 10
 _GRADIENT: Final = 1e-6
 _GAIN: Final = 1e-6
+_IR_VERSION: Final = 8  # of ONNX's opset 17
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class Layer:
 
     def __call__(self, activations: Floats) -> npt.NDArray[np.float32]:
         return np.asarray(activations @ self.weight.T + self.bias, np.float32)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.weight.tobytes() + self.bias.tobytes()).hexdigest()
 
     def towards(self, other: Layer, share: float) -> Layer:
         """Interpolate between both layers; a share of 1 gives the other one."""
@@ -193,16 +198,54 @@ class OnnxLayer:
             content[at : at + numbers.nbytes] = np.ascontiguousarray(numbers, "<f4").tobytes()
         return bytes(content)
 
-    def activations(self, rows: npt.NDArray[Any]) -> Floats:
-        """Return the layer's inputs for rows of the network's own input."""
+    def with_new_layer(self, layer: Layer, output: str) -> bytes:
+        """Return a file with `layer` in place of the last one and of all that hangs on it.
+
+        Its logits are the only output. What the file says about its own labels is left out.
+        """
+        content, size = self.content, len(self.content)
+        (graph,) = (span for number, *span in _fields(content, 0, size) if number == 7)
+        parts, needed, kept = [*_fields(content, *graph)], {self.input}, []
+        for part in reversed(parts):
+            if part[0] == 1:
+                texts = _strings(content, *part[1:])
+                if not needed.isdisjoint(texts[2]):
+                    needed |= {*texts[1]}
+                    kept.append(part)
+        kept.reverse()
+        for number, start, end in parts:  # weights, inputs and quantization
+            if number == 11 or (number == 5 and _tensor(content, start, end)[0] in needed):
+                kept.append((number, start, end))
+        versions = [content[start:end] for number, start, end in _fields(content, 0, size) if number == 8]
+        weights = {"own.weight": layer.weight, "own.bias": layer.bias}
+        added = [
+            _field(1, _gemm([self.input, *weights], output)),
+            *(_field(5, _initializer(name, numbers)) for name, numbers in weights.items()),
+            _field(12, _rows(output, len(layer.bias))),
+            _field(2, b"own"),
+        ]
+        whole = b"".join([*(_field(number, content[start:end]) for number, start, end in kept), *added])
+        return b"".join(
+            [_number(1, _IR_VERSION), *(_field(8, version) for version in versions), _field(7, whole)]
+        )
+
+    def activations(
+        self,
+        rows: npt.NDArray[Any],
+        prepare: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda rows: rows,
+        tick: Callable[[float], None] = lambda _share: None,
+    ) -> Floats:
+        """Return the layer's inputs for rows that `prepare` turns into the network's own input."""
         # A file that is written twice over is both together: one more output is a few bytes behind the rest.
         name = self.input.encode()
         output = _field(7, _field(12, _field(1, name)))
         session = onnxruntime.InferenceSession(self.content + output, providers=["CPUExecutionProvider"])
         input_name = session.get_inputs()[0].name
-        return np.concatenate(
-            [session.run([self.input], {input_name: rows[at : at + 16]})[0] for at in range(0, len(rows), 16)]
-        )
+        batches = []
+        for at in range(0, len(rows), 16):
+            batches.append(session.run([self.input], {input_name: prepare(rows[at : at + 16])})[0])
+            tick(min(1.0, (at + 16) / len(rows)))
+        return np.concatenate(batches)
 
 
 def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -228,10 +271,38 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
+def _as_varint(value: int) -> bytes:
+    low = value & 127
+    return bytes([low | 128]) + _as_varint(value >> 7) if value >> 7 else bytes([low])
+
+
+def _number(number: int, value: int) -> bytes:
+    return _as_varint(number << 3) + _as_varint(value)
+
+
 def _field(number: int, value: bytes) -> bytes:
-    """Encode a field of a message, shorter than 16 KB."""
-    size = len(value)
-    return bytes([number << 3 | 2, size & 127 | 128, size >> 7]) + value
+    """Encode a field of a message."""
+    return _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
+
+
+def _gemm(inputs: Sequence[str], output: str) -> bytes:
+    """Encode a NodeProto: rows × transposed weight + bias."""
+    named = b"".join(_field(1, name.encode()) for name in inputs)
+    transposed = _field(1, b"transB") + _number(3, 1) + _number(20, 2)
+    about = _field(2, output.encode()) + _field(3, b"own") + _field(4, b"Gemm")
+    return named + about + _field(5, transposed)
+
+
+def _initializer(name: str, numbers: npt.NDArray[np.float32]) -> bytes:
+    """Encode a TensorProto."""
+    dims = b"".join(_number(1, size) for size in numbers.shape)
+    return dims + _number(2, 1) + _field(8, name.encode()) + _field(9, numbers.astype("<f4").tobytes())
+
+
+def _rows(name: str, width: int) -> bytes:
+    """Encode a ValueInfoProto: FP32 [batch, width]."""
+    shape = _field(1, _field(2, b"batch")) + _field(1, _number(1, width))
+    return _field(1, name.encode()) + _field(2, _field(1, _number(1, 1) + _field(2, shape)))
 
 
 def _strings(content: bytes, start: int, end: int) -> dict[int, list[str]]:

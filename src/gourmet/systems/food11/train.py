@@ -28,7 +28,7 @@ from gourmet.evaluation.picture_scores import CONFUSIONS, LabelledScores, calibr
 from gourmet.evaluation.system_parts import check_classes, sample_per_class
 from gourmet.learning import augment
 from gourmet.learning.picture_training import PictureTraining
-from gourmet.learning.rehearsal_set import make_rehearsal, write_rehearsal
+from gourmet.learning.rehearsal_set import make_rehearsal
 from gourmet.pictures import made_up
 from gourmet.pictures.certainty import relevance
 from gourmet.pictures.label_folders import OTHER
@@ -98,7 +98,7 @@ class Food11Training(PictureTraining):
         return report.text()
 
     def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: ReportProgress) -> Path:
-        return write_rehearsal(make_rehearsal(self.system, self.data, network, data, tick), weights)
+        return make_rehearsal(self.system, self.data, network, data, tick).write(weights)
 
     def _held_out(
         self,
