@@ -150,7 +150,7 @@ $(VENV)/.ready-train: $(VENV)/.ready requirements/train.txt
 	@$(call install,-r requirements/train.txt)
 	@touch $@
 
-DEV := $(patsubst %,requirements/%.txt,dev parquet ray redis tracing)
+DEV := $(patsubst %,requirements/%.txt,dev mcp ray redis tracing)
 $(VENV)/.ready-dev: $(VENV)/.ready-train $(DEV)
 	@$(call install,$(DEV:%=-r %))
 	@touch $@

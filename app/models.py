@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels, from_base64, whole_pixels
 from gourmet.pictures.decoders import Decoding
 from gourmet.pictures.errors import DecodersBusy, PictureError
+from gourmet.pictures.header import parse_header
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import InvalidRequest, ModelUnavailable, TritonError
 from gourmet.triton_client.statistics import ModelStatistics
@@ -294,6 +295,15 @@ class Classifier(ServedModels[PictureClassifier]):
         """Decode the whole photo, shrunk to `longest`; raise PictureError or DecodersBusy."""
         with self._decoding.decode_in_app(deadline):
             return whole_pixels(photo, longest)
+
+    def decode_in_model(self, photos: Sequence[bytes], deadline: Deadline) -> AbstractContextManager[None]:
+        """Return a context manager for asking a model that decodes; slow photos need a place."""
+        for photo in photos:
+            with suppress(PictureError):  # the model refuses it
+                head = parse_header(from_base64(photo))
+                if not head.is_harmless:
+                    return self._decoding.decode_in_model(head, deadline)
+        return nullcontext()
 
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Check the photo; raise PictureError, unless the check takes too long."""

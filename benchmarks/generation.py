@@ -225,7 +225,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         network = SERVING.open(repository.served_package(SYSTEM.name), threads)
-        room = DecodeScheduler(network.engine, network.vocabulary, _MAX_ROWS)
+        scheduler = DecodeScheduler(network.engine, network.vocabulary, _MAX_ROWS)
 
         def say(text: str) -> str:
             (parts,) = network.requested({TEXT: [text]})
@@ -234,7 +234,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
             for row in answer.rows:
                 row.deadline = time.monotonic() + _WITHIN_S
                 row.on_tokens = lambda _row: done.set() if all(row.finished for row in answer.rows) else None
-            room.submit(answer.rows)
+            scheduler.submit(answer.rows)
             done.wait()
             if answer.error:
                 raise answer.error
@@ -253,7 +253,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
             yield measure_load
         finally:
-            room.close()
+            scheduler.close()
 
     return Contender(arm, [(arm, LoadSpec("", level)) for level in (1, MANY)], start)
 

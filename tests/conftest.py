@@ -179,7 +179,7 @@ def triton() -> Iterator[RunningTriton]:
     """
     served = check_repositories([MODELS])
     loaded = {*served.keys() - held_back(served, ()), "captioner", "captioner_stream"}
-    yield from run_triton(MODELS, models=sorted(loaded), response_cache_bytes=64 << 20)
+    yield from run_triton(MODELS, models=sorted(loaded))
 
 
 @pytest.fixture(scope="session")

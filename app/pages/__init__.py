@@ -6,6 +6,7 @@ routes and template variables, and returns the feature's navigation entries.
 
 from typing import Final
 
+from app.api import inference
 from app.api import routes as api
 from app.pages import (
     caption,
@@ -35,6 +36,7 @@ FEATURES: Final = (
     generate.add_routes,
     lab.add_routes,
     api.add_routes,
+    inference.add_routes,
 )
 # Systems with their own page. Other picture systems have a generic page. The first one is the main system:
 # it answers requests that name no system.

@@ -15,7 +15,7 @@ from flask import Flask, Request, Response, g, request
 from itsdangerous import BadData, TimestampSigner
 
 from app.web.errors import ServingError
-from app.web.http import API, options_of_route
+from app.web.http import API, FOR_PROGRAMS, options_of_route
 from app.web.settings import Settings
 
 PASS: Final = "gourmet-page"  # noqa: S105 - a cookie's name
@@ -31,7 +31,11 @@ def init_app(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def check() -> None:
-        if not request.path.startswith(API) or options_of_route().open or request.method == "OPTIONS":
+        if (
+            not request.path.startswith(FOR_PROGRAMS)
+            or options_of_route().open
+            or request.method == "OPTIONS"
+        ):
             return
         key = _sent_key()
         if has_key(settings):

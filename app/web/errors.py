@@ -193,10 +193,10 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 def init_app(app: Flask, _: Settings) -> None:
     app.extensions["refusals"] = _Refusals()
-    app.register_error_handler(Exception, _answer)
+    app.register_error_handler(Exception, answer_error)
 
 
-def _answer(exc: Exception) -> Response:
+def answer_error(exc: Exception) -> Response:
     error = for_visitor(exc)
     g.error_code = error.code
     title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])

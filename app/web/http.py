@@ -28,6 +28,8 @@ from werkzeug.formparser import FormDataParser
 from app.web.settings import Settings
 
 API: Final = "/api/v1/"
+PROTOCOL: Final = "/v2/"  # the Open Inference Protocol
+FOR_PROGRAMS: Final = (API, PROTOCOL)  # keys and the rate limit hold there
 JSON: Final = "application/json"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
@@ -145,7 +147,7 @@ def _layout() -> str | None:
     A browser that navigates names text/html and gets a page. The page's own script names itself in
     X-Requested-With and gets a fragment. The API and clients that accept anything, such as curl, get JSON.
     """
-    if request.path.startswith(API) or request.headers.get("Accept") == JSON:
+    if request.path.startswith(FOR_PROGRAMS) or request.headers.get("Accept") == JSON:
         return None
     accepted = request.accept_mimetypes
     if "X-Requested-With" in request.headers:

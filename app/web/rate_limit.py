@@ -18,7 +18,7 @@ from limits.errors import ConfigurationError, StorageError
 
 from app.web.admission import client_of_request
 from app.web.errors import ServingError
-from app.web.http import API, options_of_route
+from app.web.http import FOR_PROGRAMS, options_of_route
 from app.web.settings import Rate, Settings, SettingsError
 from gourmet.served.optional import how_to_install
 
@@ -50,7 +50,7 @@ def init_app(app: Flask, settings: Settings) -> None:
     @app.before_request
     def count_request() -> None:
         view = options_of_route()
-        is_counted = view.charged or (request.path.startswith(API) and not view.open)
+        is_counted = view.charged or (request.path.startswith(FOR_PROGRAMS) and not view.open)
         if is_counted and request.method != "OPTIONS":
             take(1)
 

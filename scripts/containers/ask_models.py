@@ -1,7 +1,7 @@
 """The health check of both Triton images: the default model of every system answers its sample.
 
-It imports the standard library, numpy, the contracts and gourmet.triton_client over HTTP only: NVIDIA's
-image has no client of Triton. The exit status is 0, or 1 with the reason. If a model hangs, the
+It imports the standard library, numpy, the contracts and gourmet.triton_client over HTTP only, to start fast.
+The exit status is 0, or 1 with the reason. If a model hangs, the
 script ends the container, and the restart policy starts it again. A container is not ended for other faults.
 """
 

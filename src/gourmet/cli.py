@@ -46,6 +46,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "classify": "Classify many photos into a table; interrupted runs resume.",
         "translate": "Translate Russian texts into English, through the running stack.",
         "caption": "Describe photos in a sentence each, through the running stack.",
+        "mcp": "Offer classification and translation to an agent, as tools (MCP).",
         "check": "Measure a served model on many pictures: accuracy, certainty, speed.",
     },
     "Measure": {

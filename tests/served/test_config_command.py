@@ -73,18 +73,6 @@ def test_a_config_that_cannot_load_leaves_the_old_one_serving(gourmet_config) ->
     assert "kind: KIND_CPU" in gourmet_config(MODEL, "--raw").output
 
 
-def test_answers_are_cached_when_the_response_cache_is_on(gourmet_config, triton) -> None:
-    assert "answers cached" in gourmet_config(MODEL, "--response-cache").output
-    tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
-    tensor.set_data_from_numpy(np.ones((1, 3, 224, 224), np.float32))
-    with triton_http.InferenceServerClient(triton.http_url) as client:
-        first, second = (client.infer(MODEL, [tensor]).as_numpy("output") for _ in range(2))
-        counts = client.get_inference_statistics(MODEL)["model_stats"][0]["inference_stats"]
-    np.testing.assert_array_equal(first, second)
-    assert counts["cache_hit"]["count"] == 1
-    assert "answers cached" not in gourmet_config(MODEL, "--no-response-cache").output.splitlines()[-1]
-
-
 def test_an_unknown_model_is_refused_with_the_known_models(gourmet_config) -> None:
     result = gourmet_config("food_clasifier")
     assert result.exit_code == 2

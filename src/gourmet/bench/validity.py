@@ -69,7 +69,7 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
     """
     if not sent <= counted <= (sent + failed) * (1 + others_allowed):
         why = (
-            "a cache answered the rest: turn it off with `gourmet config MODEL --no-response-cache`"
+            "a cache answered the rest: turn off `response_cache` in the model's config.pbtxt"
             if counted < sent
             else _ANOTHER
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.bulk.resumable_table import AskedModel, answered, arrow_schema, pyarrow
+from gourmet.bulk.resumable_table import AskedModel, Columns, answered
 from gourmet.errors import GourmetError, UsageError
 from gourmet.served.optional import optional
 
@@ -26,13 +26,29 @@ class _Rows:
 
     def __init__(self, open_model: Callable[[], AskedModel]) -> None:
         self._model = open_model()
-        self._schema = arrow_schema(self._model.columns)
+        self._schema = _schema(self._model.columns)
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         # Bytes, since names need not be UTF-8.
         names = [os.fsdecode(name) for name in batch[_NAME].tolist()]
         rows = [row for part in answered(self._model, names) for row in part]
-        return pyarrow().Table.from_pylist(rows, schema=self._schema)
+        return _pyarrow().Table.from_pylist(rows, schema=self._schema)
+
+
+def _pyarrow() -> Any:
+    return optional("pyarrow", "--engine ray", "ray", ", or use --engine local")
+
+
+def _schema(columns: Columns) -> Any:
+    arrow = _pyarrow()
+    types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_()}
+
+    def kind(column: type | Sequence[str]) -> Any:
+        if isinstance(column, type):
+            return types[column]
+        return arrow.struct([(name, arrow.float32()) for name in column])
+
+    return arrow.schema([(name, kind(column)) for name, column in columns.items()])
 
 
 def check_for_ray(out: Path | None) -> None:

@@ -1,7 +1,7 @@
 """Write a table of many answers. Each row is stored at once, so that an interrupted run resumes.
 
 Rows of an unfinished run are JSON lines in FILE.part, in the order of the inputs. At the end they become a
-table: JSON lines, CSV or Parquet, by its suffix. Neither file is ever in memory as a whole.
+table: JSON lines or CSV, by its suffix. Neither file is ever in memory as a whole.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from gourmet.evaluation.checking import in_threads
 from gourmet.progress import ReportProgress
 from gourmet.reports.table import spreadsheet_cell
 from gourmet.served.files import written_aside
-from gourmet.served.optional import optional
 
 Row = dict[str, Any]
 # The type of each column, or the names of its numbers.
 Columns = Mapping[str, "type | Sequence[str]"]
 SUFFIX: Final = ".part"
 _HEADER: Final = b'{"plan": '
-_PARQUET_ROWS: Final = 10_000  # in memory at a time
 
 
 class AskedModel(Protocol):
@@ -175,33 +173,9 @@ def _cell(value: Any) -> str:
     return spreadsheet_cell(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
-    arrow, parquet, schema = pyarrow(), pyarrow("pyarrow.parquet"), arrow_schema(columns)
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for part in in_parts(rows, _PARQUET_ROWS):
-            writer.write_batch(arrow.RecordBatch.from_pylist(part, schema=schema))
-
-
-def pyarrow(module: str = "pyarrow") -> Any:
-    return optional(module, "Parquet", "parquet", ", or choose .jsonl or .csv")
-
-
-def arrow_schema(columns: Columns) -> Any:
-    arrow = pyarrow()
-    types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_()}
-
-    def kind(column: type | Sequence[str]) -> Any:
-        if isinstance(column, type):
-            return types[column]
-        return arrow.struct([(name, arrow.float32()) for name in column])
-
-    return arrow.schema([(name, kind(column)) for name, column in columns.items()])
-
-
 _FORMATS: Final[Mapping[str, Callable[[Iterable[Row], Path, Columns], None]]] = {
     ".jsonl": _jsonl,
     ".csv": _csv,
-    ".parquet": _parquet,
 }
 
 
@@ -214,8 +188,6 @@ def check_table(path: Path) -> None:
             raise UsageError(f"{written} exists already: name another file, or remove it")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist: create it, or name another file")
-    if path.suffix == ".parquet":
-        pyarrow()
 
 
 def write_table(rows: Iterable[Row], path: Path, columns: Columns) -> None:

@@ -46,9 +46,7 @@ def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--model", help="Ask this model.  [default: the system's own; for photos of food, food's]"
         ),
-        click.option(
-            "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
-        ),
+        click.option("--out", type=PATH, help="Write a table: FILE.jsonl or FILE.csv.  [default: print]"),
     ):
         command = option(command)
     return command

@@ -31,7 +31,7 @@ def classify(photos: tuple[str, ...], out: Path | None, model: str | None, engin
     \b
     gourmet classify dish.jpg
     gourmet classify holiday/ --out holiday.csv
-    find / -name '*.jpg' | gourmet classify - --out all.parquet
+    find / -name '*.jpg' | gourmet classify - --out all.jsonl
     RAY_ADDRESS=10.0.0.1:6379 gourmet classify /photos --engine ray --out all.parquet --url triton:8000
     """
     check_out(out, engine)

@@ -42,11 +42,6 @@ _INSTANCES_A_CORE: Final = 4
 @click.option("--gpus", type=numbers, help="Put the instances on these GPUs, like 0,1.")
 @click.option("--cpu", is_flag=True, default=None, help="Put the instances on the CPU.")
 @click.option(
-    "--response-cache/--no-response-cache",
-    default=None,
-    help="Cache answers, if Triton has a cache (gourmet up --response-cache MB).",
-)
-@click.option(
     "--precision", type=click.Choice(PRECISIONS), help="Precision on the CPU, of a model that has several."
 )
 @click.option(

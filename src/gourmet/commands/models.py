@@ -28,7 +28,7 @@ from gourmet.stack.overview import ListedVersion, listed
 from gourmet.stack.run_file import stack_at
 from gourmet.systems.data_systems import removal_of, take_away
 from gourmet.systems.own_folder import beside_the_served, remove_own_copy
-from gourmet.triton_client.errors import ApiRestricted, TritonRefused
+from gourmet.triton_client.errors import ApiRestricted, NoAnswerInTime, TritonRefused
 
 _HEADINGS: Final = ("system", "model", "version", "state", "deployed", "by", "MB", "MB in memory", "requests")
 # A model that was just loaded and does not answer its sample by then has a fault.
@@ -105,6 +105,10 @@ def load(name: str, source: Path | None, url: str) -> None:
                     answer = load_and_ask(url, model, send=send, answers_within_s=_ANSWERS_WITHIN_S)
         except ApiRestricted:
             raise
+        except NoAnswerInTime as exc:
+            raise GourmetError(
+                f"{name} is loaded and did not answer its sample: {exc}; does its execute() end?"
+            ) from exc
         except TritonRefused as exc:
             if _UNKNOWN in exc.reason:
                 raise UsageError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +27,7 @@ from gourmet.systems import described, folders, registry
 from gourmet.systems.data_systems import new_folder
 
 if TYPE_CHECKING:
+    from gourmet.export.hugging_face import Given
     from gourmet.learning.from_photos import Body
 
 # The options of a checkpoint, and those that both kinds of systems have.
@@ -46,6 +49,12 @@ _OF_BOTH: Final = ("title", "like", "data")
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
 @click.option("--architecture", help="Network of a .pth or .safetensors file: torchvision:NAME or timm:NAME.")
 @click.option("--checkpoint", metavar="FOLDER-OR-NAME", help="Serve this translator, --like ours.")
+@click.option(
+    "--from",
+    "source",
+    metavar="FOLDER|hf:OWNER/MODEL",
+    help="Serve this classifier, as Hugging Face's transformers saves it.",
+)
 @click.option("--languages", help="Languages of a checkpoint, as HTML names them: de,en.")
 @click.option("--fp32", is_flag=True, help="Keep fp32 weights.")
 @click.option(
@@ -87,6 +96,7 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
     gourmet new flowers --data FOLDER
     gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
+    gourmet new things --from hf:microsoft/resnet-18
     """
     registry.check_free(name)
     options = {option: value for option, value in options.items() if value}
@@ -97,6 +107,8 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
     where = _Where(models, url or serving_url(models), send)
     if checkpoint:
         _translator(name, where, checkpoint, **options)
+    elif "source" in options:
+        _from_hugging_face(name, where, **options)
     elif options.keys() <= {"labels", "title", "data"} and "data" in options:
         _from_photos(name, where, **options)
     else:
@@ -123,10 +135,14 @@ def _classifier(
     data: Path | None = None,
     multi_label: bool = False,
     yes: bool = False,
+    given: Given | None = None,
     **how: Any,
 ) -> None:
-    """Make a classifier of pictures, and deploy its weights if there are any."""
-    if not labels:
+    """Make a classifier of pictures, and deploy its weights if there are any.
+
+    Of a `given` model, which comes with its labels and pictures, `weights` are the exported file.
+    """
+    if not labels and not given:
         raise UsageError(
             "give --data, a folder of photos for each class; or --weights with --labels; or a --checkpoint"
         )
@@ -135,7 +151,7 @@ def _classifier(
     system = PictureClassifier(
         **described.fields_of_name(name, folders()[1] / name),
         title=title or registry.usual_title(name),
-        labels=labels_of(labels),
+        labels=given.labels if given else labels_of(labels),
         datatypes=("FP32",),
         architecture=architecture,
         layout="NCHW",
@@ -145,6 +161,9 @@ def _classifier(
     if weights:
         check_weights(weights)
     system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
+    if given and network:
+        system = replace(system, **given.pictures)
+        echo(given.compare(system, network.answers(system, batched=False)))
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):
@@ -152,7 +171,8 @@ def _classifier(
 
     model = system.default_model
     about = described.description_of(system)
-    origin = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
+    source = given.weights if given else weights
+    origin = {"weights": source.name, "weights_sha256": sha256(source)} if source else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()
     with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
@@ -167,6 +187,42 @@ def _classifier(
                 )
     echo(f"{folder}: its description, a sample and its model card\n\nNext:")
     echo("\n".join(f"  {line}" for line in _next(where, system, weights)))
+
+
+def _from_hugging_face(
+    name: str,
+    where: _Where,
+    *,
+    source: str,
+    title: str = "",
+    data: Path | None = None,
+    yes: bool = False,
+    **others: Any,
+) -> None:
+    """Make a classifier of a model that transformers saved."""
+    if others:
+        raise UsageError(f"--from brings labels, weights and pictures along: drop --{next(iter(others))}")
+    from gourmet.export import hugging_face
+
+    given = hugging_face.open_folder(hugging_face.find(source))
+    with tempfile.TemporaryDirectory() as scratch:
+        weights = Path(scratch, "model.onnx")
+        with bar("exporting"):
+            given.write(weights)
+        _classifier(
+            name,
+            where,
+            title=title,
+            weights=weights,
+            data=data,
+            multi_label=given.multi_label,
+            yes=yes,
+            given=given,
+            size=given.pictures["input_size"],
+            mean=given.pictures["mean"],
+            std=given.pictures["std"],
+            outputs="logits",
+        )
 
 
 def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", title: str = "") -> None:

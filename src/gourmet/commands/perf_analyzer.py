@@ -111,16 +111,21 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
 
 
 def _sample_for(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Return arguments that send the sample of the model's system to a model of bytes, and not noise."""
+    """Return arguments that send the sample of the model's system to a model of bytes, and not noise.
+
+    Asking about the model loads it, if it waits to be asked.
+    """
     named, grpc = dict(pairwise(arguments)), _protocol(arguments) == "grpc"
     model, url = named.get("-m", ""), named.get("-u", "localhost:8001" if grpc else "localhost:8000")
-    if not model or any(word.startswith(("--input-data", "--data-directory")) for word in arguments):
+    if not model:
         return []
     try:
         with connect(f"grpc://{url}" if grpc else url) as triton:
             info = triton.describe(model)
     except GourmetError:
         return []  # perf_analyzer reports it itself
+    if any(word.startswith(("--input-data", "--data-directory")) for word in arguments):
+        return []
     if info.system not in registry.names() or all(tensor.datatype != "BYTES" for tensor in info.inputs):
         return []
     system = registry.load(info.system)

@@ -54,7 +54,7 @@ def translate(
     \b
     gourmet translate "предоставляются полотенца ."
     gourmet translate russian.txt > english.txt
-    gourmet translate --out english.parquet < russian.txt
+    gourmet translate --out english.csv < russian.txt
     RAY_ADDRESS=10.0.0.1:6379 gourmet translate --out english.parquet --engine ray < russian.txt
     """
     if not texts and sys.stdin.isatty():

@@ -49,14 +49,6 @@ def _help() -> str:
     help="explicit: load, unload and reconfigure while running; poll: follow the folder; none: neither.",
 )
 @click.option(
-    "--response-cache",
-    "cache_mb",
-    type=click.IntRange(0),
-    default=0,
-    metavar="MB",
-    help="Cache answers of models whose config asks for it.",
-)
-@click.option(
     "--unlocked",
     is_flag=True,
     help="Let anyone who reaches Triton's ports load models and use shared memory, without a key.",
@@ -87,7 +79,6 @@ def up(
     triton_host: str,
     repositories: tuple[Path, ...],
     model_control: ModelControl,
-    cache_mb: int,
     unlocked: bool,
     load_all: bool,
     systems: tuple[str, ...],
@@ -110,7 +101,6 @@ def up(
         repositories=tuple(path.resolve() for path in repositories),
         host=triton_host,
         model_control=model_control,
-        response_cache_bytes=cache_mb << 20,
         traces_to=traces_to(os.environ),
         key="" if unlocked else api_keys.make_key(os.environ),
         **ports,  # type: ignore[arg-type]

@@ -6,7 +6,7 @@
         loop.step()
 
 A row's tokens do not depend on the other rows. A row with beams needs as many free slots as beams when it
-joins. The loop has no thread: `room` runs it.
+joins. The loop has no thread: `scheduler` runs it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Row:
     max_tokens: int
     prefix: Sequence[int] = ()
     beams: int = 1
-    # Makes the source, if that may take long: the room has threads for it.
+    # Makes the source, if that may take long: the scheduler has threads for it.
     prepare: Callable[[Row], Any] | None = None
     client: str = ""  # clients have a queue each
     deadline: float = float("inf")  # by the clock of time.monotonic

@@ -1,7 +1,7 @@
-"""The generation room runs the loop: any thread submits rows; encoding and the loop have a thread each.
+"""The scheduler runs the loop: any thread submits rows; encoding and the loop have a thread each.
 
-    room = DecodeScheduler(engine, vocabulary, 16)
-    room.submit([Row(source, max_tokens=128, on_tokens=print)])
+    scheduler = DecodeScheduler(engine, vocabulary, 16)
+    scheduler.submit([Row(source, max_tokens=128, on_tokens=print)])
 
 Sources that take long to prepare, such as a picture that takes seconds to decode, have a pool of threads. A
 long encode delays only its own rows: the loop goes on meanwhile, and has priority if both need the same CPU.

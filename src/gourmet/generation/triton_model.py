@@ -1,8 +1,8 @@
 """The Python model of every system that generates text: whole answers, or pieces if its config is decoupled.
 
-A call passes its rows to the room (gourmet.generation.scheduler) and returns; they join the loop between two
-steps. An example that cannot be answered fails only its own request. The parameter `system` of the model's
-config names the system, and its SERVING does the rest.
+A call passes its rows to the scheduler (gourmet.generation.scheduler) and returns; they join the loop between
+two steps. An example that cannot be answered fails only its own request. The parameter `system` of the
+model's config names the system, and its SERVING does the rest.
 
 Imported only inside Triton.
 """
@@ -73,7 +73,7 @@ class GenerationModel:
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         malloc.give_back()  # the files were half of this process's memory
-        self.room = DecodeScheduler(
+        self.scheduler = DecodeScheduler(
             self.network.engine,
             self.network.vocabulary,
             rows,
@@ -82,7 +82,7 @@ class GenerationModel:
         self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         self.has_rows = int(config.get("max_batch_size", 0)) > 0
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self.figures = RoomFigures(pb_utils, self.room, {**labels, "process": str(os.getpid())})
+        self.figures = SchedulerFigures(pb_utils, self.scheduler, {**labels, "process": str(os.getpid())})
         # Sending an answer to Triton takes as long as a step: the loop does not wait for it.
         self.sending = ThreadPoolExecutor(1, thread_name_prefix="send")
 
@@ -92,12 +92,12 @@ class GenerationModel:
 
     def finalize(self) -> None:
         self.figures.close()
-        self.room.close()
+        self.scheduler.close()
         self.sending.shutdown()
 
 
 class _RunningRequest:
-    """One request on its way through the room. The thread that sends also reads the answers' texts."""
+    """One request on its way through the scheduler. The thread that sends also reads the answers' texts."""
 
     def __init__(self, request: pb_utils.InferenceRequest, model: GenerationModel) -> None:
         self._sender, self._model = request.get_response_sender(), model
@@ -105,14 +105,13 @@ class _RunningRequest:
         self._is_sending = False  # a send is pending; of whole answers there is one
         self._is_complete = False
         try:
-            model.room.check_queue_of(
-                client_of_request(request.parameters())
-            )  # before its texts are tokenized
+            # Before its texts are tokenized.
+            model.scheduler.check_queue_of(client_of_request(request.parameters()))
             self._answers = answers_to(request, model.network, self._sender.is_cancelled)
             self._rows = [row for answer in self._answers for row in answer.rows]
             for row in self._rows:
                 row.on_tokens = self._on_tokens
-            model.room.submit(self._rows)
+            model.scheduler.submit(self._rows)
             if not self._rows:
                 self._on_tokens()
         except (ValueError, TooManyRows, ClientLeft) as exc:
@@ -221,20 +220,20 @@ def _cached_briefly(is_cancelled: Callable[[], bool]) -> Callable[[], bool]:
     return cached
 
 
-class RoomFigures:
-    """Export the room's figures as custom metrics of Triton.
+class SchedulerFigures:
+    """Export the scheduler's figures as custom metrics of Triton.
 
     Triton's own queue and compute times end when it passes a request to the model, which is at once. Each
     change costs a message to Triton, so changes are sent once a second.
     """
 
-    def __init__(self, pb_utils: Any, room: DecodeScheduler, labels: Mapping[str, str]) -> None:
+    def __init__(self, pb_utils: Any, scheduler: DecodeScheduler, labels: Mapping[str, str]) -> None:
         """Register the metrics under unique `labels`: if two processes shared them, Triton would remove the
         metrics of both when one ends.
         """
         family = pb_utils.MetricFamily
         kinds = {family.GAUGE: _GAUGES, family.COUNTER: _COUNTERS}
-        self._room = room
+        self._room = scheduler
         # Keep the families: a metric is deleted with its family.
         self._families = {
             name: family(name=f"generation_{name}", description=text, kind=kind)

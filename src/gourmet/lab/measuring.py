@@ -308,7 +308,7 @@ def gpu_use(url: str) -> str:
 def _own() -> tuple[int, ...]:
     """Return processes of the lab itself: JupyterLab, and browsers on this machine that show it."""
     jupyter = psutil.Process().parent()
-    if jupyter is None:
+    if jupyter is None or not any("jupyter" in word for word in jupyter.cmdline()):
         return ()
     connections = psutil.net_connections("tcp")
     ports = {

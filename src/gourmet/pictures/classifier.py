@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from PIL import Image
 
 from gourmet.contracts import LABELS_PARAMETER, BadAnswer, BadModel, ModelInfo, Task, Tensors
 from gourmet.pictures.certainty import Floats, Named, relevance, softmax
-from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_pixels
+from gourmet.pictures.decode import Frame, PictureInfo, Pixels, Size, framed_pixels, identify
 from gourmet.pictures.header import Header
 
 EXAMPLE_SIZE: Final[Size] = (400, 300)
@@ -46,6 +46,10 @@ class PictureClassifier:
     # single value of each is for grey pictures.
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    # How a network that was trained elsewhere wants pictures cut and resized: see decode.Frame.
+    squash: bool = False
+    edge: int = 0
+    resample: str = ""
     # The names of outputs with probabilities, and of outputs with logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
@@ -112,7 +116,8 @@ class PictureClassifier:
 
     def pixels(self, data: bytes | Header) -> Pixels:
         """Decode a picture as uint8 [size, size, 3]; raise PictureError."""
-        return square_pixels(data, self.input_size)
+        task: Literal["square", "squashed"] = "squashed" if self.squash else "square"
+        return framed_pixels(data, Frame(task, self.input_size, self.edge, self.resample))
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Floats, Floats]:

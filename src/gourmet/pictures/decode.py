@@ -13,9 +13,9 @@ import binascii
 import contextlib
 import importlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,24 +83,49 @@ def identify(picture: bytes | Header) -> PictureInfo:
 
 def square_pixels(picture: bytes | Header, size: int) -> Pixels:
     """Decode a picture and return its central square as uint8 [size, size, 3]."""
-    return _pixels("square", picture, size)
+    return framed_pixels(picture, Frame("square", size))
 
 
 def whole_pixels(picture: bytes | Header, longest: int) -> Pixels:
     """Decode a whole picture as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
-    return _pixels("whole", picture, longest)
+    return framed_pixels(picture, Frame("whole", longest))
 
 
 def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
     """Decode a whole picture as uint8 [size, size, 3], ignoring the ratio of its sides."""
-    return _pixels("squashed", picture, size)
+    return framed_pixels(picture, Frame("squashed", size))
 
 
-def _pixels(task: str, picture: bytes | Header, size: int) -> Pixels:
+class Frame(NamedTuple):
+    """Which part of a picture is decoded, and its size afterwards.
+
+    With an `edge`, the shorter side becomes `edge` pixels long, and the central square of `size` is cut out.
+    A `resample` filter of Pillow's is applied to all pixels; by default, large pictures are reduced cheaply.
+    """
+
+    task: Literal["square", "whole", "squashed"]
+    size: int
+    edge: int = 0
+    resample: str = ""
+
+    def box_and_size(self, width: int, height: int) -> tuple[Box, Size]:
+        """Return the box of a picture that is decoded, and its size afterwards."""
+        if not self.edge:
+            return _FRAMES[self.task](width, height, self.size)
+        scale = self.edge / min(width, height)
+        wide, high = (max(self.edge, int(side * scale)) for side in (width, height))
+        left, top = (wide - self.size) // 2, (high - self.size) // 2
+        right, bottom = left + self.size, top + self.size
+        box = (left * width / wide, top * height / high, right * width / wide, bottom * height / high)
+        return box, (self.size, self.size)
+
+
+def framed_pixels(picture: bytes | Header, frame: Frame) -> Pixels:
+    """Decode the part of a picture that `frame` says, as uint8 [height, width, 3]."""
     head = picture if isinstance(picture, Header) else header.parse_header(picture)
     if head.is_harmless:
-        return _decoded(head, _FRAMES[task], size)
-    facts, body = decoders.decoders.decode({"task": task, "size": size}, head.original)
+        return _decoded(head, frame)
+    facts, body = decoders.decoders.decode(frame._asdict(), head.original)
     return np.frombuffer(bytearray(body), np.uint8).reshape(facts["height"], facts["width"], 3)
 
 
@@ -119,7 +144,6 @@ def _squashed(width: int, height: int, size: int) -> tuple[Box, Size]:
     return (0.0, 0.0, width, height), (size, size)
 
 
-# Each returns the box of a picture of (width, height) that is decoded, and its size afterwards.
 _FRAMES: Final = {"square": _central_square, "whole": _everything, "squashed": _squashed}
 
 
@@ -128,7 +152,7 @@ def answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
     head = header.parse_header(data)
     if facts["task"] == "identify":
         return asdict(_identified(head)), b""
-    pixels = _decoded(head, _FRAMES[facts["task"]], facts["size"])
+    pixels = _decoded(head, Frame(**facts))
     return {"height": pixels.shape[0], "width": pixels.shape[1]}, pixels.tobytes()
 
 
@@ -137,16 +161,18 @@ def _identified(head: Header) -> PictureInfo:
         return PictureInfo(str(image.format), image.width, image.height)
 
 
-def _decoded(head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], size: int) -> Pixels:
-    """Decode the box of a picture that `frame` returns, at the size that it returns.
+def _decoded(head: Header, frame: Frame) -> Pixels:
+    """Decode the box of a picture that `frame` says, at the size that it says.
 
     Cropping and shrinking come first, so that rotating, flattening transparency and converting colours work
     on the small picture.
     """
     with _open(head) as image, _as_picture_error(f"this {image.format} cannot be decoded"):
-        image.draft(None, frame(*image.size, size)[1])
+        if not frame.resample:
+            image.draft(None, frame.box_and_size(*image.size)[1])
         image.load()
-        small = _flat_rgb(_upright(_shrink(image, *frame(*image.size, size)), _orientation(image, head)))
+        shrunk = _shrink(image, *frame.box_and_size(*image.size), frame.resample)
+        small = _flat_rgb(_upright(shrunk, _orientation(image, head)))
     return np.asarray(small)
 
 
@@ -225,7 +251,7 @@ def _has_marks(data: bytes) -> bool:
     return any(mark in head for mark in _HEAD_MARKS) or any(mark in searched for mark in _END_MARKS)
 
 
-def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
+def _shrink(image: Image.Image, box: Box, size: Size, resample: str) -> Image.Image:
     """Return the box of the image at `size`, in a mode that converts to RGB without loss."""
     is_16_bit = image.mode.startswith("I;16")
     if image.mode == "PA" or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
@@ -234,7 +260,8 @@ def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
         image = image.convert("L" if image.mode == "1" else "RGB")
     elif is_16_bit:
         image = image.convert("I")
-    small = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+    kind = Image.Resampling[resample.upper() or "BILINEAR"]
+    small = image.resize(size, kind, box=box, reducing_gap=None if resample else 2.0)
     return Image.fromarray((np.asarray(small) / 257.0).round().astype(np.uint8)) if is_16_bit else small
 
 

@@ -137,7 +137,7 @@ def spans(shown: Sequence[Span], title: str, counts: str, *, around: float) -> D
     ends = [end for span in shown for end in (span.low, span.high) if end > 0]
     middle = around if around > 0 else min(ends, default=1.0)
     near = [end for end in (*ends, middle) if middle / 30 <= end <= 30 * middle]
-    x = LogScale(_log_ticks(min(near) / 1.5, max(near) * 1.5), 14, WIDTH - 90)
+    x = LogScale(_log_ticks(min(near) / 1.5, max(near) * 1.5), 14, WIDTH - 130)
     rows = [(10 + _ROW * row, span) for row, span in enumerate(shown)]
     bottom = 10 + _ROW * len(shown)
     return _drawn("spans.svg", WIDTH, bottom + 44, title, rows=rows, x=x, top=6, bottom=bottom, counts=counts)

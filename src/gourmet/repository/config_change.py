@@ -30,7 +30,6 @@ class Change:
     preferred_batches: tuple[int, ...] | None = None
     gpus: tuple[int, ...] | None = None
     cpu: bool | None = None
-    response_cache: bool | None = None
     versions: tuple[int, ...] | None = None  # empty: all versions
     precision: str | None = None
 
@@ -72,8 +71,6 @@ def changed(config: Config, change: Change) -> Config:
     if change.versions is not None:
         specific = {"specific": {"versions": list(change.versions)}}
         config["version_policy"] = specific if change.versions else {"all": {}}
-    if change.response_cache is not None:
-        config["response_cache"] = {"enable": change.response_cache}
     return config
 
 

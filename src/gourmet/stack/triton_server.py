@@ -57,7 +57,6 @@ class TritonOptions:
     grpc_port: int = 8001
     metrics_port: int = 8002
     model_control: ModelControl = "explicit"
-    response_cache_bytes: int = 0
     traces_to: str = ""  # address for OpenTelemetry traces over HTTP; empty: no traces
     key: str = field(default="", repr=False)  # empty: anyone who reaches the ports may load models
     extra: tuple[str, ...] = ()
@@ -320,11 +319,6 @@ class TritonServer:
             command.append(f"--model-config-name={profile}")
         if options.model_control == "explicit":
             command += [f"--load-model={name}" for name in models]
-        if options.response_cache_bytes:
-            command += [
-                f"--cache-directory={self._triton.server / 'caches'}",
-                f"--cache-config=local,size={options.response_cache_bytes}",
-            ]
         if options.traces_to:
             command += [
                 "--trace-config=mode=opentelemetry",

@@ -25,6 +25,9 @@ MODEL_CARD: Final = "MODEL_CARD.md"
 # Files of a system. The last one marks the folder as a system.
 FILES: Final = (MODEL_CARD, SAMPLE, FILE)
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
+# Filters of Pillow, by its names.
+_CUT: Final = ("squash", "edge", "resample")
+RESAMPLE: Final = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 Read = TypeVar("Read")
 _HEADING: Final = "# A system that is data; docs/models.md says what each line means.\n"
 
@@ -48,6 +51,9 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         input_size=int(pictures["size"]),
         mean=mean,
         std=std,
+        squash=pictures.get("squash", False) is True,
+        edge=_edge(pictures),
+        resample=_one_of(pictures.get("resample", ""), "", *RESAMPLE),
         probability_outputs=_texts(outputs["probabilities"]),
         logit_outputs=_texts(outputs["logits"]),
         multi_label=outputs.get("several_labels", False) is True,
@@ -100,6 +106,7 @@ def description_of(system: PictureClassifier) -> dict[str, Any]:
             "std": system.std,
             "datatype": system.datatypes[0],
             "layout": system.layout,
+            **({name: getattr(system, name) for name in _CUT} if system.resample else {}),
         },
         "outputs": {
             "probabilities": system.probability_outputs,
@@ -137,6 +144,13 @@ def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise TypeError(f"{values!r} is not a list of texts")
     return tuple(map(_text, values))
+
+
+def _edge(pictures: Mapping[str, Any]) -> int:
+    edge = int(pictures.get("edge", 0))
+    if edge and not int(pictures["size"]) <= edge <= 8192:
+        raise ValueError(f"the edge of its pictures is {edge}, and their size {pictures['size']}")
+    return edge
 
 
 def _one_of(value: Any, *allowed: str) -> str:

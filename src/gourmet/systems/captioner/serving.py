@@ -1,7 +1,7 @@
 """Open the captioner in its served models. Pictures are rows; each is encoded once.
 
 A picture that is known to be harmless is decoded where its request is read; any other by a process that can
-be ended (gourmet.pictures.decoders), for which a thread of the room waits.
+be ended (gourmet.pictures.decoders), for which a thread of the scheduler waits.
 """
 
 from __future__ import annotations
