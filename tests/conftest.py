@@ -110,6 +110,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run whose tests were all skipped ends as one without tests: not in green."""
+    if session.config.option.collectonly:
+        return
     reports = getattr(session.config.pluginmanager.get_plugin("terminalreporter"), "stats", {})
     if reports.get("skipped") and not {"passed", "failed", "error", "xfailed"} & reports.keys():
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

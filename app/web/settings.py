@@ -187,7 +187,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """Read the settings from `env`; a missing or empty variable keeps the default."""
         values: dict[str, Any] = {
-            name: text for name, variable in VARIABLES.items() if (text := env.get(variable, "").strip())
+            name: text for name, variable in VARIABLES.items() if (text := _text_of(env, variable))
         }
         models: dict[str, str] = {}
         try:
@@ -209,6 +209,16 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 VARIABLES: Final = {name: name.upper() for name in Settings.model_fields if name != "models"} | {
     "triton_url": "TRITON_SERVER_URL"
 }
+
+
+def _text_of(env: Mapping[str, str], variable: str) -> str:
+    """Return the value of a variable, or the content of the file that VARIABLE_FILE names, as for secrets."""
+    if (file := env.get(f"{variable}_FILE", "").strip()) and not env.get(variable, "").strip():
+        try:
+            return Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as exc:
+            raise SettingsError(f"{variable}_FILE is {file!r}, which cannot be read: {exc}") from exc
+    return env.get(variable, "").strip()
 
 
 def _refused(exc: ValidationError) -> SettingsError:

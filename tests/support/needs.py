@@ -13,7 +13,7 @@ import pytest
 def absent(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"{reason}, and CI has to have it")
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=True)
 
 
 def need(program: str, package: str = "") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from app.web.settings import VARIABLES, Settings, SettingsError
@@ -75,3 +77,12 @@ def test_an_invalid_address_of_triton_is_refused_with_its_variable(address: str)
     assert str(caught.value).startswith(
         f"TRITON_SERVER_URL is {address or ':'!r}: give Triton's HTTP address"
     )
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "keys"
+    secret.write_text("a-key-of-the-tests-1,a-key-of-the-tests-2\n")
+    read = Settings.from_env({"API_KEYS_FILE": str(secret)})
+    assert read.api_keys == ("a-key-of-the-tests-1", "a-key-of-the-tests-2")
+    with pytest.raises(SettingsError, match="API_KEYS_FILE is '/nowhere', which cannot be read"):
+        Settings.from_env({"API_KEYS_FILE": "/nowhere"})

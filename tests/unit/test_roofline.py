@@ -208,3 +208,10 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1e8 < result.fp32 < 1e14
     assert 1e8 < result.int8 < 1e15
     assert 1e7 < result.bandwidth < 1e13
+
+
+def test_a_device_is_given_by_its_operations_and_its_bandwidth() -> None:
+    command = ["roofline", "onnx-mnist-cpu", "--tflops", "21.7"]
+    done = CliRunner().invoke(main, [*command, "--gb-per-s", "608"])
+    assert "21,700.0 G operations/s in fp32, 21,700.0 in int8, 608.0 GB/s (as given" in done.output
+    assert "give --tflops and --gb-per-s" in CliRunner().invoke(main, command).output

@@ -8,11 +8,12 @@ from typing import Final
 import click
 
 from gourmet import repository
-from gourmet.bench.roofline import GPUS, Roofline, count, measured_machine
+from gourmet.bench.roofline import GPUS, Machine, Roofline, count, measured_machine
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE, model_of
 from gourmet.errors import UsageError, echo
 
+_ABOVE_0: Final = click.FloatRange(min=0, min_open=True)
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
 
@@ -26,8 +27,14 @@ _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "shar
     type=click.Choice(list(GPUS), case_sensitive=False),
     help="Compare with the published figures of this GPU.  [default: this machine, measured]",
 )
+@click.option(
+    "--tflops", type=_ABOVE_0, help="Compare with a device of so many fp32 tera-operations a second."
+)
+@click.option("--gb-per-s", type=_ABOVE_0, help="Memory bandwidth of that device.")
 @click.option("--top", default=12, type=POSITIVE, help="Number of layers to list.")
-def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
+def roofline(
+    model: str, batch: int, gpus: tuple[str, ...], tflops: float | None, gb_per_s: float | None, top: int
+) -> None:
     """Count the operations and bytes of MODEL by layer, and say what limits each.
 
     MODEL is an ONNX file, a system or a served model. A layer is memory-bound where moving its bytes takes
@@ -36,7 +43,14 @@ def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
 
     \b
     gourmet roofline food_classifier_onnx --gpu t4
+    gourmet roofline food_classifier_onnx --tflops 21.7 --gb-per-s 608
     """
+    devices = [GPUS[name] for name in gpus]
+    if tflops and gb_per_s:
+        name = f"{tflops:g} TFLOPS and {gb_per_s:g} GB/s"
+        devices.append(Machine(name, tflops * 1e12, tflops * 1e12, gb_per_s * 1e9, "as given; int8 as fp32"))
+    elif tflops or gb_per_s:
+        raise UsageError("a device has both: give --tflops and --gb-per-s")
     counted = count(onnx_file(model))
     if batch > 1 and not counted.batches:
         raise UsageError(
@@ -51,7 +65,7 @@ def roofline(model: str, batch: int, gpus: tuple[str, ...], top: int) -> None:
     if counted.unknown:
         echo(f"operators counted as zero operations, since unknown here: {', '.join(counted.unknown)}")
     busy = [layer for layer in counted.layers if layer.operations or layer.bytes(1)]
-    for machine in [GPUS[name] for name in gpus] or [measured_machine()]:
+    for machine in devices or [measured_machine()]:
         _print(Roofline(machine, batch, busy), top, counted.batches)
 
 

@@ -118,6 +118,8 @@ class Learned:
         """Say the result in a sentence."""
         if self.kept.lost:
             return f"Worse for {self.kept.losses()}: not used"
+        if self.must_confirm:
+            return f"Not used yet: {len(self.doubted)} of your {self.photos} labels contradict the model"
         measured, before, now = (sum(row[key] for row in self.own) for key in ("measured", "before", "now"))
         fell = max(self.kept.measures, key=lambda row: row.served - row.candidate)
         fall = fell.served - fell.candidate
