@@ -19,7 +19,7 @@ from app.web.errors import UnknownModel, as_serving_error, refused_picture
 from app.web.http import request_id
 from gourmet.contracts import BadAnswer, BadModel, ModelInfo, System
 from gourmet.errors import GourmetError
-from gourmet.pictures.certainty import Floats, Named, RankedLabels
+from gourmet.pictures.certainty import Floats, RankedLabels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import Pixels, from_base64, whole_pixels
 from gourmet.pictures.decoders import Decoding
@@ -206,41 +206,15 @@ class ServerTiming(NamedTuple):
     compute: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction(RankedLabels):
-    """A picture's answer; `sure` is False below the model's threshold."""
+    """A picture's answer, with its model."""
 
-    system: PictureClassifier
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
     model: str
     version: str
-    threshold: float = 0.0
-    relevance: float | None = None
-    subject_threshold: float = 0.0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
     inside: ServerTiming | None = None
-    finer: tuple[Named, ...] = ()
-    likely: float = 0.0
-    perhaps: float = 0.0
-
-    @property
-    def applying(self) -> list[tuple[str, float]] | None:
-        """Return the labels that are sure, best first, where a picture may have several."""
-        if not self.system.multi_label:
-            return None
-        pairs = zip(self.labels, self.probabilities, strict=True)
-        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
-
-    @property
-    def shown(self) -> str:
-        """Return the label, or all labels that apply."""
-        return ", ".join(label for label, _ in self.applying or ()) or self.label
-
-    @property
-    def candidates(self) -> list[tuple[str, float]]:
-        return [] if self.system.multi_label else super().candidates
 
 
 # Asks one version of a model about several pictures at once, already of its input size.
@@ -412,17 +386,15 @@ def _prediction(
         served.system,
         served.labels,
         tuple(_probabilities(answer, served, 1)[0].tolist()),
-        served.info.name,
-        answer.model_version,
         served.threshold,
         None if relevance is None else float(relevance[0]),
         served.subject_threshold,
-        phases,
-        answer.bytes_sent,
-        inside,
         tuple(served.system.finer(answer.outputs)[0]),
-        served.system.likely,
-        served.system.perhaps,
+        model=served.info.name,
+        version=answer.model_version,
+        timings_ms=phases,
+        bytes_sent=answer.bytes_sent,
+        inside=inside,
     )
 
 

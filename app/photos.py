@@ -287,6 +287,7 @@ def answer_of(
 ) -> P:
     """Return the answer as `shape`; `own` overrides its fields."""
     facts = {
+        "verdict": schemas.Verdict(**prediction.verdict._asdict()),
         "label": prediction.label,
         "probability": prediction.probability,
         "sure": prediction.sure,

@@ -175,9 +175,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[RunningTriton]:
-    """The models of `gourmet up`. Tests that change a config put it back; `load` brings those for study."""
+    """The models of `gourmet up`, and the captioner of its page.
+
+    Tests that change a config put it back; `load` brings other models for study.
+    """
     served = check_repositories([MODELS])
-    loaded = served.keys() - held_back(served, ())
+    loaded = {*served.keys() - held_back(served, ()), "captioner", "captioner_stream"}
     yield from run_triton(MODELS, models=sorted(loaded))
 
 

@@ -97,6 +97,24 @@ class Timings(Schema):
     """From the end of the request's headers to this photo's answer."""
 
 
+class Verdict(Schema):
+    """What is said of an answer, with the same words and figure on the page and in all tables."""
+
+    state: Literal["sure", "not_sure", "doubtful", "irrelevant"]
+    sign: Annotated[str, Field(examples=["✓"])]
+    colour: Annotated[str, Field(examples=["green"])]
+    word: Annotated[str, Field(examples=["sure"])]
+    """The state in words."""
+    text: Annotated[str, Field(examples=["Green soup"])]
+    """The dish, the class, two classes, or that the photo may show something else."""
+    kind: Annotated[str, Field(examples=["Soup"])]
+    """The class or classes of the dish in `text`; else empty."""
+    hint: str
+    """What else to know, such as two dishes that it may be; or empty."""
+    probability: Probability | None = None
+    """Of the class, or of the likelier one of two; absent if no class is said."""
+
+
 class Predicted(Schema):
     """The answer for one photo, with the probability of the system's subject, such as `"food": 0.97`."""
 
@@ -108,6 +126,7 @@ class Predicted(Schema):
     """Calibrated on photos like those that the model was measured on."""
     sure: bool
     """True if the probability reaches the model's threshold and the photo shows the system's subject."""
+    verdict: Verdict
     calibrated: bool | None = None
     """False if the threshold of the model was not measured: `sure` is then false. Absent otherwise."""
     relevant: bool | None = None

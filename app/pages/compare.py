@@ -28,6 +28,7 @@ from app.web.http import render, route_options
 from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
+from gourmet.pictures.certainty import marks
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.triton_client.deadline import Deadline
 
@@ -59,6 +60,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model_names=model_names,
         icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
         script_texts=starting_with("js."),
+        marks=marks,
         first_system=services.first_system,
     )
 
@@ -98,7 +100,6 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             rows=rows,
             verdict=sentence,
             note=note,
-            subject=system.subject,
         )
 
     @routes.post("/thumbnail")

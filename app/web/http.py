@@ -44,7 +44,7 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     # Send other sites no referrer. With `no-referrer` the page's own form would have the origin `null`.
     "Referrer-Policy": "same-origin",
-    # Taking a photo through a file input needs no permission; a camera view in the page would.
+    # The live camera of the pages that classify.
     "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

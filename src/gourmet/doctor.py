@@ -326,11 +326,10 @@ def answers(subject: Examined) -> Iterator[Finding]:
     if not _runs(subject):
         yield ok("no server to ask")
         return
+    on_disk = preflight.check_repositories(subject.repositories)
     with connect(subject.url) as triton:
-        names = sorted(triton.index())
-    for system, name in preflight.configured_models(
-        subject.environment, {name: {} for name in names}
-    ).items():
+        served = {name: on_disk.get(name, {}) for name in sorted(triton.index())}
+    for system, name in preflight.configured_models(subject.environment, served).items():
         try:
             yield ok(f"{name} answers: {ask_sample(subject.url, system, name)}")
         except GourmetError as exc:

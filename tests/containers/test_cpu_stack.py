@@ -314,7 +314,7 @@ def test_the_lab_lists_the_systems_that_triton_serves(stack: Stack) -> None:
     shown = stack.inside("jupyter", "gourmet", "list", "--json")
     assert shown.returncode == 0, shown.stderr
     serving = {each["system"] for each in json.loads(shown.stdout) if each["state"] == "serves"}
-    assert serving >= {"food11", "digits", "translator", "captioner"}
+    assert serving >= {"food11", "digits", "translator"}
 
 
 def test_the_lab_changes_a_served_models_config_and_resets_it(stack: Stack) -> None:

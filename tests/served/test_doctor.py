@@ -38,7 +38,7 @@ def test_a_healthy_stack_has_no_failure(triton: Any) -> None:
     assert cause["server"].endswith("server 2.51.0")
     assert cause["served"].startswith("ready: ")
     answering = {result.cause.split(" answers: ")[0] for name, result in findings if name == "answers"}
-    assert answering == {"food_classifier", "digits", "translator", "captioner"}
+    assert answering == {"food_classifier", "digits", "translator"}
 
 
 def test_a_missing_server_at_the_given_address_is_a_failure(triton: Any) -> None:

@@ -133,7 +133,7 @@ def test_without_a_guess_the_measuring_cell_is_refused_in_a_sentence(triton: Any
     (cell,) = [cell for cell in book.cells if cell.cell_type == "code" and cell.source.startswith("runs = ")]
     (error,) = cell.outputs
     assert error.traceback == [
-        "Error: exercise 3 asks before it measures: put your low and high in place of the dots of 3b, 3c, "
+        "Error: exercise 3 asks before it measures: put your low and high in place of the dots of 3b, "
         "run that cell, and then this one again"
     ]
 

@@ -83,6 +83,12 @@ def fits(page: Page) -> bool:
 
 
 def choose(card: Locator, action: str) -> None:
-    """Choose what stands in a card's menu."""
-    card.locator(".menu summary").click()
-    card.locator(f"[data-do={action}]").click()
+    """Choose what is in a card's menu, or below "For engineers"."""
+    button = card.locator(f"[data-do={action}]")
+    button.locator("xpath=ancestor::details").evaluate("details => { details.open = true; }")
+    button.click()
+
+
+def choose_model(page: Page, name: str) -> None:
+    page.locator(".engineers").evaluate("details => { details.open = true; }")
+    page.select_option("#model", name)

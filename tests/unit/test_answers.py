@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from gourmet.pictures.certainty import RankedLabels
+from gourmet.systems.food11.contract import SYSTEM
 
 
-@dataclass(frozen=True)
-class Answer(RankedLabels):
-    probabilities: tuple[float, ...]
-    relevance: float | None = 0.99
-    labels: tuple[str, ...] = ("Bread", "Dessert", "Soup")
-    threshold: float = 0.8
-    subject_threshold: float = 0.5
+def answer_of(
+    probabilities: tuple[float, ...], relevance: float | None = 0.99, dish: float = 0.0
+) -> RankedLabels:
+    labels = ("Bread", "Dessert", "Soup")
+    return RankedLabels(SYSTEM, labels, probabilities, 0.8, relevance, 0.5, (("Naan", dish), ("Pita", 0.0)))
 
 
 @pytest.mark.parametrize(
     ("answer", "relevant", "doubtful", "sure", "candidates"),
     [
-        (Answer((0.9, 0.05, 0.05)), True, False, True, []),
-        (Answer((0.5, 0.4, 0.1)), True, False, False, ["Bread", "Dessert"]),
-        (Answer((0.5, 0.3, 0.2)), True, False, False, []),
-        (Answer((0.9, 0.05, 0.05), relevance=0.6), True, True, False, ["Bread", "Dessert"]),
-        (Answer((0.9, 0.05, 0.05), relevance=0.4), False, False, False, []),
-        (Answer((0.9, 0.05, 0.05), relevance=None), True, False, True, []),
+        (answer_of((0.9, 0.05, 0.05)), True, False, True, []),
+        (answer_of((0.5, 0.4, 0.1)), True, False, False, ["Bread", "Dessert"]),
+        (answer_of((0.5, 0.3, 0.2)), True, False, False, []),
+        (answer_of((0.9, 0.05, 0.05), relevance=0.6), True, True, False, ["Bread", "Dessert"]),
+        (answer_of((0.9, 0.05, 0.05), relevance=0.4), False, False, False, []),
+        (answer_of((0.9, 0.05, 0.05), relevance=None), True, False, True, []),
     ],
     ids=[
         "sure",
@@ -38,7 +35,30 @@ class Answer(RankedLabels):
     ],
 )
 def test_an_answer_states_how_sure_it_is(
-    answer: Answer, relevant: bool, doubtful: bool, sure: bool, candidates: list[str]
+    answer: RankedLabels, relevant: bool, doubtful: bool, sure: bool, candidates: list[str]
 ) -> None:
     assert (answer.relevant, answer.doubtful, answer.sure) == (relevant, doubtful, sure)
     assert [label for label, _ in answer.candidates] == candidates
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "text", "kind", "probability"),
+    [
+        (answer_of((0.9, 0.05, 0.05)), "sure", "Bread", "", 0.9),
+        (answer_of((0.9, 0.05, 0.05), dish=0.7), "sure", "Naan", "Bread", 0.9),
+        (answer_of((0.5, 0.4, 0.1)), "not_sure", "Bread or Dessert", "", 0.5),
+        (answer_of((0.5, 0.3, 0.2), dish=0.7), "not_sure", "Naan", "Bread", 0.5),
+        (answer_of((0.9, 0.05, 0.05), 0.6, 0.7), "doubtful", "Not sure this is food", "", None),
+        (answer_of((0.9, 0.05, 0.05), 0.4), "irrelevant", "This does not look like food", "", None),
+    ],
+)
+def test_the_verdict_has_one_figure_that_no_class_exceeds(
+    answer: RankedLabels, state: str, text: str, kind: str, probability: float | None
+) -> None:
+    verdict = answer.verdict
+    assert (verdict.state, verdict.text, verdict.kind, verdict.probability) == (
+        state,
+        text,
+        kind,
+        probability,
+    )

@@ -72,6 +72,7 @@ def test_a_photo_is_answered_alike_whichever_way_it_comes(way: Any) -> None:
     assert list(timings) == ["receive", "decode", "preprocess", "triton", "total"]
     assert timings["triton"] == 20.25
     assert result == {
+        "verdict": EGG.verdict._asdict(),
         "label": "Egg",
         "class_id": 3,
         "probability": 0.8,

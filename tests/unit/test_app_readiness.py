@@ -27,7 +27,7 @@ from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 __all__ = ["listen"]  # the fixture
 
-DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), "digits", "1")
+DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), model="digits", version="1")
 PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs", "/nothing")
 HTML = {"Accept": "text/html"}
 

@@ -79,7 +79,7 @@ def test_an_uncalibrated_model_is_never_sure() -> None:
 
 def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
     doubtful = replace(EGG, threshold=0.9)
-    assert "Not sure" in post(client(doubtful), **SCRIPT).text
+    assert "not sure" in post(client(doubtful), **SCRIPT).text
     assert post(client(doubtful), **JSON).get_json()["sure"] is False
 
 

@@ -287,7 +287,7 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     with app.app_context():
         for at in range(1000):
             probabilities = tuple(0.9 * (index == at) for index in range(1000))
-            count(Prediction(many, labels, probabilities, "m", "1"), {"total": 1.0})
+            count(Prediction(many, labels, probabilities, model="m", version="1"), {"total": 1.0})
     text = metrics.text().decode()
     counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)
     assert len(counted) == MAX_LABELS + 1

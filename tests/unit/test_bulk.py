@@ -28,7 +28,8 @@ from gourmet.reports.table import spreadsheet_cell
 from gourmet.systems.food11.contract import SYSTEM
 
 COLUMNS: Columns = {
-    **{"path": str, "label": str, "probability": float, "sure": bool, "error": str, "sha256": str},
+    **{"path": str, "verdict": str, "label": str, "probability": float, "sure": bool},
+    **{"error": str, "sha256": str},
     "probabilities": ("Egg", "Soup"),
 }
 PLAN = {"model": "food"}
@@ -46,6 +47,7 @@ def row(path: str, label: str = "Egg", probability: float = 0.75, error: str | N
     same = {"sure": probability > 0.5, "error": None, "sha256": "ab" * 32}
     return {
         "path": path,
+        "verdict": label,
         "label": label,
         "probability": probability,
         **same,

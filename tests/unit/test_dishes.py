@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
 from gourmet.pictures.certainty import Named, RankedLabels
 from gourmet.systems.food11.contract import ALL_DISHES, DISH_PROBABILITIES, DISHES, SYSTEM
-
-
-@dataclass(frozen=True)
-class Answer(RankedLabels):
-    finer: tuple[Named, ...]
-    relevance: float | None = 1.0
-    labels: tuple[str, ...] = SYSTEM.labels
-    probabilities: tuple[float, ...] = (0.0,) * 4 + (1.0,) + (0.0,) * 6
-    threshold: float = 0.85
-    subject_threshold: float = 0.5
-    likely: float = SYSTEM.likely
-    perhaps: float = SYSTEM.perhaps
-
 
 SAMOSA: tuple[Named, ...] = (("Samosa", 0.61), ("Pakora", 0.2), ("Empanada", 0.05))
 SPLIT: tuple[Named, ...] = (("Goulash", 0.3), ("Chili con carne", 0.21), ("Ragout", 0.1))
@@ -42,7 +27,8 @@ SPLIT: tuple[Named, ...] = (("Goulash", 0.3), ("Chili con carne", 0.21), ("Ragou
 def test_a_dish_is_named_if_it_is_likely_and_two_if_one_of_them_is(
     finer: tuple[Named, ...], relevance: float, name: str, candidates: list[str]
 ) -> None:
-    answer = Answer(finer, relevance)
+    probabilities = (0.0,) * 4 + (1.0,) + (0.0,) * 6
+    answer = RankedLabels(SYSTEM, SYSTEM.labels, probabilities, 0.85, relevance, 0.5, finer)
     assert (answer.finer_name, answer.finer_candidates) == (name, candidates)
 
 

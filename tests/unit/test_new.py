@@ -27,12 +27,12 @@ from support.small_network import ARCHITECTURE, LABELS
 from support.stopping import files
 from torch import nn
 
-from app.models import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import GourmetError, UsageError
 from gourmet.export.picture_export import open_onnx
 from gourmet.export.torchvision_network import build, fitted
+from gourmet.pictures.certainty import RankedLabels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.repository import read_config
@@ -562,11 +562,11 @@ def test_several_labels_have_a_probability_each(
 def test_a_multi_label_answer_has_the_labels_above_the_threshold(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--multi-label").exit_code == 0
     system = registry.classification("flowers")
-    prediction = Prediction(system, ("a", "b", "c"), (0.6, 0.1, 0.9), "m", "1", 0.5)
+    prediction = RankedLabels(system, ("a", "b", "c"), (0.6, 0.1, 0.9), 0.5)
     assert prediction.applying == [("c", 0.9), ("a", 0.6)]
-    assert (prediction.shown, prediction.label, prediction.sure) == ("c, a", "c", True)
-    none = Prediction(system, ("a", "b", "c"), (0.4, 0.1, 0.2), "m", "1", 0.5)
-    assert (none.applying, none.shown, none.sure) == ([], "a", False)
+    assert (prediction.verdict.text, prediction.label, prediction.sure) == ("c, a", "c", True)
+    none = RankedLabels(system, ("a", "b", "c"), (0.4, 0.1, 0.2), 0.5)
+    assert (none.applying, none.verdict.text, none.sure) == ([], "a", False)
     with pytest.raises(BadAnswer, match="not between 0 and 1"):
         replace(system, probability_outputs=("y",)).probabilities(
             {"y": np.array([[0.1, 1.5, 0.2]], np.float32)}, ModelInfo("m", (), ())

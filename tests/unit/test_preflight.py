@@ -144,8 +144,12 @@ def test_shipped_models_that_no_page_uses_are_held_back() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     configured = preflight.configured_models({}, served).values()
     held_back = preflight.held_back(served, configured)
-    assert {"onnx-model", "onnx-mnist-cpu", "translator_bls"} <= set(held_back)
+    assert {"onnx-model", "onnx-mnist-cpu", "translator_bls", "captioner", "captioner_stream"} <= set(
+        held_back
+    )
     assert not set(configured) & set(held_back)
+    chosen = preflight.configured_models({"CAPTIONER_MODEL_NAME": "captioner"}, served)
+    assert "captioner" not in preflight.held_back(served, chosen.values())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,19 +53,6 @@ FORMS: Final[dict[str, Callable[[Image.Image], bytes]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Answer(RankedLabels):
-    probabilities: tuple[float, ...]
-    relevance: float
-    threshold: float
-    subject_threshold: float
-    labels: tuple[str, ...] = SYSTEM.labels
-
-    @property
-    def verdict(self) -> str:
-        return "not food" if not self.relevant else self.label
-
-
 @pytest.mark.nightly
 def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
     if not PHOTOS.exists():
@@ -77,9 +63,11 @@ def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
     def verdict(data: bytes) -> str:
         (row,) = session.run(None, {"image": SYSTEM.pixels(data)[None]})[0]
         probabilities = tuple(map(float, row / row.sum()))
-        return Answer(
-            probabilities, float(row.sum()), chosen["threshold"], chosen["subject_threshold"]
-        ).verdict
+        relevance = float(row.sum())
+        answer = RankedLabels(
+            SYSTEM, SYSTEM.labels, probabilities, chosen["threshold"], relevance, chosen["subject_threshold"]
+        )
+        return answer.label if answer.relevant else "not food"
 
     photos = DATA.listing(PHOTOS, ALL)
     photos = photos[:: len(photos) // COUNT][:COUNT]

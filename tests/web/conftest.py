@@ -20,6 +20,7 @@ from gourmet.systems.food11 import contract
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
 )
 expect.set_options(timeout=60_000)
 DESKTOP = {"width": 1280, "height": 900}

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
-from support.pages import PHONE, answered, choose, encoded, fits, fulfil, photo, violations, wait_until
+from support.pages import (
+    PHONE,
+    answered,
+    choose,
+    choose_model,
+    encoded,
+    fits,
+    fulfil,
+    photo,
+    violations,
+    wait_until,
+)
 
 from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
@@ -42,9 +54,9 @@ def test_a_chosen_photo_is_shown_and_answered(phone: Page, sample: bytes, python
     result = response.value.json()["results"][0]
     card = page.locator(".card")
     expect(card.locator("h3")).to_contain_text(result["dish"])
-    expect(card.locator(".dish")).to_contain_text(result["label"])
-    expect(card.locator(".dish")).to_contain_text(f"{100 * result['probability']:.0f} %")
-    expect(card.locator(".doubt")).to_have_count(0 if result["sure"] else 1)
+    expect(card.locator(".marked")).to_have_text(
+        f"✓ sure {result['label']} {100 * result['probability']:.0f}\u00a0%"
+    )
     expect(card.locator(".top li")).to_have_count(5)
     expect(card.locator(".facts")).to_contain_text("food_classifier version 1")
     expect(card.locator(".facts")).to_contain_text("sent unchanged")
@@ -91,7 +103,7 @@ def test_a_phone_offers_its_camera_large_targets_the_whole_menu_and_no_keyboard_
     page = phone
     expect(page.get_by_text("Take a photo")).to_be_visible()
     assert page.get_attribute("#camera", "capture") == "environment"
-    for selector in (".drop-zone", ".sample >> nth=0", ".brand", "nav a >> nth=1", "#model"):
+    for selector in (".drop-zone", ".sample >> nth=0", ".brand", "nav a >> nth=1", "#point"):
         box = page.locator(selector).bounding_box()
         assert box
         assert min(box["width"], box["height"]) >= 44, selector
@@ -217,7 +229,6 @@ def test_the_keyboard_alone_is_enough_and_the_file_input_is_announced_once(desk:
         with desk.expect_file_chooser(timeout=60_000) as opened:
             desk.keyboard.press(key)
         opened.value.set_files([])  # one that is still open keeps the next from opening
-    focus_on("#model")
     focus_on(".sample")
     desk.keyboard.press("Enter")
     answered(desk)
@@ -262,7 +273,7 @@ def test_a_chosen_model_answers_and_the_history_stays_in_the_browser_until_it_is
     assert "food_classifier (default)" in offered
     assert {"food_classifier_int8", "food_classifier_onnx"} <= set(offered)
     assert desk.input_value("#model") == "food_classifier"
-    desk.select_option("#model", "food_classifier_onnx")
+    choose_model(desk, "food_classifier_onnx")
     desk.locator(".sample", has_text="Green soup").click()
     expect(answered(desk).locator(".facts")).to_contain_text("food_classifier_onnx")
     expect(desk.locator("#history")).to_be_visible()  # the answer is stored
@@ -376,14 +387,106 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(phone: Page, p
     expect(card.locator(".facts")).to_contain_text("made smaller")
     sent = int(response.value.request.all_headers()["content-length"])
     assert sent < 400_000 < len(large)
-    # What was sent is shown: upright, the shorter side three times what the model sees.
+    # What was sent is shown: upright, halved while the shorter side keeps twice what the model sees.
     expect(card.locator("img")).to_be_visible()
     assert page.evaluate(
         "(({naturalWidth: w, naturalHeight: h}) => [w, h])(document.querySelector('.card img'))"
-    ) == [672, 896]
+    ) == [450, 600]
     whole = python_web.predict(large).json
     assert result["label"] == whole["label"]
     assert result["probability"] == pytest.approx(whole["probability"], abs=0.03)
+
+
+def test_the_camera_asks_one_at_a_time_and_less_often_when_refused_and_a_tap_makes_a_card(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url, **PHONE)
+    under_way: set[Any] = set()
+    counts: list[int] = []
+
+    def begun(request: Any) -> None:
+        if "classify" in request.url:
+            under_way.add(request)
+            counts.append(len(under_way))
+
+    page.on("request", begun)
+    page.on("requestfinished", under_way.discard)
+    page.click("#point")
+    live = page.locator(".live")
+    expect(live.locator(".mark")).to_be_visible()
+    expect(live.locator(".share").last).to_contain_text(" ms")
+    wait_until(page, lambda: len(counts) > 5)
+    assert max(counts) == 1
+    page.click(".frame")
+    answered(page)
+    expect(page.locator(".card")).to_have_attribute("aria-label", re.compile("^camera .*jpg$"))
+    times: list[float] = []
+
+    def refuse(route: Route) -> None:
+        times.append(time.monotonic())
+        fulfil(route, 429, "too_many_requests", "later")
+
+    page.route("**/api/v1/classify", refuse)
+    expect(live).to_have_text("There is much to do: asking less often.")
+    wait_until(page, lambda: len(times) >= 3)
+    assert times[2] - times[1] > 0.9
+    page.unroute("**/api/v1/classify")
+    expect(live.locator(".mark")).to_be_visible()
+    assert violations(page) == []
+    page.evaluate("""() => {
+      Object.defineProperty(document, "hidden", { value: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    expect(page.locator("#viewfinder")).to_be_hidden()
+    page.evaluate("""() => {
+      navigator.mediaDevices.getUserMedia = async () => { throw new Error("denied"); };
+    }""")
+    page.click("#point")
+    expect(page.locator("#refused")).to_contain_text("The camera cannot be used here (denied)")
+
+
+def test_an_answer_opens_large_and_is_copied_and_shared_as_a_picture(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
+    page.set_input_files("#file", photo(sample, "lunch.jpg"))
+    card = answered(page)
+    words = card.locator(".label").inner_text()
+    page.get_by_role("button", name="Enlarge: lunch.jpg").click()
+    large = page.get_by_role("dialog", name="lunch.jpg")
+    expect(large.locator(".label")).to_have_text(words)
+    expect(large.locator(".square")).to_be_visible()
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(card.locator(".label")).to_have_text(words)
+    expect(card.locator(".square")).to_be_visible()
+    choose(card, "copy")
+    expect(page.locator("#spoken")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(rf"{words}: Noodles/Pasta, \d+\xa0% \(sure\) – GourmetGram", copied)
+    with page.expect_download() as download:
+        choose(card, "share")
+    assert download.value.suggested_filename == "lunch-answer.jpg"
+    picture = Image.open(download.value.path())
+    assert max(picture.size) > 1200
+    assert picture.convert("L").crop((0, picture.height - 60, *picture.size)).getextrema()[0] < 80  # ink
+
+
+def test_the_address_of_a_picture_is_answered_with_a_sentence(desk: Page) -> None:
+    for event, name in (("DragEvent", "drop"), ("ClipboardEvent", "paste")):
+        desk.evaluate(
+            """([event, name]) => {
+              const data = new DataTransfer();
+              const address = "https://example.org/a.jpg";
+              for (const type of ["text/plain", "text/uri-list"]) data.setData(type, address);
+              const options = { dataTransfer: data, clipboardData: data, bubbles: true };
+              document.body.dispatchEvent(new window[event](name, options));
+            }""",
+            [event, name],
+        )
+        expect(desk.locator("#refused")).to_contain_text("Addresses are not fetched")
+        desk.evaluate("document.querySelector('#refused').hidden = true")
+    expect(desk.locator(".card")).to_have_count(0)
 
 
 # A sample's name begins with the number of its class.
@@ -432,9 +535,8 @@ def test_the_first_click_on_each_sample_is_answered_and_no_food_is_recognised(de
         card = desk.get_by_label(shown, exact=True)
         is_sure = name not in NOT_SURE
         # The heading has the dish where it is likely, and the class is below it.
-        said = card.locator("h3 .label, .dish").filter(has_text=label if is_sure else f"{label}?")
-        expect(said.first).to_be_visible()
-        expect(card.locator(".doubt")).to_have_count(0 if is_sure else 1)
+        expect(card.locator("h3 .label, .marked").filter(has_text=label).first).to_be_visible()
+        expect(card.locator(".mark")).to_have_text("✓ sure" if is_sure else "? not sure")
     desk.set_input_files("#file", photo(encoded(NO_FOOD["red.png"]), "red.png"))
     expect(desk.get_by_label("red.png", exact=True).locator("h3")).to_have_text(
         "This does not look like food"
@@ -492,7 +594,7 @@ def test_a_card_explains_its_answer_by_keyboard_after_a_cancel_and_a_refusal(
 ) -> None:
     forgiven = ("willReadFrequently", "status of 503")  # only this test reads the colours
     page = visit(python_web.url, reduced_motion="reduce", forgiven=forgiven)
-    page.select_option("#model", "food_classifier_int8")
+    choose_model(page, "food_classifier_int8")
     page.locator(".sample", has_text="Green soup").click()
     button, why = page.get_by_role("button", name="Why this answer? green-soup.jpg"), page.locator(".why")
     page.route("**/api/v1/explain*", lambda route: None)  # the answer does not come

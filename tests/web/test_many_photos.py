@@ -6,19 +6,23 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pillow_heif
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from support.pages import PHONE, answered, choose, encoded, fits, photo, violations, wait_until
 
 from gourmet.cli import main
-from gourmet.systems.food11.contract import SAMPLES
+from gourmet.pictures.certainty import RankedLabels
+from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 
 def two_colours(kind: str = "JPEG") -> bytes:
@@ -26,6 +30,13 @@ def two_colours(kind: str = "JPEG") -> bytes:
     picture = Image.new("RGB", (800, 400), "blue")
     picture.paste("red", (0, 0, 200, 400))
     return encoded(picture, kind)
+
+
+def said(label: str, probability: float, relevance: float = 0.99) -> dict[str, Any]:
+    """What the server says of such an answer, with a threshold of 0.85."""
+    shares = {label: probability, "Egg" if label != "Egg" else "Soup": 0.001}
+    verdict = RankedLabels(SYSTEM, tuple(shares), tuple(shares.values()), 0.85, relevance, 0.5).verdict
+    return {name: value for name, value in verdict._asdict().items() if value is not None}
 
 
 def sent(route: Route) -> Image.Image:
@@ -52,13 +63,14 @@ def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(
         answer = route.fetch().json()
         # A cat: hardly any food, and not sure.
         answer["results"][0] |= {"sure": False, "relevant": True, "doubtful": True, "food": 0.6}
+        answer["results"][0]["verdict"] = said("Soup", 0.9, relevance=0.6)
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", look)
     page.set_input_files("#file", photo(two_colours()))
     expect(page.locator(".card[data-state=answered] h3")).to_contain_text("Not sure this is food")
-    expect(page.locator(".doubt")).to_contain_text("If it is:")
-    expect(page.locator(".doubt")).not_to_contain_text("closer photo")
+    expect(page.locator(".card .mark")).to_have_text("! perhaps not food")
+    expect(page.locator(".card .hint")).to_have_text("If it is food, the closest class is Soup.")
     expect(page.locator("#looked")).to_contain_text("sees only the marked square")
     assert violations(page) == []
     square = page.locator(".square")
@@ -132,6 +144,9 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
         body = route.request.post_data_buffer or b""
         name = next(name for name in results if f'filename="{name}"'.encode() in body)
         answer["results"][0] |= results[name]
+        result = results[name]
+        relevance = 0.99 if result["relevant"] else 0.1
+        answer["results"][0]["verdict"] = said(result["label"], result["probability"], relevance)
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", told_by_name)
@@ -139,10 +154,11 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     page.set_input_files("#file", [photo(picture, name) for name in results])
     expect(page.locator(".card[data-state=answered]")).to_have_count(4)
     expect(page.locator("#counts")).to_have_text("4 answered: Soup 2, not sure 1, not food 1")
-    expect(page.locator(".add label")).to_be_in_viewport()
-    tall = page.evaluate("document.getElementById('cards').offsetHeight")
+    expect(page.get_by_label("Compact view")).to_be_checked()  # on a phone, above three
+    small = page.evaluate("document.getElementById('cards').offsetHeight")
+    page.get_by_label("Compact view").uncheck()
+    assert page.evaluate("document.getElementById('cards').offsetHeight") > 2 * small
     page.get_by_label("Compact view").check()
-    assert page.evaluate("document.getElementById('cards').offsetHeight") < tall / 2
     assert fits(page)
     assert violations(page) == []
     shown = page.locator(".card")
@@ -172,7 +188,8 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     expect(page.locator("#compact")).not_to_be_checked()
     page.click("#history summary")
     page.get_by_role("button", name="Open: b.jpg").click()
-    expect(page.locator(".card h3")).to_contain_text("Egg?")
+    expect(page.locator(".card h3")).to_contain_text("Egg")
+    expect(page.locator(".card .marked")).to_have_text(re.compile("^. not sure 40.%$"))
     expect(page.locator(".card img")).to_have_js_property("naturalWidth", 800)
     page.get_by_role("button", name="Open: b.jpg").click()
     page.get_by_role("button", name="Open: a.jpg").click()
@@ -194,7 +211,7 @@ def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
         label, probability = answers[next(name for name in answers if f'"{name}"'.encode() in body)]
         answer["results"][0] |= {
             **{"label": label, "probability": probability, "sure": probability >= 0.85},
-            **{"relevant": True, "doubtful": False},
+            **{"relevant": True, "doubtful": False, "verdict": said(label, probability)},
         }
         answer["results"][0].pop("candidates", None)
         route.fulfill(json=answer)
@@ -213,11 +230,11 @@ def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
     assert violations(page) == []
     slider.press("End")
     expect(counts).to_have_text("3 answered: not sure 3")
-    expect(page.get_by_label("a.jpg", exact=True).locator(".doubt")).to_contain_text("below the 99 %")
+    expect(page.get_by_label("a.jpg", exact=True).locator(".mark")).to_have_text("? not sure")
     slider.press("Home")
     expect(counts).to_have_text("3 answered: Soup 2, Egg 1")
     expect(page.get_by_label("b.jpg", exact=True).locator("h3 .label")).to_have_text("Egg")
-    expect(page.locator(".card .doubt")).to_have_count(0)
+    expect(page.locator(".card .mark", has_text="not sure")).to_have_count(0)
     page.get_by_label("Only not sure").check()
     expect(page.locator(".card:visible")).to_have_count(0)
     slider.press("End")
@@ -241,46 +258,89 @@ def as_table(path: Path, file: str) -> dict[str, dict[str, str]]:
     return {Path(row[file]).name: row for row in rows}
 
 
-def test_api_page_history_and_command_word_an_answer_alike(
-    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path
+STATES = ("sure", "not_sure", "doubtful", "irrelevant")
+
+
+def shown(place: Locator) -> tuple[str, str, str]:
+    """The words, the mark, and the figure that a card or an entry shows."""
+    line = place.locator(".marked")
+    figure = line.locator(".share").all_inner_texts()
+    return place.locator(".label, b").inner_text(), line.locator(".mark").inner_text(), "".join(figure)
+
+
+def fading_samples() -> Iterator[bytes]:
+    """The samples, in more and more noise: from sure answers to none about food."""
+    noise = np.random.default_rng(0).integers(0, 256, (448, 448, 3), dtype=np.uint8)
+    for share in (0.0, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8):
+        for path in sorted(SAMPLES.glob("*.jpg")):
+            picture = Image.open(path).convert("RGB").resize((448, 448))
+            yield encoded(Image.blend(picture, Image.fromarray(noise), share), "JPEG")
+
+
+def real_photos(archive: Path) -> Iterator[bytes]:
+    with zipfile.ZipFile(archive) as photos:
+        names = [name for name in photos.namelist() if name.endswith(".webp")]
+        others = [name for name in names if name.startswith("other/")]
+        for name in (*names[::60], *others[::6]):
+            yield photos.read(name)
+
+
+@pytest.mark.parametrize("source", ["samples", "real"])
+def test_api_card_compact_card_history_and_both_tables_say_the_same(
+    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path, request: Any, source: str
 ) -> None:
-    """A photo that is sure, one that is not, and one of no food."""
-    words = ["label", "probability", "sure", "relevant", "food", "candidates"]
-    photos = {path.name: path.read_bytes() for path in sorted(SAMPLES.glob("0[68]*.jpg"))}
-    red = io.BytesIO()
-    Image.new("RGB", (400, 300), "red").save(red, "JPEG")
-    photos["red.jpg"] = red.getvalue()
-    page = visit(python_web.url)
-    page.set_input_files("#file", [photo(data, name) for name, data in photos.items()])
-    expect(page.locator(".card[data-state=answered]")).to_have_count(3)
-    for button, name in (("#cards-csv", "page.csv"), ("#history-csv", "history.csv")):
-        if button == "#history-csv":
-            page.click("#history summary")
-        with page.expect_download() as saving:
-            page.click(button)
-        saving.value.save_as(tmp_path / name)
-    for name, data in photos.items():
-        (tmp_path / name).write_bytes(data)
-    table = tmp_path / "command.csv"
-    command = [*map(str, (tmp_path / name for name in photos)), "--out", str(table), "--url", triton.http_url]
-    ended = CliRunner().invoke(main, ["classify", *command])
-    assert ended.exit_code == 0, ended.output
-    tables = [as_table(tmp_path / name, "file") for name in ("page.csv", "history.csv")]
-    tables.append(as_table(table, "path"))
-    for name, data in photos.items():
+    real = source == "real"
+    candidates = (
+        real_photos(request.getfixturevalue("food_photos") / "sharp_train.zip") if real else fading_samples()
+    )
+    each = 10 if real else 3
+    answers: dict[str, Any] = {}
+    kinds = Counter[str]()
+    for number, data in enumerate(candidates):
         reply = python_web.request("POST", "/api/v1/classify", data, Content_Type="image/jpeg").json
         (answer,) = reply["results"]
-        two = " or ".join(candidate["label"] for candidate in answer.get("candidates", ()))
-        for row in (rows[name] for rows in tables):
-            assert [column for column in row if column in words] == words
+        kinds[answer["verdict"]["state"]] += 1
+        if kinds[answer["verdict"]["state"]] <= each:
+            answers[f"photo-{number:03}.jpg"] = answer
+            (tmp_path / f"photo-{number:03}.jpg").write_bytes(data)
+        if min(kinds[state] for state in STATES) >= each:
+            break
+    assert {state: min(kinds[state], each) for state in STATES} == dict.fromkeys(STATES, each)
+    page = visit(python_web.url)
+    files = [tmp_path / name for name in answers]
+    page.set_input_files("#file", files)
+    answered(page, len(files))
+    page.click("#history summary")
+    expect(page.locator("#history-list li")).to_have_count(len(files))
+    tables = [tmp_path / name for name in ("page.csv", "history.csv", "command.csv")]
+    for button, table in zip(("#cards-csv", "#history-csv"), tables, strict=False):
+        with page.expect_download() as saving:
+            page.click(button)
+        saving.value.save_as(table)
+    arguments = ["classify", *map(str, files), "--out", str(tables[2]), "--url", triton.http_url]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    rows = [*(as_table(table, "file") for table in tables[:2]), as_table(tables[2], "path")]
+    for name, answer in answers.items():
+        verdict = answer["verdict"]
+        likely = verdict.get("probability")
+        figure = "" if likely is None else f"{100 * likely:.0f}\u00a0%"
+        says = verdict["text"], f"{verdict['sign']} {verdict['word']}", figure
+        card = page.get_by_label(name, exact=True)
+        assert shown(card) == says  # compact, as there are more than six
+        card.locator("[data-do=open]").click()
+        assert shown(card) == says
+        assert shown(page.locator("#history-list li", has_text=f"{name} ·")) == says
+        for row in (table[name] for table in rows):
+            assert row["verdict"] == verdict["text"]
             assert row["label"] == answer["label"]
-            assert row["candidates"] == two
-            assert [json.loads(row[word]) for word in ("sure", "relevant")] == [
-                answer["sure"],
-                answer["relevant"],
-            ]
-            assert float(row["probability"]) == pytest.approx(answer["probability"], abs=1e-3)
-            assert float(row["food"]) == pytest.approx(answer["food"], abs=1e-3)
+            assert row["dish"] == answer.get("dish", "")
+            assert row["candidates"] == " or ".join(guess["label"] for guess in answer.get("candidates", ()))
+            said = [json.loads(row[word]) for word in ("sure", "relevant", "doubtful")]
+            assert said == [answer["sure"], answer["relevant"], answer["doubtful"]]
+            for figure in ("probability", "food", "threshold"):
+                assert float(row[figure]) == pytest.approx(answer[figure], abs=1e-3)
+            if likely is not None:
+                assert float(row["probability"]) == pytest.approx(likely, abs=1e-3)
 
 
 def test_two_photos_are_sent_at_once_and_above_six_the_view_is_compact_with_failures_in_the_table(
@@ -345,7 +405,7 @@ def test_cards_survive_a_refresh_until_they_are_removed(
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == focused
     page.reload()
     answered(page)
-    page.get_by_role("button", name="Remove all answers").click()
+    page.get_by_role("button", name="Remove all").click()
     page.reload()
     expect(page.locator("#empty")).to_be_visible()
     expect(page.locator(".card")).to_have_count(0)

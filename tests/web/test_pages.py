@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Page, Route, expect
 from support import drawn_digits
-from support.pages import SLOWLY, VIEWS, answered, choose, fits, fulfil, photo, violations
+from support.pages import SLOWLY, VIEWS, answered, choose, choose_model, fits, fulfil, photo, violations
 
 from gourmet.systems.food11.contract import SAMPLES
 
@@ -119,7 +119,7 @@ class Form:
 
 FORMS: Final = [
     Form(
-        *("/", ".drop-zone .camera", photo(SOUP), ".answer", "food_classifier_onnx"),
+        *("/", "#point", photo(SOUP), ".answer", "food_classifier_onnx"),
         *("Classify another photo", NO_PHOTO, "not a picture"),
     ),
     Form("/compare", "#many", photo(SOUP), ".compared h1", "models", "", NO_PHOTO, "not a picture"),
@@ -142,7 +142,7 @@ def test_without_javascript_a_form_is_answered_and_a_wrong_picture_refused(
     expect(page.locator(form.hidden)).to_be_hidden()
     page.set_input_files("#file", form.right)
     if form.path == "/":
-        page.select_option("#model", "food_classifier_onnx")
+        choose_model(page, "food_classifier_onnx")
     page.click("form button >> visible=true")
     expect(page.locator(form.answer)).to_contain_text(form.words)
     if form.back:

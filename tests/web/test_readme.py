@@ -64,7 +64,7 @@ PERF = next(command for command, _ in examples() if command.startswith("gourmet 
 
 def test_curl_prints_the_output_in_the_readme(python_web, triton) -> None:
     printed, documented = (
-        json.loads(text + "}") for text in (run(CURL, python_web.port, triton), shown(CURL))
+        json.loads(text + "}]}")["results"][0] for text in (run(CURL, python_web.port, triton), shown(CURL))
     )
     assert printed == {**documented, "probability": pytest.approx(documented["probability"], abs=0.02)}
 

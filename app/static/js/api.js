@@ -114,55 +114,42 @@ function phases({ timings_ms: { total, triton, ...before }, inside }, started, e
   ].map(([phase, value]) => [phase, Math.max(0, value)]);
 }
 
+/** Make the arguments of a request with a photo; parameters without a value are left out. */
+function withPhoto(url, photo, name, signal, parameters = {}) {
+  const address = new URL(url, location.href);
+  for (const [key, value] of Object.entries(parameters)) if (value) address.searchParams.set(key, value);
+  const body = new FormData();
+  body.append("file", photo, name);
+  return [address, { method: "POST", body, signal }];
+}
+
 /** Classify a photo with `model` or the default model; `inside` adds the times inside Triton. */
 export async function classify(photo, name, model, signal, inside = false) {
-  const address = new URL(settings.urls.classify, location.href);
-  if (model) address.searchParams.set("model", model);
-  if (inside) address.searchParams.set("inside", "1");
-  const form = new FormData();
-  form.append("file", photo, name);
+  const [address, options] = withPhoto(settings.urls.classify, photo, name, signal, { model, inside: inside && "1" });
   const started = performance.now();
-  const { results: [result] } = await ask(address, { method: "POST", body: form, signal });
+  const { results: [result] } = await ask(address, options);
   const ended = performance.now();
   return { ...result, asked: model, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
 /** Send the server the label that a photo really shows; with `undo`, have it forget the photo. */
-export function correct(photo, name, label, { undo = false } = {}) {
-  const address = new URL(settings.urls.corrections, location.href);
-  address.searchParams.set("label", label);
-  address.searchParams.set("system", settings.system);
-  if (undo) address.searchParams.set("undo", "1");
-  const form = new FormData();
-  form.append("file", photo, name);
-  return ask(address, { method: "POST", body: form });
-}
+export const correct = (photo, name, label, { undo = false } = {}) =>
+  ask(...withPhoto(settings.urls.corrections, photo, name, undefined, { label, system: settings.system, undo: undo && "1" }));
 
 /** Return a photo whose format this browser cannot show as a JPEG. */
-export async function thumbnail(photo, name, signal) {
-  const form = new FormData();
-  form.append("file", photo, name);
-  return onceAgain(async () => {
-    const response = await request(new URL(settings.urls.thumbnail, location.href), { method: "POST", body: form, signal });
-    return response.ok ? response.blob() : parsed(response, await reaching(() => response.text()));
-  }, signal);
-}
+export const thumbnail = (photo, name, signal) => onceAgain(async () => {
+  const response = await request(...withPhoto(settings.urls.thumbnail, photo, name, signal));
+  return response.ok ? response.blob() : parsed(response, await reaching(() => response.text()));
+}, signal);
 
 /** Return the answers of all ready models: {verdict, default, results}. */
-export function compare(photo, name, signal) {
-  const form = new FormData();
-  form.append("file", photo, name);
-  return ask(new URL(settings.urls.compare, location.href), { method: "POST", body: form, signal });
-}
+export const compare = (photo, name, signal) => ask(...withPhoto(settings.urls.compare, photo, name, signal));
 
 /** Yield the lines of a heat map as they arrive: progress, and maps that become finer. */
 export async function* explain(photo, name, answer, signal) {
-  const address = new URL(settings.urls.explain, location.href);
-  address.searchParams.set("model", answer.asked || answer.model.name);
-  if (answer.relevant !== false) address.searchParams.set("label", answer.label); // without a label: "not food"
-  const form = new FormData();
-  form.append("file", photo, name);
-  const response = await onceAgain(() => request(address, { method: "POST", body: form, signal }), signal);
+  const label = answer.relevant === false ? "" : answer.label; // without a label: "not food"
+  const sent = withPhoto(settings.urls.explain, photo, name, signal, { model: answer.asked || answer.model.name, label });
+  const response = await onceAgain(() => request(...sent), signal);
   if (!response.ok) parsed(response, await reaching(() => response.text()));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -179,13 +166,8 @@ export async function* explain(photo, name, answer, signal) {
 }
 
 /** Return a caption of the photo, made with these options. */
-export async function caption(photo, name, options, signal) {
-  const address = new URL(settings.urls.caption, location.href);
-  for (const [option, value] of Object.entries(options)) address.searchParams.set(option, value);
-  const form = new FormData();
-  form.append("file", photo, name);
-  return (await ask(address, { method: "POST", body: form, signal })).results[0];
-}
+export const caption = async (photo, name, options, signal) =>
+  (await ask(...withPhoto(settings.urls.caption, photo, name, signal, options))).results[0];
 
 export const models = (signal) => ask(settings.urls.models, { signal });
 export const health = (address = settings.urls.health) => ask(address, { cache: "no-store" });

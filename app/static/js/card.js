@@ -3,26 +3,11 @@
 // Other modules may add to an answered card: listen for `gourmet:answered` on the document and put a
 // button into `event.detail.actions`. `event.detail` also has name, photo, answer, the element `place`,
 // which shows one thing at a time, and the element `below`, whose children stay.
-import { bytes, h, icon, menu, percent, settings, soft, t } from "./ui.js";
+import { bytes, h, icon, mark, menu, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
 import { Square } from "./square.js";
 import { judged } from "./strictness.js";
-
-/** Return the label, or all labels that apply if a picture may have several. */
-export const named = (answer) => answer.labels?.map((guess) => guess.label).join(", ") || answer.label;
-
-/** Summarise an answer: a label, two equally likely labels, a doubtful label, or "not food". */
-export function inShort(answer) {
-  if (answer.relevant === false) return t("irrelevant_short", { subject: settings.subject });
-  if (answer.sure) return named(answer);
-  const [first, second] = answer.candidates ?? [];
-  return second ? t("either", { first: first.label, second: second.label }) : t("perhaps", { label: answer.label });
-}
-
-/** Return a heading instead of a label, if this is not food or may not be food. */
-const objection = (answer) => answer.relevant === false ? t("irrelevant", { subject: settings.subject })
-  : answer.doubtful ? t("doubtful", { subject: settings.subject }) : "";
 
 const made = new WeakMap();
 
@@ -37,15 +22,20 @@ export class Card {
   #below = h("div", { class: "more" });
   #address = "";
   #row = null;
+  #answer = null;
   judge = () => {}; // shows the answer at the reader's threshold
 
   constructor(file, id, handlers, added = 0) {
     this.name = file.name;
     this.handlers = handlers; // {cancel, again, remove, compare} run on buttons, `look` when the square moves
     this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id, "data-added": String(added) },
-      h("figure", { class: "photo" }, this.#picture, h("figcaption", { title: file.name }, file.name)),
+      h("figure", { class: "photo" }, this.#picture, this.#button("enlarge", () => this.#enlarge(), "⤢"), h("figcaption", { title: file.name }, file.name)),
       h("div", { class: "result-text" }, this.#body, this.#actions), this.#more, this.#below);
-    if (handlers.look) this.#addSquare(handlers.look);
+    if (handlers.look) {
+      this.square = new Square(this.#picture, this.name, handlers.look);
+      this.#picture.after(this.square.element);
+    }
+    this.#picture.addEventListener("click", () => this.#enlarge());
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
     // Browsers cannot show some formats that the server reads, such as TIFF.
     this.#picture.addEventListener("error", () => { this.#picture.hidden = true; });
@@ -53,14 +43,14 @@ export class Card {
     this.showPhoto(file);
   }
 
-  #addSquare(look) {
-    this.square = new Square(this.#picture, this.name, look);
-    this.#picture.after(this.square.element);
-  }
-
   /** Return the row of the table, or null before the photo is answered. */
   get row() {
     return this.#row?.() ?? null;
+  }
+
+  /** What is said of the answer at the reader's threshold; null if the card shows no answer. */
+  get verdict() {
+    return this.#answer && judged(this.#answer);
   }
 
   showPhoto(blob) {
@@ -72,6 +62,7 @@ export class Card {
   /** Show a state of the card; `row` returns its row of the table. */
   #set(state, body, actions, row = null) {
     this.#row = row;
+    this.#answer = null;
     if (row) actions.push(this.#details());
     this.element.dataset.state = state;
     this.element.setAttribute("aria-busy", String(state === "busy" || state === "held"));
@@ -97,15 +88,14 @@ export class Card {
   }
 
   #menu(...items) {
-    return menu(`${t("more")}: ${this.name}`, ...items, ...(settings.urls.compare && settings.mode === "classify" ? [this.#button("compare")] : []),
-      this.#button("again"), this.#button("remove"));
+    return menu(`${t("more")}: ${this.name}`, ...items, this.#button("again"), this.#button("remove"));
   }
 
-  #button(action) {
+  #button(action, work = this.handlers[action], shown = t(`do_${action}`)) {
     const label = t(`do_${action}`);
     const button = h("button", { class: "button small quiet", type: "button", "data-do": action,
-      "aria-label": `${label}: ${this.name}` }, label);
-    button.addEventListener("click", () => this.handlers[action]());
+      "aria-label": `${label}: ${this.name}` }, shown);
+    button.addEventListener("click", () => work());
     return button;
   }
 
@@ -121,15 +111,6 @@ export class Card {
     this.#set(state, [h("p", { class: "doing" }, text), pulse()], [this.#button("cancel")]);
   }
 
-  #doubt(answer) {
-    if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
-    if (answer.doubtful) return t("doubtful_hint", { label: answer.label });
-    if (answer.calibrated === false) return t("uncalibrated", { model: answer.model.name });
-    if (answer.candidates) return t("either_hint");
-    const closer = settings.subject ? ` ${t("unsure_closer")}` : "";
-    return t("unsure", { threshold: percent(answer.threshold) }) + closer;
-  }
-
   /** Show an error; `isFinal`: the same photo would fail again. */
   failed(title, message, requestId = "", isFinal = false) {
     this.#more.replaceChildren();
@@ -139,19 +120,36 @@ export class Card {
     [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")], () => ({ file: this.name, error: `${title}: ${message}` }));
   }
 
-  /** Show the label above an answer, with a doubt or objection if there is one. */
-  #verdict(article, answer) {
-    const share = percent((answer.candidates ?? [answer]).reduce((sum, guess) => sum + guess.probability, 0));
-    const heading = objection(answer) ? h("h3", {}, objection(answer)) : h("h3", {}, icon(answer.label),
-      h("span", { class: "label" }, ...soft(answer.dish ?? inShort(answer))),
-      answer.dish ? null : h("span", { class: "share" }, share));
-    const [first, second] = answer.perhaps ?? [];
-    const below = answer.dish ? `${inShort(answer)} · ${share}` : second ? t("perhaps_dish", { first, second }) : "";
-    article.className = answer.sure ? "answer" : "answer unsure";
-    article.querySelectorAll(".doubt, .dish").forEach((line) => line.remove());
-    article.querySelector("h3").replaceWith(heading);
-    if (!answer.sure) heading.after(h("p", { class: "doubt" }, this.#doubt(answer)));
-    if (below && !objection(answer)) heading.after(h("p", { class: "dish" }, below));
+  /** Show what is said above the other parts of an answer. */
+  #say(article) {
+    const verdict = judged(this.#answer);
+    const picture = verdict.probability === undefined ? null : icon(this.#answer.label);
+    article.className = `answer ${verdict.state}`;
+    article.querySelectorAll("h3, .marked, .hint").forEach((part) => part.remove());
+    article.prepend(h("h3", {}, ...(picture ? [picture] : []), h("span", { class: "label" }, ...soft(verdict.text))), mark(verdict),
+      ...(verdict.hint ? [h("p", { class: "hint" }, verdict.hint)] : []));
+  }
+
+  /** Copy or share the answer. */
+  async #share(how) {
+    const module = await import("./share.js");
+    await module[how](this.name, this.verdict, this.#picture, this.square.at);
+  }
+
+  /** Show the photo with its square, and its answer, as large as the screen; closing puts them back. */
+  #enlarge() {
+    if (this.#picture.closest("dialog")) return;
+    const figure = this.#picture.parentNode;
+    const close = h("button", { class: "button small quiet", type: "button" }, t("close"));
+    const dialog = h("dialog", { class: "large", "aria-label": this.name }, close, figure, this.#body);
+    close.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => {
+      this.element.prepend(figure);
+      this.#actions.before(this.#body);
+      dialog.remove();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
   }
 
   /** Show the answer of one model. */
@@ -161,11 +159,14 @@ export class Card {
     const phases = sent.ms ? [["shrink", sent.ms], ...answer.phases] : answer.phases;
     const size = photo.size < sent.original
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
-    const article = h("article", {}, h("h3"), ranking(answer.top), waterfall(phases, answer, h("span", {}, size)));
-    this.judge = () => this.#verdict(article, judged(answer));
+    const time = waterfall(phases, answer, h("span", {}, size));
+    if (settings.urls.compare) time.append(this.#button("compare"));
+    const article = h("article", {}, ranking(answer.top), time);
+    this.#set("answered", [article], [this.#menu(this.#button("copy", () => this.#share("copy")), this.#button("share", () => this.#share("share")))],
+      () => ({ ...answer, file: this.name, model: answer.model.name, version: answer.model.version }));
+    this.#answer = answer;
+    this.judge = () => this.#say(article);
     this.judge();
-    this.#set("answered", [article], [this.#menu()],
-      () => ({ ...judged(answer), file: this.name, model: answer.model.name, version: answer.model.version }));
     document.dispatchEvent(new CustomEvent("gourmet:answered",
       { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more, below: this.#below } }));
   }

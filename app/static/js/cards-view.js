@@ -1,9 +1,10 @@
 // Many cards: a compact grid with sorting and filters, the counts, and a table for download.
-import { inShort, cardOf } from "./card.js";
+import { cardOf } from "./card.js";
 import { WORDS, asCsv } from "./history-store.js";
 import { byId, save, settings, t } from "./ui.js";
 
-const COMPACT_ABOVE = 6;
+// The reader sees two or three cards of a phone's width, and more of a desk's.
+const COMPACT_ABOVE = matchMedia("(max-width: 39.99rem)").matches ? 3 : 6;
 const captioning = settings.mode === "caption";
 const cards = byId("cards");
 const compact = byId("compact");
@@ -11,17 +12,14 @@ const COLUMNS = captioning ? ["file", "text", "written_by", "sure", "score", "mo
   : ["file", ...WORDS, "error"];
 let isChosen = false; // true if the reader, and not the number of cards, chose the view
 
-/** Return the cards that are answered or failed: {card, row, group}. */
-const finished = () => [...cards.children].map((card) => ({ card, row: cardOf(card).row })).filter(({ row }) => row)
-  .map(({ card, row }) => ({ card, row, group: groupOf(row) }));
+/** Return the cards that are answered or failed: {card, row, isSure, isUnsure, group}. */
+const finished = () => [...cards.children].map((card) => ({ card, row: cardOf(card).row, ...grouped(cardOf(card)) })).filter(({ row }) => row);
 
-const isUnsure = (row) => !row.error && row.relevant !== false && row.sure === false;
-
-function groupOf(row) {
-  if (row.error) return t("many_failed");
-  if (row.relevant === false) return inShort(row);
-  if (isUnsure(row)) return t("many_unsure");
-  return captioning ? t("many_described") : row.label;
+function grouped({ row, verdict }) {
+  if (row?.error) return { isSure: false, isUnsure: false, group: t("many_failed") };
+  const isSure = verdict ? verdict.state === "sure" : row?.sure !== false;
+  if (!verdict) return { isSure, isUnsure: !isSure, group: t(isSure ? "many_described" : "many_unsure") };
+  return { isSure, isUnsure: ["not_sure", "doubtful"].includes(verdict.state), group: isSure ? row.label : verdict.word };
 }
 
 const newest = (a, b) => Number(b.card.dataset.added) - Number(a.card.dataset.added);
@@ -29,7 +27,7 @@ const likely = ({ row }) => row.probability ?? row.score ?? -Infinity;
 const ORDERS = {
   added: newest,
   kind: (a, b) => a.group.localeCompare(b.group) || likely(b) - likely(a) || newest(a, b),
-  doubt: (a, b) => Boolean(a.row.sure) - Boolean(b.row.sure) || likely(a) - likely(b) || newest(a, b),
+  doubt: (a, b) => a.isSure - b.isSure || likely(a) - likely(b) || newest(a, b),
 };
 
 /** Write the counts: "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
@@ -52,7 +50,7 @@ function refresh() {
   byId("many").hidden = count < 2;
   byId("counts").textContent = rows.length ? counts(rows) : "";
   cards.classList.toggle("compact", compact.checked);
-  for (const { card, row } of rows) card.hidden = byId("only-unsure").checked && !isUnsure(row);
+  for (const { card, isUnsure } of rows) card.hidden = byId("only-unsure").checked && !isUnsure;
   // A card that is asked again keeps its place.
   if (rows.length < count || cards.contains(document.activeElement)) return;
   const sorted = rows.sort(ORDERS[byId("sort").value]).map(({ card }) => card);

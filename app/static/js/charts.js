@@ -7,11 +7,9 @@ function bar(from, width, kind = "") {
   return svg("svg", { class: "bar", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, rect);
 }
 
-export const meter = (share) => bar(0, 100 * share);
-
 /** Draw the most likely classes, best first. */
 export const ranking = (top) => h("ol", { class: "top" }, ...top.map(({ label, probability }) =>
-  h("li", {}, h("span", { class: "name" }, ...soft(label)), meter(probability),
+  h("li", {}, h("span", { class: "name" }, ...soft(label)), bar(0, 100 * probability),
     h("span", { class: "share" }, percent(probability, 1)))));
 
 /** Describe the time inside Triton in words, beside the bars. */
@@ -37,7 +35,8 @@ export function waterfall(phases, { inside, model }, ...facts) {
       h("span", { class: "share" }, ms(value)));
   });
   return h("details", { class: "time" },
-    h("summary", {}, h("span", {}, t("time_all", { time: ms(total) }), " ", h("code", {}, ...soft(model.name)))),
+    h("summary", {}, t("engineers")),
+    h("p", {}, t("time_all", { time: ms(total) })),
     h("ol", { class: "waterfall" }, ...rows),
     h("p", { class: "note" }, ...inTriton(phases, inside), t("time_note")),
     h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(model.name)), " ",

@@ -1,7 +1,6 @@
 // A comparison of all ready models on one photo. The server asks the models, so that the photo is uploaded
 // once and each model is measured after a warm-up.
-import { bytes, h, icon, ms, percent, settings, soft, t } from "./ui.js";
-import { meter } from "./charts.js";
+import { bytes, h, icon, mark, ms, soft, t } from "./ui.js";
 
 /** Make the panels of a comparison from the answer of `POST /compare`. */
 export function panels({ results, default: usual }) {
@@ -18,16 +17,13 @@ export function panels({ results, default: usual }) {
   }));
 }
 
-const labelOf = (row) => (row.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : row.label);
+const labelOf = (row) => (row.relevant === false ? row.verdict.word : row.label);
 
 function answered(row) {
   const fact = (word, value) => h("div", {}, h("dt", {}, t(word)), h("dd", {}, value));
   return [
-    ...(row.relevant === false ? [h("p", { class: "says" }, h("b", {}, labelOf(row)))] : [
-      h("p", { class: "says" }, icon(row.label), h("b", {}, ...soft(row.label)),
-        h("span", { class: "share" }, percent(row.probability, 1))),
-      meter(row.probability),
-      h("p", { class: "note" }, row.sure ? t("sure") : row.threshold ? t("unsure_short", { threshold: percent(row.threshold) }) : t("uncalibrated_short"))]),
+    h("p", { class: "says" }, ...(row.verdict.probability === undefined ? [] : [icon(row.label)].filter(Boolean)), h("b", {}, ...soft(row.verdict.text))),
+    mark(row.verdict),
     h("dl", { class: "figures" },
       fact("fact_time", `${ms(row.timings_ms.total)} (${row.spread_ms.map((time) => time.toFixed(0)).join("–")})`),
       fact("fact_triton", ms(row.timings_ms.triton)),

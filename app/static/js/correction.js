@@ -20,8 +20,9 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     try {
       const { contradicted } = await correct(photo, name, label, { undo });
       said.hidden = undo;
+      buttons.hidden = !undo;
       note.textContent = undo ? t("correction_undone") : show(label, words, contradicted);
-      if (undo) opener.focus();
+      opener.focus({ preventScroll: true });
       document.dispatchEvent(new CustomEvent("gourmet:corrected", { detail: { name, label: undo ? "" : words } }));
     } catch (error) {
       note.textContent = error.message;
@@ -34,13 +35,16 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     return choice;
   };
   const none = settings.subject ? [button(OTHER, t("irrelevant_short", { subject: settings.subject }))] : [];
+  const buttons = h("div", {}, h("p", {}, t("correction_is")),
+    h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none));
   const choices = h("div", { class: "correction", role: "group", "aria-label": t("correction_is"), hidden: true },
-    h("p", {}, t("correction_is")), h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), note);
+    buttons, note);
   below.append(said, choices);
   const opener = h("button", { class: "button small quiet", type: "button", "data-do": "teach", "aria-expanded": "false",
     "aria-label": `${t("correction")} ${name}` }, t("correction"));
   opener.addEventListener("click", () => {
-    choices.hidden = !choices.hidden;
+    choices.hidden = !choices.hidden && !buttons.hidden;
+    buttons.hidden = false;
     opener.setAttribute("aria-expanded", String(!choices.hidden));
   });
   actions.prepend(opener);

@@ -52,13 +52,21 @@ export async function add(entry) {
 export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
 
 /** Return the columns of an answer, named as in the API. */
-export const WORDS = ["label", "probability", "sure", "relevant", ...(settings.subject ? [settings.subject] : []), "candidates", "model", "version"];
+export const WORDS = ["verdict", "label", "probability", "sure", "threshold", "relevant", "doubtful", ...(settings.subject ? [settings.subject] : []),
+  "candidates", "dish", "model", "version"];
 
-export const asJson = (entries) => JSON.stringify(entries.map(({ id, shown, thumb, photo, original, answer, system, ...entry }) => entry), null, 2);
+/** Return an entry as a row; those of earlier versions of this page had the answer's fields themselves. */
+const rowOf = ({ at, file, answer, ...entry }) => ({ ...entry, ...answer, at, file, model: answer?.model.name ?? entry.model,
+  version: answer?.model.version ?? entry.version });
 
-export function asCsv(entries, columns = ["at", "file", ...WORDS]) {
+export const asJson = (entries) => JSON.stringify(entries.map(rowOf)
+  .map(({ id, shown, thumb, photo, original, system, phases, asked, ...row }) => row), null, 2);
+
+export const historyAsCsv = (entries) => asCsv(entries.map(rowOf), ["at", "file", ...WORDS]);
+
+export function asCsv(entries, columns) {
   const cell = (value) => {
-    const text = Array.isArray(value) ? value.map(({ label }) => label).join(" or ") : String(value ?? "");
+    const text = Array.isArray(value) ? value.map(({ label }) => label).join(" or ") : String(value?.text ?? value ?? "");
     // A spreadsheet would read a file name that begins like this as a formula.
     const safe = typeof value !== "number" && /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;

@@ -1,7 +1,7 @@
 // The history below the answers: thumbnails, export as JSON or CSV, and clearing it.
-import { byId, h, icon, percent, save, say, settings, soft, t } from "./ui.js";
-import { add, all, asCsv, asJson, clear } from "./history-store.js";
-import { inShort } from "./card.js";
+import { byId, h, icon, mark, save, say, settings, soft, t } from "./ui.js";
+import { add, all, asJson, clear, historyAsCsv } from "./history-store.js";
+import { judged } from "./strictness.js";
 import { thumbnail } from "./shrink.js";
 
 const section = byId("history");
@@ -18,15 +18,6 @@ export async function remember(file, blob, answer, { original }, shown) {
     original,
     at: new Date().toISOString(),
     file: file.name,
-    label: answer.label,
-    probability: answer.probability,
-    sure: answer.sure,
-    relevant: answer.relevant,
-    [settings.subject]: answer[settings.subject],
-    candidates: answer.candidates,
-    top: answer.top,
-    model: answer.model.name,
-    version: answer.model.version,
     thumb: await thumbnail(blob),
   });
   await show();
@@ -44,15 +35,16 @@ function opener(entry) {
 
 function row(entry) {
   const when = new Date(entry.at);
-  let picture = (entry.relevant !== false && icon(entry.label)) || h("span", { class: "icon" });  // for photos that no browser can show
+  const answer = entry.answer ?? entry;
+  const verdict = answer.verdict ?? judged(answer);
+  let picture = icon(answer.label) ?? h("span", { class: "icon" });  // for photos that no browser can show
   if (entry.thumb) {
     addresses.push(URL.createObjectURL(entry.thumb));
     picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
   }
-  return h("li", {}, picture, h("span", { class: "what" },
-    h("b", {}, ...soft(inShort(entry))),
-    entry.relevant === false ? "" : ` ${percent(entry.probability)}`,
-    h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
+  return h("li", {}, picture, h("div", { class: "what" },
+    h("b", {}, ...soft(verdict.text)), mark(verdict),
+    h("small", {}, `${entry.file} · ${answer.model.name ?? entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })), opener(entry));
 }
 
@@ -71,7 +63,7 @@ export function history(open) {
   byId("history-json").addEventListener("click", async () =>
     save(new Blob([asJson(await all())], { type: "application/json" }), "gourmetgram.json"));
   byId("history-csv").addEventListener("click", async () =>
-    save(new Blob([asCsv(await all())], { type: "text/csv" }), "gourmetgram.csv"));
+    save(new Blob([historyAsCsv(await all())], { type: "text/csv" }), "gourmetgram.csv"));
   byId("history-clear").addEventListener("click", async () => {
     if (!confirm(t("history_confirm", { count: (await all()).length }))) return;
     await clear();

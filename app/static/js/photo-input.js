@@ -23,9 +23,13 @@ export function photoInput(take) {
   }
   byId("ask").addEventListener("submit", (event) => event.preventDefault());
 
-  const bringsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  const brings = (event, kind) => [...(event.dataTransfer?.types ?? [])].includes(kind);
+  const refuse = (isAddress) => {
+    byId("refused").hidden = !isAddress;
+    byId("refused").textContent = t("address");
+  };
   document.addEventListener("dragover", (event) => {
-    if (!bringsFiles(event)) return;
+    if (!brings(event, "Files") && !brings(event, "text/uri-list")) return;
     event.preventDefault();
     dropZone.classList.add("over");
   });
@@ -33,14 +37,17 @@ export function photoInput(take) {
     if (!event.relatedTarget) dropZone.classList.remove("over");
   });
   document.addEventListener("drop", (event) => {
-    if (!bringsFiles(event)) return;
+    const { files } = event.dataTransfer;
+    if (!files.length && !brings(event, "text/uri-list")) return;
     event.preventDefault();
     dropZone.classList.remove("over");
-    take([...event.dataTransfer.files]);
+    refuse(!files.length);
+    take([...files]);
   });
-  document.addEventListener("paste", (event) => {
-    const files = [...(event.clipboardData?.files ?? [])];
+  document.addEventListener("paste", ({ clipboardData, target }) => {
+    const files = [...(clipboardData?.files ?? [])];
     if (files.length) take(files.map(named));
+    if (!target.matches("input, textarea")) refuse(!files.length && /^\s*https?:\/\/\S+\s*$/.test(clipboardData?.getData("text/plain")));
   });
 }
 

@@ -1,6 +1,6 @@
 // The pages that take photos: each photo becomes a job with a card, and a few are sent at a time.
 import * as api from "./api.js";
-import { Card, inShort, named } from "./card.js";
+import { Card } from "./card.js";
 import * as cardStore from "./card-store.js";
 import * as health from "./health.js";
 import { history, remember } from "./history-view.js";
@@ -10,7 +10,7 @@ import { samples } from "./samples.js";
 import { Semaphore } from "./semaphore.js";
 import { cropped, shrink } from "./shrink.js";
 import { MIDDLE } from "./square.js";
-import { byId, percent, say, settings, t, withScript } from "./ui.js";
+import { byId, inWords, say, settings, t, withScript } from "./ui.js";
 
 const AT_A_TIME = 2;
 // A server restart may be short, so a photo is sent up to this often.
@@ -68,7 +68,7 @@ class Job {
 
   /** Return the picture for the model; a square other than the middle one is cropped here. */
   async #seen() {
-    return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.#whole, this.#square);
+    return this.#square === MIDDLE ? this.#sent.seen ?? this.#sent.blob : await cropped(this.#whole, this.#square);
   }
 
   #look(square) {
@@ -158,8 +158,7 @@ class Job {
     const answer = await api.classify(photo, this.file.name, modelToAsk(), signal, true);
     this.card.answered(photo, answer, this.#sent);
     this.shown = unique();
-    say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
-      { file: this.file.name, label: answer.candidates ? inShort(answer) : named(answer), share: percent(answer.probability), subject: settings.subject }));
+    say(`${this.file.name}: ${inWords(answer.verdict)}`);
     this.#keep({ answer, shown: this.shown });
     remember(this.file, photo, answer, this.#sent, this.shown);
   }
@@ -185,7 +184,7 @@ class Job {
   /** Compare the models; on the compare page, the comparison is the answer. */
   async #compare(signal) {
     this.card.busy(t("comparing"));
-    const comparison = await api.compare(this.#sent.blob, this.file.name, signal);
+    const comparison = await api.compare(await this.#seen(), this.file.name, signal);
     this.card.compared(comparison);
     say(`${this.file.name}: ${comparison.verdict}`);
     this.#keep({ comparison });
@@ -275,6 +274,7 @@ function reopen(entry) {
 withScript();
 photoInput(take);
 samples(take);
+byId("point")?.addEventListener("click", async () => (await import("./camera.js")).camera(take));
 if (byId("history")) history(reopen);
 byId("clear").addEventListener("click", () => {
   for (const job of [...jobs]) job.close();

@@ -1,23 +1,24 @@
 // Shrinks a large photo before it is sent, so that a phone with a slow connection waits seconds less.
 //
-// The server crops the central square and scales it to 224 pixels. This module changes only the scale, to
-// three times that for the shorter side. So the server crops the same square and has more detail than it
-// needs. Colours are not converted, because the server does not convert them either. The photo is turned
-// upright, since a canvas does not save EXIF.
+// The server reads a large JPEG at a half, a quarter or an eighth of its size, where the middle square still has
+// 224 pixels, and scales that to 224. This module halves the middle square in the same way and sends it nearly
+// without loss, so that the model sees the same. Colours are not converted, because the server does not convert
+// them either. Photos are turned upright, since a canvas does not save EXIF.
 import { thumbnail as shownByServer } from "./api.js";
 import { placed } from "./square.js";
-import { settings } from "./ui.js";
+import { h, settings } from "./ui.js";
 
-const SHORT_SIDE = 3 * 224;
-const WORTH_IT = 1.3;
+const SEEN = 224; // the side of what the model sees
+const SHOWN = 448;
 const SMALL_BYTES = 150_000;
 const QUALITY = 0.92;
+const THUMBNAIL = 128;
 // Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
 const KINDS = /^image\/(jpeg|png|avif|bmp)$/;
 // Many browsers cannot show these.
 const RARE = /^image\/(heic|heif|tiff)$|\.(heic|heif|tiff?)$/i;
 
-/** Return the photo to send as {blob, ms, width, height}; `blob` is the file itself if shrinking does not help. */
+/** Return the photo as {blob, ms}, and `seen`, its middle square for the model, if it was large. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
@@ -32,13 +33,12 @@ export async function shrink(file, signal) {
   }
   try {
     signal.throwIfAborted();
-    const scale = SHORT_SIDE / Math.min(bitmap.width, bitmap.height);
-    if (scale * WORTH_IT > 1) return asItIs;
-    const width = Math.round(bitmap.width * Math.min(1, scale));
-    const height = Math.round(bitmap.height * Math.min(1, scale));
-    const blob = await drawn(bitmap, width, height);
-    if (!blob || blob.size >= file.size) return asItIs;
-    return { blob, ms: performance.now() - started, width, height };
+    const { width, height } = bitmap;
+    const side = Math.min(width, height);
+    if (side < 2 * SHOWN) return asItIs;
+    const blob = await asJpeg(halved(bitmap, SHOWN, 0, 0, width, height));
+    const seen = await asJpeg(halved(bitmap, SEEN, (width - side) / 2, (height - side) / 2, side, side), 1);
+    return { blob, seen, ms: performance.now() - started };
   } finally {
     bitmap.close();
   }
@@ -48,39 +48,41 @@ export async function shrink(file, signal) {
 export async function cropped(photo, square) {
   const bitmap = await createImageBitmap(photo, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   const { left, top, length } = placed(square, bitmap.width, bitmap.height);
-  const side = Math.round(Math.min(length, SHORT_SIDE));
-  const blob = await drawn(bitmap, side, side, left, top, length);
+  const blob = await asJpeg(halved(bitmap, SEEN, left, top, length, length), 1);
   bitmap.close();
   return blob;
 }
 
-/** Return a thumbnail of a photo; null if the browser cannot show its format. */
-export async function thumbnail(blob, side = 128) {
-  try {
-    const bitmap = await createImageBitmap(blob);
-    const scale = Math.min(1, side / Math.min(bitmap.width, bitmap.height));
-    const size = Math.round(Math.min(bitmap.width, bitmap.height) * scale);
-    const canvas = document.createElement("canvas");
-    canvas.width = canvas.height = size;
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    const width = bitmap.width * scale, height = bitmap.height * scale;
-    context.drawImage(bitmap, (size - width) / 2, (size - height) / 2, width, height);
-    bitmap.close();
-    return await new Promise((done) => { canvas.toBlob(done, "image/jpeg", 0.75); });
-  } catch {
-    return null;
-  }
+/** Return a thumbnail of a photo's middle square; null if the browser cannot show its format. */
+export async function thumbnail(blob) {
+  const bitmap = await createImageBitmap(blob).catch(() => null);
+  if (!bitmap) return null;
+  const side = Math.min(bitmap.width, bitmap.height);
+  const small = await drawn(bitmap, THUMBNAIL, THUMBNAIL, (bitmap.width - side) / 2, (bitmap.height - side) / 2, side);
+  bitmap.close();
+  return small;
 }
 
-function drawn(bitmap, width, height, left = 0, top = 0, length = 0) {
-  const canvas = document.createElement("canvas");
-  canvas.width = width;
-  canvas.height = height;
+/** Halve a part of a picture while its shorter side keeps `side` pixels; each pixel is the mean of four. */
+function halved(picture, side, left, top, width, height) {
+  const scale = Math.min(width, height) < 2 * side ? 1 : 2;
+  const [narrower, lower] = [Math.round(width / scale), Math.round(height / scale)];
+  const canvas = canvasOf(picture, narrower, lower, left, top, width, height);
+  return scale === 1 ? canvas : halved(canvas, side, 0, 0, narrower, lower);
+}
+
+/** Draw a square of a picture, or all of it, as a JPEG of this size. */
+export const drawn = (picture, width, height, left = 0, top = 0, side = 0) =>
+  asJpeg(canvasOf(picture, width, height, left, top, side || width, side || height));
+
+const asJpeg = (canvas, quality = QUALITY) => new Promise((done) => { canvas.toBlob(done, "image/jpeg", quality); });
+
+function canvasOf(picture, width, height, ...part) {
+  const canvas = h("canvas", { width, height });
   const context = canvas.getContext("2d", { alpha: false });
   context.fillStyle = "white"; // transparency becomes white, as on the server
   context.fillRect(0, 0, width, height);
-  context.imageSmoothingQuality = "high";
-  context.drawImage(bitmap, left, top, length || bitmap.width, length || bitmap.height, 0, 0, width, height);
-  return new Promise((done) => { canvas.toBlob(done, "image/jpeg", QUALITY); });
+  context.imageSmoothingQuality = part[2] > 2 * width + 1 ? "high" : "low"; // low is exact for halves
+  context.drawImage(picture, ...part, 0, 0, width, height);
+  return canvas;
 }

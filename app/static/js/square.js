@@ -35,7 +35,6 @@ export class Square {
     new ResizeObserver(() => this.#show()).observe(picture);
     this.element.addEventListener("keydown", (event) => this.#key(event));
     this.element.addEventListener("pointerdown", (event) => this.#drag(event, event.target !== this.element));
-    picture.addEventListener("pointerdown", (event) => this.#draw(event));
     picture.draggable = false;
   }
 
@@ -113,20 +112,6 @@ export class Square {
       if (!byCorner) return this.#put(x + dx / width, y + dy / height, side);
       const longer = clamp(side + Math.max(dx, dy) / shorter, SMALLEST, 1) - side;
       return this.#put(x + longer * shorter / 2 / width, y + longer * shorter / 2 / height, side + longer);
-    });
-  }
-
-  /** Draw a new square from the point where the pointer goes down outside the old one. */
-  #draw(event) {
-    if (this.element.hidden || event.pointerType === "touch") return; // a finger scrolls
-    event.preventDefault();
-    const { width, height, left, top } = this.#photo;
-    const box = this.#picture.offsetParent.getBoundingClientRect();
-    const [fromX, fromY] = [event.clientX - box.left - left, event.clientY - box.top - top];
-    this.#follow(event, (dx, dy) => {
-      const length = Math.max(Math.abs(dx), Math.abs(dy));
-      this.#put((fromX + Math.sign(dx) * length / 2) / width, (fromY + Math.sign(dy) * length / 2) / height,
-        length / Math.min(width, height));
     });
   }
 }

@@ -1,16 +1,20 @@
 // The slider "strict ↔ generous": the threshold at which this page calls an answer sure. The server's own stays.
 import { models } from "./api.js";
 import { modelToAsk } from "./model-select.js";
-import { byId, percent, settings, t } from "./ui.js";
+import { byId, h, percent, settings, t } from "./ui.js";
 
 const slider = byId("strict");
 let threshold = null; // null: the threshold of each answer
 
-/** Return the answer at the chosen threshold. */
+/** Return what is said of an answer at the chosen threshold; without one, what the server says. */
 export function judged(answer) {
-  if (threshold === null || answer.calibrated === false || answer.labels) return answer;
-  const sure = answer.relevant !== false && !answer.doubtful && answer.probability >= threshold;
-  return { ...answer, sure, threshold, candidates: sure ? undefined : answer.candidates };
+  // Cards and histories of earlier versions of this page have no verdict.
+  const verdict = answer.verdict ?? { sign: "", colour: "grey", word: "", text: answer.label, kind: "", probability: answer.probability };
+  const state = answer.probability >= threshold ? "sure" : "not_sure";
+  const isFixed = threshold === null || answer.calibrated === false || answer.labels;
+  if (isFixed || state === verdict.state || !["sure", "not_sure"].includes(verdict.state)) return verdict;
+  const [sign, colour, word] = settings.marks[state];
+  return { ...verdict, state, sign, colour, word, hint: "", ...(verdict.kind ? { kind: answer.label } : { text: answer.label }) };
 }
 
 function show(point, own) {
@@ -38,6 +42,7 @@ async function offer() {
   slider.max = points.length - 1;
   slider.value = own;
   slider.oninput = () => show(points[slider.value], model.threshold);
+  byId("strict-ticks").replaceChildren(...points.map((point) => h("span", {}, (100 * point.threshold).toFixed(0))));
   slider.oninput();
 }
 

@@ -61,6 +61,15 @@ export const ms = (value) => `${value < 10 ? value.toFixed(1) : value.toFixed(0)
 
 export const bytes = (count) => count < 1e6 ? `${Math.max(1, Math.round(count / 1e3))} KB` : `${(count / 1e6).toFixed(1)} MB`;
 
+/** Show how sure an answer is, by sign, colour and word, and its class with the probability. */
+export const mark = ({ sign, colour, word, kind, probability }) => h("p", { class: "marked" },
+  h("span", { class: `mark ${colour}` }, h("span", { "aria-hidden": "true" }, sign), ` ${word}`),
+  ...(probability === undefined ? [] : [" ", h("span", {}, ...soft(kind)), " ", h("span", { class: "share" }, percent(probability))]));
+
+/** Write an answer on one line: "Green soup: Soup, 93 % (sure)". */
+export const inWords = ({ text, kind, word, probability }) =>
+  `${[`${text}${kind && ": "}${kind}`, ...(probability === undefined ? [] : [percent(probability)])].join(", ")} (${word})`;
+
 /** Announce something to people who use a screen reader. */
 export function say(text) {
   byId("spoken").textContent = text;

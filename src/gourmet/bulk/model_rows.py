@@ -16,7 +16,7 @@ from gourmet.bulk.inputs import as_text
 from gourmet.bulk.resumable_table import Columns, Row
 from gourmet.contracts import ExampleKind, Generation, Options, Tensors, WarnsOfAnswers
 from gourmet.errors import GourmetError, UsageError, printable
-from gourmet.pictures.certainty import Named, RankedLabels
+from gourmet.pictures.certainty import Named, RankedLabels, State, marks
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.pictures.header import parse_header
@@ -44,18 +44,6 @@ class Example:
     error: str = ""
     sha256: str | None = None
     text: bytes = b""
-
-
-@dataclass(frozen=True)
-class _Answer(RankedLabels):
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    threshold: float
-    relevance: float | None
-    subject_threshold: float
-    finer: tuple[Named, ...]
-    likely: float
-    perhaps: float
 
 
 class ModelRows:
@@ -148,13 +136,16 @@ class PhotoRows(ModelRows):
 
     @cached_property
     def columns(self) -> Columns:
-        subject: Mapping[str, type] = {"relevant": bool, self.contract.subject: float}
+        subject: Mapping[str, type] = {
+            **{"relevant": bool, "doubtful": bool},
+            self.contract.subject: float,
+        }
         return {
-            **{"path": str, "label": str, "probability": float, "sure": bool},
+            **{"path": str, "verdict": str, "label": str, "probability": float},
+            **{"sure": bool, "threshold": float},
             **(subject if self._tells_subject else {}),
             "candidates": str,
             **({"dish": str, "dishes": str} if self.contract.likely else {}),
-            "answer": str,  # the label's old name, which goes with the next version
             "error": str,
             "model": str,
             "version": str,
@@ -191,21 +182,23 @@ class PhotoRows(ModelRows):
         return [self._answer(*row) for row in zip(rows.tolist(), shares, finer, strict=True)]
 
     def _answer(self, probabilities: Sequence[float], relevance: float | None, finer: Sequence[Named]) -> Row:
-        answer = _Answer(
+        answer = RankedLabels(
+            self.contract,
             self.labels,
             tuple(probabilities),
             self.model.threshold,
             relevance,
             self.model.subject_threshold,
             tuple(finer),
-            self.contract.likely,
-            self.contract.perhaps,
         )
-        row: Row = {
+        return {
+            "verdict": answer.verdict.text,
             "label": answer.label,
             "probability": round(answer.probability, 6),
             "sure": answer.sure,
+            "threshold": answer.threshold,
             "relevant": answer.relevant,
+            "doubtful": answer.doubtful,
             self.contract.subject: None if relevance is None else round(relevance, 6),
             "candidates": " or ".join(label for label, _ in answer.candidates) or None,
             "dish": answer.finer_name or None,
@@ -214,22 +207,18 @@ class PhotoRows(ModelRows):
                 label: round(share, 6) for label, share in zip(self.labels, probabilities, strict=True)
             },
         }
-        return {**row, "answer": label_and_share(row, self.contract.subject)[0]}
 
     def in_words(self, row: Row) -> str:
-        label, share = label_and_share(row, self.contract.subject)
-        words = f"{row['candidates'] or label}, {share:.0%}"
-        if row.get("dish"):
-            words = f"{row['dish']}: {words}"
-        is_sure = row["sure"] or row.get("relevant") is False
-        return words if is_sure else f"{words}{NOT_SURE}"
+        if kind_of(row, self.contract.subject) != row["label"]:
+            return str(row["verdict"])
+        kind = f": {row['candidates'] or row['label']}" if row.get("dish") else ""
+        return f"{row['verdict']}{kind}, {row['probability']:.0%}{'' if row['sure'] else NOT_SURE}"
 
 
-def label_and_share(row: Row, subject: str) -> tuple[str, float]:
-    """Return the label and its probability; of a photo that shows something else, "not food" and its."""
-    if row.get("relevant") is False:
-        return f"not {subject}", 1 - float(row[subject])
-    return row["label"], float(row["probability"])
+def kind_of(row: Row, subject: str) -> str:
+    """Return the label, or the word for a photo that may show something else, such as "not food"."""
+    state: State = "irrelevant" if row.get("relevant") is False else "doubtful"
+    return marks(subject)[state][2] if state == "irrelevant" or row.get("doubtful") else str(row["label"])
 
 
 class GeneratedRows(ModelRows):

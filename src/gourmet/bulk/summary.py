@@ -11,7 +11,7 @@ from typing import Final
 
 from PIL import Image
 
-from gourmet.bulk.model_rows import label_and_share
+from gourmet.bulk.model_rows import kind_of
 from gourmet.bulk.resumable_table import Row
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
@@ -39,11 +39,11 @@ def summarise(rows: Iterable[Row], contract: PictureClassifier) -> Report:
                 if len(failed) < _SHOWN:
                     failed.append(row)
                 continue
-            counts[label_and_share(row, contract.subject)[0]] += 1
+            counts[kind_of(row, contract.subject)] += 1
             sure += bool(row["sure"])
             yield row
 
-    least_sure = heapq.nsmallest(_SHOWN, counted(), key=lambda row: label_and_share(row, contract.subject)[1])
+    least_sure = heapq.nsmallest(_SHOWN, counted(), key=lambda row: float(row["probability"]))
     answered, lost = counts.total(), reasons.total()
     classes = [(label, f"{count}", f"{count / answered:.0%}") for label, count in counts.most_common()]
     why = [(reason, f"{count:,}") for reason, count in reasons.most_common()]
@@ -81,5 +81,4 @@ def _thumbnails(rows: Iterable[Row], contract: PictureClassifier) -> Iterator[Ph
             continue
         out = io.BytesIO()
         Image.fromarray(pixels).resize((_THUMBNAIL, _THUMBNAIL)).save(out, "JPEG", quality=80)
-        label, share = label_and_share(row, contract.subject)
-        yield Photo(out.getvalue(), f"{label} ({share:.2f})", str(row["path"]))
+        yield Photo(out.getvalue(), f"{row['verdict']} ({row['probability']:.2f})", str(row["path"]))

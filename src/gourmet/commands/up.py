@@ -58,7 +58,7 @@ def _help() -> str:
     "load_all",
     is_flag=True,
     envvar="GOURMET_LOAD_ALL",
-    help="Load the models for study too; otherwise a verb loads one when it needs it.",
+    help="Load the captioner and the models for study too; otherwise a verb loads one when it needs it.",
 )
 @click.option(
     "--system",

@@ -1,4 +1,4 @@
-"""How sure an answer about a picture is: probabilities of logits, their ranking, and what is sure.
+"""How sure an answer about a picture is: probabilities of logits, their ranking, and what is said.
 
 numpy only: the web app, the served models, the training and the checks use it.
 """
@@ -6,11 +6,16 @@ numpy only: the web app, the served models, the training and the checks use it.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from gourmet.pictures.classifier import PictureClassifier
 
 Floats = npt.NDArray[np.float32]
 # A finer name than a label, such as that of a dish, and its probability.
@@ -42,6 +47,38 @@ def certain_subject_threshold(subject_threshold: float) -> float:
     return subject_threshold + _SURELY * (1.0 - subject_threshold)
 
 
+State = Literal["sure", "not_sure", "doubtful", "irrelevant"]
+# The sign, the colour and the word of each state; {0} is the subject.
+_SIGNS: Final[Mapping[State, tuple[str, str, str]]] = {
+    "sure": ("✓", "green", "sure"),
+    "not_sure": ("?", "yellow", "not sure"),
+    "doubtful": ("!", "orange", "perhaps not {0}"),
+    "irrelevant": ("✕", "grey", "not {0}"),
+}
+
+
+class Verdict(NamedTuple):
+    """What is said of an answer, in the same words on every page, in every table and in the API.
+
+    `probability` is that of the class, or of the likelier one of two; None if no class is said.
+    """
+
+    state: State
+    sign: str
+    colour: str
+    word: str
+    text: str  # the dish, the class, two classes, or that it may show something else
+    kind: str = ""  # the class or classes of the dish in `text`
+    hint: str = ""
+    probability: float | None = None
+
+
+def marks(subject: str) -> dict[State, tuple[str, str, str]]:
+    """Return the sign, the colour and the word of each state."""
+    return {state: (sign, colour, word.format(subject)) for state, (sign, colour, word) in _SIGNS.items()}
+
+
+@dataclass(frozen=True)
 class RankedLabels:
     """An answer: its labels ranked by probability, and whether it is sure.
 
@@ -49,14 +86,13 @@ class RankedLabels:
     `finer` has the best finer names, such as dishes, best first; empty if the model knows none.
     """
 
+    system: PictureClassifier
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     threshold: float = 0.0
     relevance: float | None = None
     subject_threshold: float = 0.0
     finer: tuple[Named, ...] = ()
-    likely: float = 0.0  # the probability from which on the best finer name is said
-    perhaps: float = 0.0  # of the best two together, from which on both are said
 
     @cached_property
     def _best(self) -> list[int]:
@@ -106,14 +142,14 @@ class RankedLabels:
     @property
     def finer_name(self) -> str:
         """The finer name, if it is likely and the picture surely shows the subject; else empty."""
-        may_be_said = self.finer and self.relevant and not self.doubtful and self.finer[0][1] >= self.likely
-        return self.finer[0][0] if may_be_said else ""
+        may_be_said = self.finer and self.relevant and not self.doubtful
+        return self.finer[0][0] if may_be_said and self.finer[0][1] >= self.system.likely else ""
 
     @property
     def finer_candidates(self) -> list[str]:
         """The best two finer names, if none is likely and one of the two is."""
         two = self.finer[:2]
-        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.perhaps
+        have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.system.perhaps
         return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
 
     @property
@@ -121,4 +157,35 @@ class RankedLabels:
         """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]
         have_most = len(two) == 2 and sum(probability for _, probability in two) >= _TWO_LABELS
-        return two if have_most and self.relevant and not self.sure else []
+        return two if have_most and self.relevant and not self.sure and self.applying is None else []
+
+    @property
+    def applying(self) -> list[tuple[str, float]] | None:
+        """The labels that are sure, best first, where a picture may have several."""
+        if not self.system.multi_label:
+            return None
+        pairs = zip(self.labels, self.probabilities, strict=True)
+        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is said of this answer."""
+        subject = self.system.subject
+        if not self.relevant or self.doubtful:
+            state: State = "doubtful" if self.doubtful else "irrelevant"
+            what = self.system.subject_in_words or subject
+            text = f"Not sure this is {what}" if self.doubtful else f"This does not look like {what}"
+            hint = f"If it is {what}, the closest class is {self.label}."
+            return Verdict(state, *marks(subject)[state], text, hint=hint)
+        state = "sure" if self.sure else "not_sure"
+        separator = " or " if self.candidates else ", "
+        said = separator.join(label for label, _ in self.candidates or self.applying or ()) or self.label
+        text, kind = (self.finer_name, said) if self.finer_name else (said, "")
+        hints = [f"Perhaps {' or '.join(self.finer_candidates)}."] if self.finer_candidates else []
+        if not self.calibrated:
+            hints.append("Not calibrated: `gourmet check --calibrate` measures the threshold of this model.")
+        elif self.candidates:
+            hints.append("These two share most of the probability.")
+        elif not self.sure:
+            hints.append(f"Below the {self.threshold:.0%} that make an answer sure: a closer photo may help.")
+        return Verdict(state, *marks(subject)[state], text, kind, " ".join(hints), self.probability)

@@ -57,7 +57,10 @@ class PictureClassifier:
     multi_label: bool = False
     # The subject of all pictures, such as food, if the models detect pictures of something else.
     subject: str = ""
-    # See RankedLabels; of finer names than labels, if the models know any.
+    # The subject in a sentence, if it needs an article: "a digit".
+    subject_in_words: str = ""
+    # Of finer names than labels: the probability from which on the best is said, and the one of the best two
+    # together, from which on both are said.
     likely: float = 0.0
     perhaps: float = 0.0
     metrics_prefix: str = ""

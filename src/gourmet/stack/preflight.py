@@ -149,8 +149,8 @@ def models_of_web(served: Mapping[str, Config]) -> list[str]:
 def configured_models(env: Mapping[str, str], served: Mapping[str, Config]) -> dict[str, str]:
     """Return the configured model of each system; raise NotReadyToStart unless it is served and its own.
 
-    A system is left out if its variable is not set and its default model is not served: a user's repository
-    need not have every system.
+    A system is left out if its variable is not set and its default model is for study or not served: a user's
+    repository need not have every system.
     """
     systems = {name: parameter(config, SYSTEM_PARAMETER) for name, config in served.items()}
     configured = {}
@@ -158,7 +158,8 @@ def configured_models(env: Mapping[str, str], served: Mapping[str, Config]) -> d
         chosen = env.get(contract.model_variable)
         name = chosen or contract.default_model
         if systems.get(name) in ("", system):
-            configured[system] = name
+            if chosen or not waits_until_asked(served[name]):
+                configured[system] = name
         elif chosen:
             what = f"a model of the system {systems[name]!r}" if name in systems else "not a served model"
             usable = ", ".join(model for model, owner in systems.items() if owner in ("", system))

@@ -154,6 +154,7 @@ SYSTEM: Final = DigitClassifier(
     default_model="digits",
     labels=tuple("0123456789"),
     subject="digit",
+    subject_in_words="a digit",
     # A small PNG of a 3, drawn by tests/support/drawn_digits.py.
     sample_file=Path(__file__).with_name("sample.png"),
     input_size=INPUT_SIZE,
