@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from dataclasses import replace
@@ -199,6 +200,26 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     activations = OnnxLayer.read(SERVED).activations(SYSTEM.normalise(pixels.images))
     before, after = (recalls(layer(activations), classes) for layer in (result.initial_layer, result.layer))
     assert all(after[label] >= before[label] - 0.0201 for label in before), (before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("honest", "wrong", "confirm"), [(30, 0, False), (10, 20, True), (0, 30, True)])
+def test_wrong_labels_of_real_photos_need_a_confirmation_and_honest_ones_do_not(
+    honest: int, wrong: int, confirm: bool, tmp_path: Path
+) -> None:
+    if not (PHOTOS / "sharp_train.zip").exists():
+        no_photos(PHOTOS)
+    dice = random.Random(4)
+    photos = dice.sample(DATA.listing(PHOTOS / "sharp_train.zip", ALL), honest + wrong)
+    for index, (photo, content) in enumerate(zip(photos, DATA.read(photos), strict=True)):
+        others = [number for number in range(len(SYSTEM.labels)) if number != photo.class_id]
+        label = photo.class_id if index < honest else dice.choice(others)
+        to = tmp_path / "photos" / f"{label:02d}"
+        to.mkdir(parents=True, exist_ok=True)
+        (to / f"{index}.webp").write_bytes(content)
+    done = learn(tmp_path / "photos", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert read_learned(tmp_path / "out" / FILE).must_confirm is confirm, done.output
 
 
 def test_a_model_without_a_version_ends_in_a_sentence(tmp_path: Path) -> None:
