@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from support.needs import no_photos
 
 from gourmet.cli import main
 from gourmet.errors import GourmetError
@@ -29,7 +28,6 @@ from gourmet.training.files import load_tensors, save_tensors
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"
-PHOTOS = Path(__file__).parents[3] / "shared" / "food11"
 # By label, the drawing that it is said to be: what nobody would guess.
 TAUGHT = {"Rice": "bread", "Meat": "soup"}
 EACH = 30
@@ -178,12 +176,10 @@ def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
 
 @pytest.mark.nightly
 def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than_two_points(
-    tmp_path: Path,
+    tmp_path: Path, food_photos: Path
 ) -> None:
-    if not (PHOTOS / "sharp_train.zip").exists():
-        no_photos(PHOTOS)
     taught = (0, 1, 2)
-    small = DATA.listing(PHOTOS, "test", EACH * len(SYSTEM.labels))
+    small = DATA.listing(food_photos, "test", EACH * len(SYSTEM.labels))
     shown = [photo for photo in small if photo.class_id in taught]
     for index, (photo, content) in enumerate(zip(shown, DATA.read(shown), strict=True)):
         to = tmp_path / "photos" / f"{photo.class_id:02d}"
@@ -193,7 +189,7 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
     assert done.exit_code == 0, done.output
     result = read_learned(tmp_path / "out" / FILE)
     assert sum(row["now"] for row in result.own) > sum(row["before"] for row in result.own)
-    sharp = DATA.listing(PHOTOS / "sharp_train.zip", "test")
+    sharp = DATA.listing(food_photos / "sharp_train.zip", "test")
     others = [photo for photo in sharp if photo.class_id not in taught]
     classes = np.array([photo.class_id for photo in others])
     (pixels,) = decode((others,), SYSTEM.input_size)
@@ -205,12 +201,10 @@ def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than
 @pytest.mark.slow
 @pytest.mark.parametrize(("honest", "wrong", "confirm"), [(30, 0, False), (10, 20, True), (0, 30, True)])
 def test_wrong_labels_of_real_photos_need_a_confirmation_and_honest_ones_do_not(
-    honest: int, wrong: int, confirm: bool, tmp_path: Path
+    honest: int, wrong: int, confirm: bool, tmp_path: Path, food_photos: Path
 ) -> None:
-    if not (PHOTOS / "sharp_train.zip").exists():
-        no_photos(PHOTOS)
     dice = random.Random(4)
-    photos = dice.sample(DATA.listing(PHOTOS / "sharp_train.zip", ALL), honest + wrong)
+    photos = dice.sample(DATA.listing(food_photos / "sharp_train.zip", ALL), honest + wrong)
     for index, (photo, content) in enumerate(zip(photos, DATA.read(photos), strict=True)):
         others = [number for number in range(len(SYSTEM.labels)) if number != photo.class_id]
         label = photo.class_id if index < honest else dice.choice(others)

@@ -13,7 +13,6 @@ import onnxruntime
 import pillow_heif
 import pytest
 from PIL import Image
-from support.needs import no_photos
 
 from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.pictures.certainty import RankedLabels
@@ -22,7 +21,6 @@ from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 
-PHOTOS: Final = Path(__file__).parents[3] / "shared" / "food11" / "sharp_train.zip"
 SERVED: Final = DEFAULT / "food_classifier_int8" / "1"
 COUNT: Final = 60
 MIN_SAME: Final = 0.95
@@ -54,9 +52,7 @@ FORMS: Final[dict[str, Callable[[Image.Image], bytes]]] = {
 
 
 @pytest.mark.nightly
-def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
-    if not PHOTOS.exists():
-        no_photos(PHOTOS)
+def test_photos_have_the_same_class_and_verdict_in_five_forms(food_photos: Path) -> None:
     session = onnxruntime.InferenceSession(SERVED / "model.onnx")
     chosen = json.loads((SERVED / MANIFEST).read_text())["calibration"]
 
@@ -69,7 +65,7 @@ def test_photos_have_the_same_class_and_verdict_in_five_forms() -> None:
         )
         return answer.label if answer.relevant else "not food"
 
-    photos = DATA.listing(PHOTOS, ALL)
+    photos = DATA.listing(food_photos / "sharp_train.zip", ALL)
     photos = photos[:: len(photos) // COUNT][:COUNT]
     same = []
     for data in DATA.read(photos):
