@@ -1,7 +1,7 @@
 """A picture-to-words system for the tests: pictures in, words out, by a made-up network of a few kilobytes.
 
 No line of the app, the loop or the engines names it. What works for it works for any system that says in
-words what a picture shows: memories of exactly 49 places, a prompt that is forced, limits and beams.
+words what a picture shows: memories of exactly 49 positions, a prompt that is forced, limits and beams.
 """
 
 from __future__ import annotations

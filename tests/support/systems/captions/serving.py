@@ -23,7 +23,7 @@ PAUSE_VARIABLE: Final = "CAPTIONS_PAUSE_S"
 class CaptionEngine(Engine):
     """Sources are the files of pictures."""
 
-    places = GRID * GRID
+    positions = GRID * GRID
 
     def __init__(self, vision: Run, decoder: Run) -> None:
         super().__init__(vision, decoder)
