@@ -194,7 +194,7 @@ def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
     assert reply.status == 200
     answer = reply.json
     assert list(answer) == [
-        *("label", "probability", "sure", "relevant", "doubtful", "dish", "dishes", "top"),
+        *("label", "probability", "sure", "verdict", "relevant", "doubtful", "dish", "dishes", "top"),
         *("model", "timings_ms", "request_id", "food"),
     ]
     assert answer["label"] in contract.SYSTEM.labels

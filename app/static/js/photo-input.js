@@ -47,7 +47,7 @@ export function photoInput(take) {
   document.addEventListener("paste", ({ clipboardData, target }) => {
     const files = [...(clipboardData?.files ?? [])];
     if (files.length) take(files.map(named));
-    if (!target.matches("input, textarea")) refuse(!files.length && /^\s*https?:\/\/\S+\s*$/.test(clipboardData?.getData("text/plain")));
+    if (!target.closest?.("input, textarea")) refuse(!files.length && /^\s*https?:\/\/\S+\s*$/.test(clipboardData?.getData("text/plain")));
   });
 }
 
