@@ -384,7 +384,9 @@ def test_a_correction_survives_a_new_container_and_comes_back_from_a_backup(stac
     assert corrected.status in (200, 201), corrected.body
 
     def kept() -> str:
-        return stack.inside("flask", "sh", "-c", "cd /corrections && find . -type f -exec sha256sum {} +").stdout
+        return stack.inside(
+            "flask", "sh", "-c", "cd /corrections && find . -type f -exec sha256sum {} +"
+        ).stdout
 
     before = kept()
     assert ".png" in before or ".jpg" in before, before
