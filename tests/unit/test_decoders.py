@@ -44,7 +44,9 @@ def processes() -> list[int]:
 
 
 def decoding(parent: psutil.Process) -> list[int]:
-    return [child.pid for child in parent.children() if "gourmet.pictures.decode" in child.cmdline()]
+    # One that has ended and was not waited for yet has no command.
+    children = (child for child in parent.children() if child.status() != psutil.STATUS_ZOMBIE)
+    return [child.pid for child in children if "gourmet.pictures.decode" in child.cmdline()]
 
 
 def has_ended(pid: int) -> bool:

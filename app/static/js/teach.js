@@ -50,5 +50,7 @@ function begin() {
   if ("busy" in panel.dataset) setTimeout(show, LOOK_MS);
 }
 
-document.addEventListener("gourmet:corrected", () => show());
-begin();
+if (byId("teach")) {
+  document.addEventListener("gourmet:corrected", () => show());
+  begin();
+}
