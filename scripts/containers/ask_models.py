@@ -8,6 +8,7 @@ script ends the container, and the restart policy starts it again. A container i
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 ADDRESS = "127.0.0.1:8000"
 REPOSITORIES = Path("/models"), Path("/gourmet/models")
+WHEN_ASKED = re.compile(r'^\s*\{ key: "load" value: \{ string_value: "asked" \} \}', re.MULTILINE)
 TIMEOUT_S = 8.0
 # Triton, or `gourmet up`: both end at SIGTERM.
 FIRST_PROCESS = 1
@@ -43,12 +45,18 @@ def check() -> None:
                 if model in ready:
                     check_sample(triton, known, model)
                 # A user's own repository need not hold the default model of every system.
-                elif chosen or any((folder / model).is_dir() for folder in REPOSITORIES):
+                elif chosen or any(is_loaded_at_once(folder / model) for folder in REPOSITORIES):
                     raise Unhealthy(f"{model} is not ready")
             except Unhealthy as exc:
                 if not registry.is_data(known.name):
                     raise
                 sys.stderr.write(f"{exc}\n")  # a user's own system must not stop the others
+
+
+def is_loaded_at_once(model: Path) -> bool:
+    """Return whether the model is there, and is not one that is loaded when a verb first asks for it."""
+    config = model / "config.pbtxt"
+    return model.is_dir() and not (config.is_file() and WHEN_ASKED.search(config.read_text(encoding="utf-8")))
 
 
 def check_sample(triton: Triton, system: System, model: str) -> None:
