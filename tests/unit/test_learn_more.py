@@ -212,8 +212,8 @@ def test_wrong_labels_of_real_photos_need_a_confirmation_and_honest_ones_do_not(
         to.mkdir(parents=True, exist_ok=True)
         (to / f"{index}.webp").write_bytes(content)
     done = learn(tmp_path / "photos", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert read_learned(tmp_path / "out" / FILE).must_confirm is confirm, done.output
+    refused = "would not be deployed" in done.output  # since other photos would be answered worse
+    assert (refused or read_learned(tmp_path / "out" / FILE).must_confirm) is confirm, done.output
 
 
 def test_a_model_without_a_version_ends_in_a_sentence(tmp_path: Path) -> None:
