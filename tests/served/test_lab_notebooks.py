@@ -105,7 +105,9 @@ def test_every_question_is_answered_and_handed_in(
     keys = {key for key in keys if not exercises or key[:-1] in exercises}
     by_question = answers(folder)
     assert by_question.keys() == keys
-    assert {answer["measured"]["verdict"] for answer in by_question.values()} == {"as you predicted"}
+    verdicts = {answer["measured"]["verdict"] for answer in by_question.values()}
+    # In windows as short as these a busy machine may answer nothing, and the lab says so.
+    assert {"as you predicted"} <= verdicts <= {"as you predicted", "not measured"}
     monkeypatch.setenv("GOURMET_LAB", str(folder))
     result = CliRunner().invoke(main, ["lab", "hand-in"])
     assert result.output == f"written: {folder / 'hand-in.html'}\n"
@@ -148,6 +150,8 @@ def test_a_measurement_beside_a_busy_program_is_explained_and_marked(triton: Any
             process.kill()
             process.wait()
     by_question = answers(folder)
-    assert {answer["measured"]["verdict"] for answer in by_question.values()} == {"as you predicted"}
+    verdicts = {answer["measured"]["verdict"] for answer in by_question.values()}
+    # In windows as short as these a busy machine may answer nothing, and the lab says so.
+    assert {"as you predicted"} <= verdicts <= {"as you predicted", "not measured"}
     assert "other programs used" in by_question["1a"]["measured"]["disturbed"]
     assert by_question["1a"]["measured"]["explanation"][0].startswith("Measured: Of ")
