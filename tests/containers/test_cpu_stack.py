@@ -271,7 +271,8 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
     onnx = "-u triton:8000 -m food_classifier_onnx --shape input:3,224,224 --concurrency-range 2"
     photos = "-m food_classifier --concurrency-range 2"
     # Steady or not is the machine's business; twenty requests say that it works.
-    window = "--measurement-mode count_windows --measurement-request-count 20 --max-trials 3 --stability-percentage 999"
+    window = "--measurement-mode count_windows --measurement-request-count 20"
+    window += " --max-trials 3 --stability-percentage 999"
     for program in (f"perf_analyzer {onnx}", f"gourmet perf-analyzer {photos}"):
         measured = stack.inside("jupyter", *program.split(), *window.split())
         assert measured.returncode == 0, measured.stdout + measured.stderr
