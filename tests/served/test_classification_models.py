@@ -249,6 +249,8 @@ def test_each_precision_answers_as_its_file(triton: RunningTriton, precision: st
 @pytest.mark.parametrize("model", ["digits", WHOLE_SHAPES])
 @pytest.mark.parametrize(("ink", "paper"), [(255, 0), (0, 255)], ids=["white on black", "black on white"])
 def test_drawn_digits_are_recognised(triton: RunningTriton, model: str, ink: int, paper: int) -> None:
+    if model == WHOLE_SHAPES:
+        triton.load(model)
     with connect(triton.http_url) as ours:
         info = ours.describe(model)
         for digit in range(10):
@@ -259,6 +261,7 @@ def test_drawn_digits_are_recognised(triton: RunningTriton, model: str, ink: int
 @pytest.mark.parametrize("digit", [0, 8])
 def test_a_digit_is_read_in_the_input_format_of_the_first_client(triton: RunningTriton, digit: int) -> None:
     # It sends the grey values of a picture of 28 × 28, from 0 to 255, as they are.
+    triton.load(WHOLE_SHAPES)
     with Image.open(io.BytesIO(drawn_digits.png(digit, size=28))) as picture:
         values = np.asarray(picture, np.float32).reshape(1, 1, 28, 28)
     with connect(triton.http_url) as ours:
