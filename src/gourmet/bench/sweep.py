@@ -33,6 +33,8 @@ Measured = tuple[list[Point], list[Rejection]]
 
 # A request that would wait longer, at the best rate so far, tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
+# For a server that needs longer for an answer than a window lasts.
+_LONGEST_WINDOW_S: Final = 10.0
 _LOAD_TRIES: Final = 5
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02
@@ -86,18 +88,24 @@ def in_turns(arms: Mapping[str, Callable[[], Measured]], turns: int, on_step: On
 def measure(
     workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
-    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement."""
+    """Measure a point that passes every check; raise Untrusted. Repeat a disturbed measurement.
+
+    Where disturbed ones are kept, windows too short for an answer become longer.
+    """
     check_possible(load, workload.rows)
     with connect(target.url) as triton:
         config = triton.config(load.model)
-    for attempt in range(1, options.attempts + 1):
-        is_last = attempt == options.attempts
+    for attempt in itertools.count(1):
+        is_last = attempt >= options.attempts
         once = replace(options, keep_disturbed=is_last and options.keep_disturbed)
         try:
             point = _measure_once(workload, load, target, once)
             return replace(point, arm=arm or load.model, attempts=attempt, config=config)
-        except validity.Disturbed:
-            if is_last:
+        except validity.Disturbed as exc:
+            lengthen = options.keep_disturbed and isinstance(exc, validity.TooShort)
+            if lengthen and options.window_s < _LONGEST_WINDOW_S:
+                options = replace(options, window_s=4 * options.window_s)
+            elif is_last:
                 raise
     raise AssertionError("an attempt returns or raises")
 
@@ -123,11 +131,12 @@ def point_of(
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if load.arrivals == "closed" else due)
-    if not ours.any():
-        raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
-    took = stats.latency(1000 * (done - due)[ours])
     windows = stats.windows(due, done, *stretch, options.windows)
     rates = [window.requests_per_s for window in windows]
+    if not ours.any() or not statistics.median(rates):
+        most = f"most windows of {options.window_s:g} s saw no answer"
+        raise validity.TooShort(f"{most}: use a longer --window")
+    took = stats.latency(1000 * (done - due)[ours])
     under_way = stats.in_flight(due, done, *stretch)
     if traffic.failures:
         asked, failed = np.array(traffic.failures).T

@@ -43,6 +43,10 @@ class Disturbed(Untrusted):
     verdict = "too noisy"
 
 
+class TooShort(Disturbed):
+    """Most windows saw no answer; longer ones may."""
+
+
 class ServerOverrun(Untrusted):
     """Requests come faster than the server answers."""
 
