@@ -15,8 +15,8 @@ from gourmet.evaluation.system_parts import BadData
 from gourmet.learning import learn_more
 from gourmet.learning.learn_more import Learned, Lesson
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.repository import DEFAULT
 from gourmet.repository.gate import Comparison, Measure
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.systems.food11.data import DATA
 from gourmet.training.linear_layer import Layer, OnnxLayer
@@ -25,7 +25,7 @@ SOUPS = PictureClassifier(
     *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), subject="soup"
 )
 STEW, BROTH, NONE = 0, 1, 2
-SERVED = DEFAULT / "food_classifier" / "1"
+SERVED = DEFAULT_REPOSITORY / "food_classifier" / "1"
 
 
 def points(direction: int, count: int, seed: int = 0) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_a_layer_that_answers_worse_is_not_used(tmp_path: Path) -> None:
     assert result.sentence == "Worse for every class alike 100.0 → 97.5, broth 100.0 → 95.0: not used"
     result.write(tmp_path / "learned.npz")
     with pytest.raises(GourmetError, match=r"forgot too much to be deployed: every class alike 100\.0"):
-        learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT)
+        learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT_REPOSITORY)
 
 
 def test_the_step_is_shortened_until_no_class_loses_more_than_two_points() -> None:
@@ -139,7 +139,7 @@ def with_bias(change: float) -> Learned:
 def test_a_layer_becomes_a_version_only_on_the_network_that_it_was_learned_on(tmp_path: Path) -> None:
     result = with_bias(0.5)
     result.write(tmp_path / "learned.npz")
-    deployment = learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT)
+    deployment = learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT_REPOSITORY)
     assert set(deployment.targets) == {"food_classifier", "food_classifier_onnx", "food_classifier_int8"}
     file = deployment.targets["food_classifier_onnx"].files[0]
     file.write(tmp_path / "model.onnx")
@@ -150,4 +150,4 @@ def test_a_layer_becomes_a_version_only_on_the_network_that_it_was_learned_on(tm
     others = Layer(result.initial_layer.weight + 1, result.initial_layer.bias)
     replace(result, initial_layer=others).write(tmp_path / "others.npz")
     with pytest.raises(UsageError, match="learned on top of another network"):
-        learn_more.deployment(FOOD, tmp_path / "others.npz", DEFAULT)
+        learn_more.deployment(FOOD, tmp_path / "others.npz", DEFAULT_REPOSITORY)
