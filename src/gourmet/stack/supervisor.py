@@ -230,6 +230,8 @@ class Supervisor:
                 if pid and server.pid == pid:
                     os.kill(pid, signal.SIGKILL)
                 return
+            except GourmetError:
+                return  # it ended again, and is started again
             with contextlib.suppress(GourmetError):
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     index = triton.index()
