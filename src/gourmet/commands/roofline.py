@@ -73,11 +73,11 @@ def onnx_file(model: str) -> Path:
     """Return the ONNX file MODEL, or that of the latest version of the served model MODEL."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
-    if model not in (served := repository.model_names(repository.DEFAULT)):
+    folder = repository.repository_of(model) / model
+    if model not in (served := repository.model_names(folder.parent)):
         raise UsageError(
             f"{model!r} is neither an ONNX file nor a model of triton/models: that has {', '.join(served)}"
         )
-    folder = repository.DEFAULT / model
     latest = repository.versions(folder)[-1:]
     files = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
     if not files:

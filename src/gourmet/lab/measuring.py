@@ -67,7 +67,7 @@ class Arm:
     stepped: str = ""  # the system whose answers the client computes a step a request
 
     def __repr__(self) -> str:
-        path = repository.DEFAULT / self.load.model
+        path = repository.repository_of(self.load.model) / self.load.model
         usual = as_json(repository.read_config(path)) if path.is_dir() else {}
         with named_as_in_a_notebook():
             config = changed(usual, self.change) if usual else {}

@@ -34,7 +34,7 @@ def restore_models(url: str) -> None:
     """Load every model with the config of its files; unload models for study and copies of own folders."""
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in triton.ready_models():
-            folder = repository.DEFAULT / model
+            folder = repository.repository_of(model) / model
             if not folder.is_dir():
                 if is_own_copy(own_models() / model):
                     triton.unload(model)

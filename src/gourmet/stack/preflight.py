@@ -79,20 +79,17 @@ def free_ports(count: int) -> list[int]:
 def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     """Return every model in `repositories` with its config; the config is empty if it cannot be read.
 
-    Raise NotReadyToStart unless each repository can be read and no model is in two of them.
+    Raise NotReadyToStart unless each repository can be read and no model is in two of them; one in the user's
+    own replaces that in another.
     """
     served: dict[str, Config] = {}
-    for path in repositories:
-        names = repository.model_names(path)
-        if twice := set(names) & set(served):
-            raise NotReadyToStart(
-                f"more than one repository has {', '.join(sorted(twice))}: rename or remove one"
-            )
-        for name in names:
-            served[name] = {}
-            # Triton reports a bad config itself, and serves the other models.
-            with contextlib.suppress(repository.RepositoryError):
-                served[name] = as_json(repository.read_config(path / name))
+    for model in repository.models_in(repositories):
+        if model.name in served:
+            raise NotReadyToStart(f"more than one repository has {model.name}: rename or remove one")
+        served[model.name] = {}
+        # Triton reports a bad config itself, and serves the other models.
+        with contextlib.suppress(repository.RepositoryError):
+            served[model.name] = as_json(repository.read_config(model))
     return dict(sorted(served.items()))
 
 
@@ -102,7 +99,9 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
     NVIDIA's backends read no manifests.
     """
     reasons = {}
-    for model in (path / name for path in repositories for name in names if (path / name).is_dir()):
+    for model in repository.models_in(repositories):
+        if model.name not in names:
+            continue
         # Triton reports a bad config, or that there is no version.
         with contextlib.suppress(repository.RepositoryError):
             config, newest = as_json(repository.read_config(model)), repository.newest(model)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gourmet.errors import UsageError
-from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
+from gourmet.repository import CONFIG, DEFAULT, RepositoryError, models_in, versions
 from gourmet.repository.config_file import LABELS_FILE
 from gourmet.repository.deploy import withdrawn
 from gourmet.served.files import HOME_ENV
@@ -76,18 +76,20 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
     name, slash, number = named.partition("/")
     its = models_of(name, repositories)
     system = name if its or name in {*registry.names(), *registry.broken()} else ""
-    models = its if system else [path for path in _models(repositories) if path.name == name]
+    models = its if system else [path for path in models_in(repositories) if path.name == name]
     if not system and not models:
         raise UsageError(f"{name!r} is neither a system nor a model: `gourmet list` has their names")
     if slash:
         return Removal("", (), (), [_version(models, number)])
+    if replacing := [model for model in models if model.parent != DEFAULT.resolve() and _shipped(model)]:
+        return Removal("", (), replacing, [path for model in replacing for path in _made(model)])
     owners = {model: owner_of(model)[0] for model in models}
     code = [
         owner
         for owner in (system, *owners.values())
         if owner in registry.names() and not registry.is_data(owner)
     ]
-    code += [model.name for model, owner in owners.items() if not owner and model.parent.resolve() == DEFAULT]
+    code += [model.name for model, owner in owners.items() if not owner and model.parent == DEFAULT.resolve()]
     if code:
         raise UsageError(
             f"{code[0]} came as code, not by `gourmet new`: remove versions of its models, as MODEL/VERSION"
@@ -115,11 +117,7 @@ def take_away(paths: Sequence[Path]) -> list[Path]:
 
 def models_of(system: str, repositories: Sequence[Path]) -> list[Path]:
     """Return the models whose config names the system."""
-    return [model for model in _models(repositories) if owner_of(model)[0] == system]
-
-
-def _models(repositories: Sequence[Path]) -> Iterator[Path]:
-    return (folder / name for folder in repositories for name in model_names(folder))
+    return [model for model in models_in(repositories) if owner_of(model)[0] == system]
 
 
 def _version(models: Sequence[Path], number: str) -> Path:
@@ -149,4 +147,10 @@ def _made(model: Path) -> list[Path]:
             f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
         )
     paths += withdrawn(model)
-    return [*paths, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]
+    names = dict.fromkeys([LABELS_FILE, CONFIG, *(path.name for path in _shipped(model))])
+    return [*paths, *(path for name in names if (path := model / name).exists() and path not in paths)]
+
+
+def _shipped(model: Path) -> list[Path]:
+    """Return what the shipped model of this name has in its folder."""
+    return [*(DEFAULT / model.name).iterdir()] if (DEFAULT / model.name).is_dir() else []

@@ -286,7 +286,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
 def _like(ours: str, target: Target, system: Translator) -> Target:
     """Return a target that needs no model in the repository: it takes the config and code of our model."""
-    folder = repository.DEFAULT / ours
+    folder = repository.repository_of(ours) / ours
     config = as_json(repository.read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
