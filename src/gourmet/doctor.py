@@ -22,10 +22,11 @@ from typing import Final, Literal
 
 import psutil
 
-from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
 from gourmet.repository.lock import UNDO_FILE
+from gourmet.repository.models import RepositoryError, models_in, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.files import shipped
 from gourmet.served.instances import instance_count
@@ -208,10 +209,10 @@ def configs(subject: Examined) -> Iterator[Finding]:
     """Check that every config can be read. Triton checks models against their configs when it loads them."""
     names = preflight.check_repositories(subject.repositories)
     yield ok(f"{len(names)} models: {', '.join(names)}")
-    for model in repository.models_in(subject.repositories):
+    for model in models_in(subject.repositories):
         try:
-            config = as_json(repository.read_config(model))
-        except repository.RepositoryError as exc:
+            config = as_json(read_config(model))
+        except RepositoryError as exc:
             yield refused(exc)
             continue
         if "default_queue_policy" in config.get("dynamic_batching", {}) and instance_count(config) < 2:
@@ -238,15 +239,15 @@ def manifests(subject: Examined) -> Iterator[Finding]:
                 f"a verb changes {path.parent}, or was killed while it did and left files of two versions",
                 "if none runs, run it again: the next verb that changes the folder first puts all back",
             )
-    for model in repository.models_in(subject.repositories):
+    for model in models_in(subject.repositories):
         try:
-            config = as_json(repository.read_config(model))
-            for number in repository.versions(model):
+            config = as_json(read_config(model))
+            for number in version_numbers(model):
                 has_manifest = manifest.check_files(None, config, model / str(number))
                 (verified if has_manifest else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
-        except repository.RepositoryError:  # `configs` reports it
+        except RepositoryError:  # `configs` reports it
             continue
     if without:
         yield ok(f"no manifest, and none required: {', '.join(dict.fromkeys(without))}")
@@ -287,9 +288,9 @@ def served(subject: Examined) -> Iterator[Finding]:
             held_back.append(name)
         elif name not in ready:
             yield warn(f"{name} is not loaded ({reason or state or 'never requested'})", _load(subject, name))
-    folders = {model.name: model for model in repository.models_in(subject.repositories)}
+    folders = {model.name: model for model in models_in(subject.repositories)}
     for name, ready_version in ready.items():
-        newest = max(repository.versions(folders[name]), default=0) if name in folders else ready_version
+        newest = max(version_numbers(folders[name]), default=0) if name in folders else ready_version
         if newest != ready_version:
             yield warn(
                 f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
@@ -304,10 +305,10 @@ def served(subject: Examined) -> Iterator[Finding]:
 def check_configs_in_use(subject: Examined, models: Collection[str]) -> Iterator[Finding]:
     """Check that each model serves the config of its files. A killed lab may leave another one."""
     with connect(subject.url) as triton:
-        for folder in (model for model in repository.models_in(subject.repositories) if model.name in models):
+        for folder in (model for model in models_in(subject.repositories) if model.name in models):
             try:
-                on_disk = as_json(repository.read_config(folder))
-            except repository.RepositoryError:  # `configs` reports it
+                on_disk = as_json(read_config(folder))
+            except RepositoryError:  # `configs` reports it
                 continue
             if config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
                 yield warn(

@@ -14,8 +14,8 @@ from support.life import git_status, home, verb
 from support.up import Up
 
 from gourmet.learning.learn_more import Learned
-from gourmet.repository import DEFAULT
 from gourmet.repository.gate import Comparison, Measure
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.training.linear_layer import Layer, OnnxLayer
 
 __all__ = ["home"]  # the fixture
@@ -31,7 +31,7 @@ def started(tmp_path: Path) -> Up:
 @pytest.fixture
 def learned(tmp_path: Path) -> Path:
     """What learning a few photos might have made."""
-    layer = OnnxLayer.read(DEFAULT / "food_classifier" / "1" / "model.onnx").layer
+    layer = OnnxLayer.read(DEFAULT_REPOSITORY / "food_classifier" / "1" / "model.onnx").layer
     own = [{"label": "Rice", "photos": 8, "measured": 8, "before": 7, "now": 8, "more": 0}]
     new = Layer(layer.weight * np.float32(1.001), layer.bias)
     kept = Comparison("", "", [Measure("all", 100, 80.0, 80.0, 2.0)])
@@ -59,7 +59,7 @@ def test_versions_of_shipped_models_go_to_the_users_folder_and_shipped_ones_come
     up: list[Up], home: Path, learned: Path, tmp_path: Path
 ) -> None:
     clone, own = git_status(), home / "models"
-    shipped = sorted(DEFAULT.glob("food*/*"))
+    shipped = sorted(DEFAULT_REPOSITORY.glob("food*/*"))
     assert served() == (1, "serves")
     words = ("deploy", "food11", "--weights", learned, "--format", MODEL)
     assert f"{own / MODEL / '2'}" in verb(*words)
@@ -78,4 +78,4 @@ def test_versions_of_shipped_models_go_to_the_users_folder_and_shipped_ones_come
         "deploy", "food11", "--weights", learned, "--format", "no", succeeds=False
     )
     assert not [path for path in own.iterdir() if path.is_dir()]
-    assert (git_status(), sorted(DEFAULT.glob("food*/*"))) == (clone, shipped)
+    assert (git_status(), sorted(DEFAULT_REPOSITORY.glob("food*/*"))) == (clone, shipped)

@@ -20,8 +20,8 @@ from gourmet.commands.options import (
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError, echo
-from gourmet.repository import repository_of
 from gourmet.repository.gate import Comparison, Deployment
+from gourmet.repository.models import repository_of
 from gourmet.served.manifest import facts
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts

@@ -30,7 +30,7 @@ _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the system of this name, or of the model of this name."""
     from gourmet.contracts import SYSTEM_PARAMETER
-    from gourmet.repository import read_config, repository_of
+    from gourmet.repository.models import read_config, repository_of
     from gourmet.served.instances import parameter
     from gourmet.systems import registry
     from gourmet.triton_client.model_config import as_json

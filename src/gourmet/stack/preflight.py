@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
+from gourmet.repository.models import RepositoryError, models_in, read_config
+from gourmet.repository.versions import newest_version
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack import run_file
@@ -83,13 +84,13 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     own replaces that in another.
     """
     served: dict[str, Config] = {}
-    for model in repository.models_in(repositories):
+    for model in models_in(repositories):
         if model.name in served:
             raise NotReadyToStart(f"more than one repository has {model.name}: rename or remove one")
         served[model.name] = {}
         # Triton reports a bad config itself, and serves the other models.
-        with contextlib.suppress(repository.RepositoryError):
-            served[model.name] = as_json(repository.read_config(model))
+        with contextlib.suppress(RepositoryError):
+            served[model.name] = as_json(read_config(model))
     return dict(sorted(served.items()))
 
 
@@ -99,12 +100,12 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
     NVIDIA's backends read no manifests.
     """
     reasons = {}
-    for model in repository.models_in(repositories):
+    for model in models_in(repositories):
         if model.name not in names:
             continue
         # Triton reports a bad config, or that there is no version.
-        with contextlib.suppress(repository.RepositoryError):
-            config, newest = as_json(repository.read_config(model)), repository.newest(model)
+        with contextlib.suppress(RepositoryError):
+            config, newest = as_json(read_config(model)), newest_version(model)
             try:
                 manifest.check_files(None, config, newest)
             except manifest.ManifestError as exc:

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.repository import newest, versions
-from gourmet.repository.deploy import withdrawn
+from gourmet.repository.versions import newest_version, version_numbers, withdrawn_versions
 from gourmet.served import manifest
 from gourmet.served.files import home, own_models
 from gourmet.stack.processes import Child
@@ -42,8 +41,8 @@ def teachable(system: str, repositories: Sequence[Path]) -> Path | None:
         return None
     name = registry.load(system).default_model
     # The user's own repository is the last: a model in it replaces the shipped one.
-    folder = next((path / name for path in reversed(repositories) if versions(path / name)), None)
-    return folder if folder and (newest(folder) / _REHEARSED).exists() else None
+    folder = next((path / name for path in reversed(repositories) if version_numbers(path / name)), None)
+    return folder if folder and (newest_version(folder) / _REHEARSED).exists() else None
 
 
 class Teaching:
@@ -101,13 +100,13 @@ class Teaching:
                 self._job.start()
             elif job in JOBS and busy != system:
                 state["error"] = f"{busy} is being taught: try again when that has ended"
-        numbers = versions(model)
+        numbers = version_numbers(model)
         about = manifest.facts(model / str(numbers[-1]))
         return {
             **state,
             "version": numbers[-1],
             "taught": "learned_more" in about.get("training", {}),
-            "withdrawn": bool(withdrawn(model)),
+            "withdrawn": bool(withdrawn_versions(model)),
         }
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.repository import link_models
+from gourmet.repository.models import link_models
 from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, own_models, shipped
 from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.stack.api_keys import LockedTriton

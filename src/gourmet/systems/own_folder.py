@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import UsageError
-from gourmet.repository import CONFIG, DEFAULT, newest, read_config, versions
+from gourmet.repository.models import CONFIG, DEFAULT_REPOSITORY, read_config
+from gourmet.repository.versions import newest_version, version_numbers
 from gourmet.served.files import new_token, own_models
 from gourmet.served.manifest import facts
 from gourmet.stack.run_file import RunningStack
@@ -31,7 +32,7 @@ def beside_the_served(name: str, source: Path, stack: RunningStack | None) -> It
     """Yield the folder to load as the model `name`, and whether to send it; undo all if the block fails."""
     if not described.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name for a model: use small letters, digits and underscores")
-    if not versions(source):
+    if not version_numbers(source):
         raise UsageError(f"{source} has no version: put model.py or model.onnx into {source}/1")
     read_config(source)
     models = own_models()
@@ -85,7 +86,7 @@ def copies_of_shipped(system: str, models: Path) -> Iterator[None]:
     is_own = models.resolve() == own_models().resolve()
     copies = {
         shipped: models / shipped.name
-        for shipped in (models_of(system, [DEFAULT]) if is_own else ())
+        for shipped in (models_of(system, [DEFAULT_REPOSITORY]) if is_own else ())
         if not (models / shipped.name).exists()
     }
     try:
@@ -98,7 +99,7 @@ def copies_of_shipped(system: str, models: Path) -> Iterator[None]:
         yield
     finally:
         for shipped, copy in copies.items():
-            if copy.exists() and facts(newest(copy)) == facts(newest(shipped)):
+            if copy.exists() and facts(newest_version(copy)) == facts(newest_version(shipped)):
                 shutil.rmtree(copy)
 
 
