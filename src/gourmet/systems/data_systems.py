@@ -81,8 +81,8 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         raise UsageError(f"{name!r} is neither a system nor a model: `gourmet list` has their names")
     if slash:
         return Removal("", (), (), [_version(models, number)])
-    own = own_models().resolve()
-    if replacing := [model for model in models if model.parent == own and _shipped(model)]:
+    mine = own_models().resolve()
+    if replacing := [model for model in models if model.parent == mine and _shipped(model)]:
         return Removal("", (), replacing, [path for model in replacing for path in _made(model)])
     owners = {model: owner_of(model)[0] for model in models}
     code = [
