@@ -27,7 +27,6 @@ from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gourmet import repository
 from gourmet.bench import sweep
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import Evidence, LoadSpec, Point
@@ -40,6 +39,8 @@ from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
 from gourmet.generation.answers import Answer
 from gourmet.generation.scheduler import DecodeScheduler
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import served_package
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
@@ -187,7 +188,7 @@ def by_triton(sentences: Sentences) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {spec.model for spec in _LOADS.values()} | set(_PARTS)
-        with own_triton((repository.DEFAULT,), sorted(models)) as server:
+        with own_triton((DEFAULT_REPOSITORY,), sorted(models)) as server:
             prepared = {arm: _prepared(sentences, server, arm) for arm in _LOADS}
 
             def measure_load(arm: str, load: LoadSpec) -> Point:
@@ -224,7 +225,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        network = SERVING.open(repository.served_package(SYSTEM.name), threads)
+        network = SERVING.open(served_package(SYSTEM.name), threads)
         scheduler = DecodeScheduler(network.engine, network.vocabulary, _MAX_ROWS)
 
         def say(text: str) -> str:

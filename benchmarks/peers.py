@@ -24,7 +24,6 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gourmet import repository
 from gourmet.bench.results import LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request, photo_request
 from gourmet.bench.validity import WrongAnswers
@@ -34,6 +33,8 @@ from gourmet.commands.values import POSITIVE, counts
 from gourmet.pictures.certainty import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import views
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_version
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
@@ -109,7 +110,7 @@ Expected = Mapping[tuple[str, Decoder], Floats]
 
 def served() -> Path:
     """Return the ONNX file that everybody serves."""
-    return repository.newest(repository.DEFAULT / MODEL) / "model.onnx"
+    return newest_version(DEFAULT_REPOSITORY / MODEL) / "model.onnx"
 
 
 def expected_answers(sets: Mapping[str, PhotoSet]) -> Expected:

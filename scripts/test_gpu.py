@@ -36,8 +36,9 @@ from gourmet.bench.server_probe import CpuMeter
 from gourmet.bench.sweep import load_config
 from gourmet.bench.transports import RawReply, Request, TritonHttp, requests
 from gourmet.bench.workload import Addresses
-from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.repository.config_change import Change, changed
+from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.versions import newest_version
 from gourmet.served.batches import Feeds, padded
 from gourmet.served.instances import (
     CONFIG_NAME_ENV,
@@ -55,8 +56,8 @@ from gourmet.triton_client.model_config import as_json, summary
 
 MODEL: Final = "food_classifier"
 ONNX: Final = "food_classifier_onnx"
-FOLDER: Final = newest(DEFAULT / MODEL)
-TEMPERATURE: Final = float(parameter(as_json(read_config(DEFAULT / MODEL)), "temperature") or 1)
+FOLDER: Final = newest_version(DEFAULT_REPOSITORY / MODEL)
+TEMPERATURE: Final = float(parameter(as_json(read_config(DEFAULT_REPOSITORY / MODEL)), "temperature") or 1)
 PACKAGES: Final = ("nvidia-pytriton", "onnxruntime-gpu", "onnxruntime", "torch", "nvidia-cudnn-cu13", "numpy")
 SIZES: Final = (1, 16)
 LEVELS: Final = (1, 16, 64)
@@ -208,7 +209,9 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
     os.environ[CONFIG_NAME_ENV] = profile = "gpu" if on_gpu else ""
     http, grpc, metrics = free_ports(3)
     extra = (f"--model-config-name={profile}",) if profile else ()
-    options = TritonOptions((DEFAULT,), http_port=http, grpc_port=grpc, metrics_port=metrics, extra=extra)
+    options = TritonOptions(
+        (DEFAULT_REPOSITORY,), http_port=http, grpc_port=grpc, metrics_port=metrics, extra=extra
+    )
     target = Addresses(options.http_url)
     with log.open("a") as lines, TritonServer(options, lambda line: print(line, file=lines)) as server:
         server.wait_until_live(180)

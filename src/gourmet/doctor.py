@@ -22,10 +22,11 @@ from typing import Final, Literal
 
 import psutil
 
-from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
 from gourmet.repository.lock import UNDO_FILE
+from gourmet.repository.models import RepositoryError, model_names, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.files import shipped
 from gourmet.served.instances import instance_count
@@ -210,8 +211,8 @@ def configs(subject: Examined) -> Iterator[Finding]:
     yield ok(f"{len(names)} models: {', '.join(names)}")
     for model in _models(subject):
         try:
-            config = as_json(repository.read_config(model))
-        except repository.RepositoryError as exc:
+            config = as_json(read_config(model))
+        except RepositoryError as exc:
             yield refused(exc)
             continue
         if "default_queue_policy" in config.get("dynamic_batching", {}) and instance_count(config) < 2:
@@ -240,13 +241,13 @@ def manifests(subject: Examined) -> Iterator[Finding]:
             )
     for model in _models(subject):
         try:
-            config = as_json(repository.read_config(model))
-            for number in repository.versions(model):
+            config = as_json(read_config(model))
+            for number in version_numbers(model):
                 has_manifest = manifest.check_files(None, config, model / str(number))
                 (verified if has_manifest else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
-        except repository.RepositoryError:  # `configs` reports it
+        except RepositoryError:  # `configs` reports it
             continue
     if without:
         yield ok(f"no manifest, and none required: {', '.join(dict.fromkeys(without))}")
@@ -254,7 +255,7 @@ def manifests(subject: Examined) -> Iterator[Finding]:
 
 
 def _models(subject: Examined) -> list[Path]:
-    return [folder / name for folder in subject.repositories for name in repository.model_names(folder)]
+    return [folder / name for folder in subject.repositories for name in model_names(folder)]
 
 
 def server(subject: Examined) -> Iterator[Finding]:
@@ -293,7 +294,7 @@ def served(subject: Examined) -> Iterator[Finding]:
             yield warn(f"{name} is not loaded ({reason or state or 'never requested'})", _load(subject, name))
     for name, ready_version in ready.items():
         folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
-        newest = max((number for folder in folders for number in repository.versions(folder)), default=0)
+        newest = max((number for folder in folders for number in version_numbers(folder)), default=0)
         if folders and newest != ready_version:
             yield warn(
                 f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
@@ -310,8 +311,8 @@ def check_configs_in_use(subject: Examined, models: Iterable[str]) -> Iterator[F
     with connect(subject.url) as triton:
         for folder in (path / name for name in models for path in subject.repositories):
             try:
-                on_disk = as_json(repository.read_config(folder)) if folder.is_dir() else None
-            except repository.RepositoryError:  # `configs` reports it
+                on_disk = as_json(read_config(folder)) if folder.is_dir() else None
+            except RepositoryError:  # `configs` reports it
                 continue
             if on_disk and config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
                 yield warn(

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from support.repeating import Repeating
 
 from gourmet.cli import main
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 
 MODEL = "food_classifier_onnx"
 

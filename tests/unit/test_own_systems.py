@@ -20,7 +20,7 @@ from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served.files import home
 from gourmet.stack import preflight
 from gourmet.systems import registry
@@ -123,7 +123,7 @@ def test_verbs_use_the_repository_of_their_model(name: str, mine: bool, own: Pat
         click.echo(models)
 
     output = CliRunner().invoke(verb, [name]).output.strip()
-    assert Path(output) == (own / "models" if mine else DEFAULT)
+    assert Path(output) == (own / "models" if mine else DEFAULT_REPOSITORY)
     assert CliRunner().invoke(verb, [name, "--to", "here"]).output.strip() == "here"
 
 
@@ -133,9 +133,9 @@ def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_e
     def verb(repositories: tuple[Path, ...]) -> None:
         click.echo(" ".join(map(str, repositories)))
 
-    assert found_repositories() == (DEFAULT,)
-    assert CliRunner().invoke(verb).output.split() == [str(DEFAULT), str(own / "models")]
-    assert found_repositories() == (DEFAULT, own / "models")
+    assert found_repositories() == (DEFAULT_REPOSITORY,)
+    assert CliRunner().invoke(verb).output.split() == [str(DEFAULT_REPOSITORY), str(own / "models")]
+    assert found_repositories() == (DEFAULT_REPOSITORY, own / "models")
     assert "digits" in preflight.check_repositories(found_repositories())
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.repository import RepositoryError
 from gourmet.repository.lock import changing
+from gourmet.repository.models import RepositoryError
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 # Takes the lock, says so, and holds it until a line comes.

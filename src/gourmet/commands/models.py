@@ -146,11 +146,11 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
     deployment of its model: --undo brings it back.
     """
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.repository.deploy import deployed_together
     from gourmet.repository.deploy import rollback as withdraw
+    from gourmet.repository.versions import models_deployed_together
 
     with alone_in(models):
-        chosen, triton = deployed_together(models, name, undo=undo), url or serving_url(models)
+        chosen, triton = models_deployed_together(models, name, undo=undo), url or serving_url(models)
 
         if triton and not _answers(triton):
             echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from gourmet import repository
 from gourmet.commands.values import PATH, folder
 from gourmet.errors import UsageError, echo
 from gourmet.repository.lock import changing
+from gourmet.repository.models import DEFAULT_REPOSITORY, with_shipped_models
 from gourmet.served.files import own_models
 from gourmet.stack.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
 from gourmet.systems import folders
@@ -28,8 +28,8 @@ def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path 
     that Triton must serve the folder, unless the model is sent there.
     """
     name = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
-    is_ours = name and ((repository.DEFAULT / name).exists() or (folders()[0] / name).exists())
-    usual = repository.with_shipped_models() if is_ours else own_models()
+    is_ours = name and ((DEFAULT_REPOSITORY / name).exists() or (folders()[0] / name).exists())
+    usual = with_shipped_models() if is_ours else own_models()
     url, send = given_url(), ctx.params.get("send")
     if not url:
         if send:
@@ -192,7 +192,7 @@ def found_repositories() -> tuple[Path, ...]:
         return repositories_of(url)
     if stack := running_stack():
         return tuple(map(Path, stack.repositories))
-    return tuple(dict.fromkeys([repository.with_shipped_models(), *filter(Path.is_dir, [own_models()])]))
+    return tuple(dict.fromkeys([with_shipped_models(), *filter(Path.is_dir, [own_models()])]))
 
 
 def _served_repositories() -> tuple[Path, ...]:
@@ -200,8 +200,8 @@ def _served_repositories() -> tuple[Path, ...]:
     try:
         own_models().mkdir(parents=True, exist_ok=True)
     except OSError:
-        return (repository.with_shipped_models(),)
-    return tuple(dict.fromkeys([repository.with_shipped_models(), own_models()]))
+        return (with_shipped_models(),)
+    return tuple(dict.fromkeys([with_shipped_models(), own_models()]))
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:

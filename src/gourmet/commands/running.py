@@ -15,10 +15,11 @@ from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import LABELS_FILE
 from gourmet.repository.deploy import deploy
 from gourmet.repository.gate import Deployment, table
+from gourmet.repository.models import read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems import registry
@@ -59,7 +60,7 @@ def load_and_ask(
     url: str, model: Path, *, send: bool = False, answers_within_s: float = LOADS_WITHIN_S
 ) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
-    name, number = model.name, versions(model)[-1]
+    name, number = model.name, version_numbers(model)[-1]
     with connect(url, LOADS_WITHIN_S) as triton:
         if not _load(triton, model, send=send):
             return f"{url} polls its repository: it loads {name} by itself, and was not asked"
@@ -83,7 +84,7 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
         return triton.load(model.name)
     config = as_json(read_config(model))
     named = config.get("version_policy", {}).get("specific", {}).get("versions")
-    of_versions = [model / str(number) for number in named or versions(model)[-1:]]
+    of_versions = [model / str(number) for number in named or version_numbers(model)[-1:]]
     paths = [*(path for version in of_versions for path in version.rglob("*")), model / LABELS_FILE]
     files = {str(path.relative_to(model)): path.read_bytes() for path in paths if path.is_file()}
     return triton.load(model.name, config, files)

@@ -30,7 +30,7 @@ _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the system of this name, or of the model of this name."""
     from gourmet.contracts import SYSTEM_PARAMETER
-    from gourmet.repository import DEFAULT, read_config
+    from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
     from gourmet.served.files import own_models
     from gourmet.served.instances import parameter
     from gourmet.systems import registry
@@ -38,7 +38,7 @@ def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
 
     if name in registry.names():
         return name
-    for models in (DEFAULT, own_models()):
+    for models in (DEFAULT_REPOSITORY, own_models()):
         is_model = name and (models / name / "config.pbtxt").is_file()
         if is_model and (system := parameter(as_json(read_config(models / name)), SYSTEM_PARAMETER)):
             return system

@@ -13,7 +13,8 @@ import psutil
 
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
+from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, model_names, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack.connect import connect
@@ -69,7 +70,7 @@ def owner_of(model: Path) -> tuple[str, str]:
         data_systems = [name for name in registry.names() if registry.is_data(name)]
         named_after = [name for name in data_systems if re.fullmatch(rf"{name}(_onnx|_stream)?", model.name)]
         return next(iter(named_after), ""), str(exc)
-    return system, "" if versions(model) else f"{model} has no version"
+    return system, "" if version_numbers(model) else f"{model} has no version"
 
 
 def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> Iterator[ListedVersion]:
@@ -77,10 +78,10 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     if fault:
         yield ListedVersion(system, model.name, state="broken", reason=fault)
         return
-    study = model.parent == DEFAULT and (
+    study = model.parent == DEFAULT_REPOSITORY and (
         not system or bool(parameter(as_json(read_config(model)), WEB_PARAMETER))
     )
-    for folder in (model / str(number) for number in versions(model)):
+    for folder in (model / str(number) for number in version_numbers(model)):
         version = int(folder.name)
         default = ("", "", None) if states is None else ("not loaded", "", None)
         state, reason, requests = (states or {}).get((model.name, version), default)

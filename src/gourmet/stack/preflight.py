@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
+from gourmet.repository.models import RepositoryError, model_names, read_config
+from gourmet.repository.versions import newest_version
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack import run_file
@@ -83,7 +84,7 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     """
     served: dict[str, Config] = {}
     for path in repositories:
-        names = repository.model_names(path)
+        names = model_names(path)
         if twice := set(names) & set(served):
             raise NotReadyToStart(
                 f"more than one repository has {', '.join(sorted(twice))}: rename or remove one"
@@ -91,8 +92,8 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
         for name in names:
             served[name] = {}
             # Triton reports a bad config itself, and serves the other models.
-            with contextlib.suppress(repository.RepositoryError):
-                served[name] = as_json(repository.read_config(path / name))
+            with contextlib.suppress(RepositoryError):
+                served[name] = as_json(read_config(path / name))
     return dict(sorted(served.items()))
 
 
@@ -104,8 +105,8 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
     reasons = {}
     for model in (path / name for path in repositories for name in names if (path / name).is_dir()):
         # Triton reports a bad config, or that there is no version.
-        with contextlib.suppress(repository.RepositoryError):
-            config, newest = as_json(repository.read_config(model)), repository.newest(model)
+        with contextlib.suppress(RepositoryError):
+            config, newest = as_json(read_config(model)), newest_version(model)
             try:
                 manifest.check_files(None, config, newest)
             except manifest.ManifestError as exc:

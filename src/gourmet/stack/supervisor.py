@@ -26,8 +26,9 @@ import psutil
 
 from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError
-from gourmet.repository import CONFIG, versions
 from gourmet.repository.config_file import ConfigFile
+from gourmet.repository.models import CONFIG
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.files import HOME_ENV, home
 from gourmet.served.instances import CONFIG_NAME_ENV
@@ -97,7 +98,7 @@ def load_older_versions(
 
 
 def _load_older(triton: Triton, model: Path) -> int | None:
-    newest, *older = reversed(versions(model) or (0,))
+    newest, *older = reversed(version_numbers(model) or (0,))
     for number in older:
         try:
             facts = manifest.facts(model / str(number))

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.repository import versions
-from gourmet.repository.deploy import withdrawn
+from gourmet.repository.versions import version_numbers, withdrawn_versions
 from gourmet.served import manifest
 from gourmet.served.files import home
 from gourmet.stack.processes import Child
@@ -41,7 +40,7 @@ def teachable(system: str, repositories: Sequence[Path]) -> Path | None:
     if system not in registry.names():
         return None
     for folder in (repository / registry.load(system).default_model for repository in repositories):
-        if (numbers := versions(folder)) and (folder / str(numbers[-1]) / _REHEARSED).exists():
+        if (numbers := version_numbers(folder)) and (folder / str(numbers[-1]) / _REHEARSED).exists():
             return folder
     return None
 
@@ -98,13 +97,13 @@ class Teaching:
                 self._job.start()
             elif job in JOBS and busy != system:
                 state["error"] = f"{busy} is being taught: try again when that has ended"
-        numbers = versions(model)
+        numbers = version_numbers(model)
         about = manifest.facts(model / str(numbers[-1]))
         return {
             **state,
             "version": numbers[-1],
             "taught": "learned_more" in about.get("training", {}),
-            "withdrawn": bool(withdrawn(model)),
+            "withdrawn": bool(withdrawn_versions(model)),
         }
 
     def close(self) -> None:

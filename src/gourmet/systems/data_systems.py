@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gourmet.errors import UsageError
-from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
 from gourmet.repository.config_file import LABELS_FILE
-from gourmet.repository.deploy import withdrawn
+from gourmet.repository.models import CONFIG, DEFAULT_REPOSITORY, RepositoryError, model_names
+from gourmet.repository.versions import version_numbers, withdrawn_versions
 from gourmet.served.files import HOME_ENV
 from gourmet.served.manifest import MANIFEST
 from gourmet.stack.overview import owner_of
@@ -43,7 +43,7 @@ def new_folder(
         ) from exc
     try:
         with alone:
-            for path in (*models, *(DEFAULT / model.name for model in models)):
+            for path in (*models, *(DEFAULT_REPOSITORY / model.name for model in models)):
                 if path.exists():  # Triton accepts each name once in all of its repositories
                     raise UsageError(f"{path} is there already: choose another name than {name!r}")
             for file, content in files.items():
@@ -87,7 +87,11 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         for owner in (system, *owners.values())
         if owner in registry.names() and not registry.is_data(owner)
     ]
-    code += [model.name for model, owner in owners.items() if not owner and model.parent.resolve() == DEFAULT]
+    code += [
+        model.name
+        for model, owner in owners.items()
+        if not owner and model.parent.resolve() == DEFAULT_REPOSITORY
+    ]
     if code:
         raise UsageError(
             f"{code[0]} came as code, not by `gourmet new`: remove versions of its models, as MODEL/VERSION"
@@ -128,7 +132,7 @@ def _version(models: Sequence[Path], number: str) -> Path:
             f"name one of its models: {', '.join(model.name for model in models) or 'it has none'}"
         )
     (model,) = models
-    numbers = versions(model)
+    numbers = version_numbers(model)
     if not number.isdigit() or int(number) not in numbers:
         raise UsageError(
             f"{model.name} has no version {number!r}, but {', '.join(map(str, numbers)) or 'none'}"
@@ -143,10 +147,10 @@ def _version(models: Sequence[Path], number: str) -> Path:
 
 def _made(model: Path) -> list[Path]:
     """Return what deploying wrote into a model's folder."""
-    paths = [model / str(number) for number in versions(model)]
+    paths = [model / str(number) for number in version_numbers(model)]
     if strange := [str(path) for path in paths if not (path / MANIFEST).is_file()]:
         raise RepositoryError(
             f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
         )
-    paths += withdrawn(model)
+    paths += withdrawn_versions(model)
     return [*paths, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]

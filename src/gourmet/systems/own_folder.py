@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import UsageError
-from gourmet.repository import CONFIG, read_config, versions
+from gourmet.repository.models import CONFIG, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served.files import new_token, own_models
 from gourmet.stack.run_file import RunningStack
 from gourmet.systems import described
@@ -28,7 +29,7 @@ def beside_the_served(name: str, source: Path, stack: RunningStack | None) -> It
     """Yield the folder to load as the model `name`, and whether to send it; undo all if the block fails."""
     if not described.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name for a model: use small letters, digits and underscores")
-    if not versions(source):
+    if not version_numbers(source):
         raise UsageError(f"{source} has no version: put model.py or model.onnx into {source}/1")
     read_config(source)
     models = own_models()
