@@ -153,6 +153,7 @@ def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -
     assert math.prod(sizes) == channels * max(sizes) ** 2
 
 
+@pytest.mark.promise("README: selects another one after a restart, and nothing else changes")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_all_models_of_a_system_agree_on_the_sample(triton: RunningTriton, system: str) -> None:
     models = [name for name, owner in MODELS.items() if owner == system]

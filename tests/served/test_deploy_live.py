@@ -93,6 +93,7 @@ def next_version(model: Path, content: bytes, url: str) -> None:
         (aside / manifest.MANIFEST).write_text(json.dumps(says))
 
 
+@pytest.mark.promise("README: puts the new version into service without a lost request")
 def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton: Any, model: Path) -> None:
     with Asking(lab_triton.http_url) as asking:
         changed = onnx.load(model / "1" / "model.onnx")
@@ -159,6 +160,7 @@ def test_kept_connections_are_answered_while_a_model_loads(lab_triton: Any) -> N
     shutil.rmtree(folder)
 
 
+@pytest.mark.promise("models: if it does not answer as the network, the version before is back")
 def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     lab_triton: Any, model: Path
 ) -> None:

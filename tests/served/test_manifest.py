@@ -26,6 +26,7 @@ def put(onnx_lab: Any) -> Any:
     return copy
 
 
+@pytest.mark.promise("SECURITY 14")
 @pytest.mark.parametrize(
     ("source", "file"), [("food_classifier", "model_int8.onnx"), ("food_classifier_int8", "model.onnx")]
 )

@@ -201,6 +201,7 @@ def test_the_health_check_of_triton_asks_a_model_and_no_service_waits_for_it() -
     )
 
 
+@pytest.mark.promise("SECURITY 15")
 def test_every_service_is_restrained_and_has_limits() -> None:
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"], name

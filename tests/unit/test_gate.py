@@ -225,6 +225,7 @@ def written_by(deployment: Deployment, write: Write, source: Source) -> Deployme
     return dataclasses.replace(deployment, targets={"onnx": broken})
 
 
+@pytest.mark.promise("README: compares the export with the network")
 @pytest.mark.smoke
 @pytest.mark.parametrize("broken", [swapped_channels, fixed_batch, truncated, raising])
 def test_a_broken_export_is_refused_and_the_served_version_stays(
@@ -396,6 +397,7 @@ def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
     assert tree(repository) == before
 
 
+@pytest.mark.promise("operating: a command receives Ctrl-C or SIGTERM")
 def test_sigterm_during_a_build_leaves_the_repository_unchanged(repository: Path) -> None:
     def build(path: Path) -> dict[str, Any]:
         path.write_text("new weights")

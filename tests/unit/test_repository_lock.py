@@ -34,6 +34,7 @@ def holder(repository: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.promise("models: Verbs that change one repository wait for each other")
 def test_a_second_writer_waits_and_sees_the_first_one_s_change(tmp_path: Path) -> None:
     first = holder(tmp_path)
     lines: list[str] = []

@@ -57,6 +57,7 @@ def put(model: Path, number: int, at: str, **about: object) -> None:
     (file.parent / "manifest.json").write_text(json.dumps({**says, **about}))
 
 
+@pytest.mark.promise("README: *Undo* goes back")
 def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourmet, tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("broth", "stew", "chili"):
@@ -108,6 +109,7 @@ def _written(text: str, path: Path) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.promise("models: `gourmet rollback NAME --undo` brings the withdrawn version back")
 def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
     gourmet: Gourmet, tmp_path: Path
 ) -> None:
@@ -257,6 +259,9 @@ def put_back(folder: Path, content: Mapping[str, bytes | None]) -> None:
             (folder / name).write_bytes(data)
 
 
+@pytest.mark.promise(
+    "models: If one is killed, the next verb or `gourmet up` first puts back what was there before"
+)
 def test_a_verb_first_puts_back_what_a_killed_one_changed(
     gourmet: Gourmet, two_of_two: list[Path], subject: Examined
 ) -> None:

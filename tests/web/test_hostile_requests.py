@@ -117,6 +117,7 @@ def bad(results: Counter[str]) -> dict[str, int]:
     return {result: count for result, count in results.items() if result not in fine}
 
 
+@pytest.mark.promise("SECURITY 4")
 def test_hostile_requests_are_refused_and_honest_ones_answered(python_web: Any) -> None:
     results, examples = attack_web(python_web.url, range(100_000, 100_000 + REQUESTS))
     assert bad(results) == {}, examples
