@@ -22,7 +22,6 @@ import onnxruntime as ort
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gourmet import repository
 from gourmet.bench import sweep
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import LoadSpec, Point
@@ -33,6 +32,8 @@ from gourmet.bench.workload import MeasureOptions, prepare
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.repository.config_change import Change, changed
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_version
 from gourmet.served.instances import available_cpus
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from harness import (
@@ -105,7 +106,7 @@ def in_triton(options: MeasureOptions) -> Contender:
     def start() -> Iterator[Measure]:
         models = {spec.model for spec, *_ in ARMS.values()}
         with (
-            own_triton((repository.DEFAULT,), sorted(models)) as server,
+            own_triton((DEFAULT_REPOSITORY,), sorted(models)) as server,
             restored(server, models) as configs,
         ):
             workloads = {model: prepare(model, server, _PHOTOS) for model in models}
@@ -122,19 +123,19 @@ def in_triton(options: MeasureOptions) -> Contender:
 
 
 def without_server(sessions: int, threads: int, options: MeasureOptions) -> Contender:
-    network = repository.newest(repository.DEFAULT / ONNX) / "model.onnx"
+    network = newest_version(DEFAULT_REPOSITORY / ONNX) / "model.onnx"
     arm = f"{_NO_SERVER}{sessions} × {threads}"
 
     def measure(_arm: str, _load: LoadSpec) -> Point:
         compute = opened(network, 1)
         right = [compute(photo) for photo in range(_PHOTOS.count)]
 
-        def check(request: Request, reply: RawReply) -> None:
+        def check_reply(request: Request, reply: RawReply) -> None:
             for photo, answer in zip(request.body, reply.body, strict=True):
                 if not np.allclose(answer, right[photo], _TOLERANCE, _TOLERANCE):
                     raise WrongAnswers(f"photo {photo} has another answer on {threads} threads")
 
-        return no_server(sessions, options, check, _PHOTOS.count, opened, network, threads)
+        return no_server(sessions, options, check_reply, _PHOTOS.count, opened, network, threads)
 
     return Contender(arm, [(arm, LoadSpec("", sessions))], lambda: nullcontext(measure))
 

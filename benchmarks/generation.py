@@ -27,7 +27,6 @@ from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gourmet import repository
 from gourmet.bench import sweep
 from gourmet.bench.inputs import DataSource
 from gourmet.bench.results import Evidence, LoadSpec, Point
@@ -40,6 +39,8 @@ from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
 from gourmet.generation.answers import Answer
 from gourmet.generation.scheduler import DecodeScheduler
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import served_package
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.translator.client_loop import PLACES
@@ -148,12 +149,12 @@ def same_as_alone(
 ) -> Callable[[Request, RawReply], None]:
     """Return a check that raises WrongAnswers if an answer depends on other requests."""
 
-    def check(request: Request, reply: RawReply) -> None:
+    def check_reply(request: Request, reply: RawReply) -> None:
         answer, expected = read(reply.body), alone[request.rows[0]]
         if answer != expected:
             raise WrongAnswers(f"{arm} answered {answer!r} where it answered {expected!r} alone")
 
-    return check
+    return check_reply
 
 
 # --- models of one Triton
@@ -187,7 +188,7 @@ def by_triton(sentences: Sentences) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {spec.model for spec in _LOADS.values()} | set(_PARTS)
-        with own_triton((repository.DEFAULT,), sorted(models)) as server:
+        with own_triton((DEFAULT_REPOSITORY,), sorted(models)) as server:
             prepared = {arm: _prepared(sentences, server, arm) for arm in _LOADS}
 
             def measure_load(arm: str, load: LoadSpec) -> Point:
@@ -224,7 +225,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        network = SERVING.open(repository.served_package(SYSTEM.name), threads)
+        network = SERVING.open(served_package(SYSTEM.name), threads)
         scheduler = DecodeScheduler(network.engine, network.vocabulary, _MAX_ROWS)
 
         def say(text: str) -> str:
@@ -244,11 +245,11 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
             alone = [*map(say, sentences.texts)]
             agreement = sentences.agreement(arm, alone)
             requests = [Request((number,), text) for number, text in enumerate(sentences.texts)]
-            check = same_as_alone(arm, alone, str)
+            check_reply = same_as_alone(arm, alone, str)
 
             def measure_load(_arm: str, load: LoadSpec) -> Point:
                 with ThreadPoolExecutor(int(load.level)) as pool:
-                    point = measure(load, InPool(pool, say), requests, check, sentences.options)
+                    point = measure(load, InPool(pool, say), requests, check_reply, sentences.options)
                 return replace(point, checks=(*point.checks, agreement))
 
             yield measure_load
@@ -307,10 +308,13 @@ def behind_fastapi(uvicorn: Path, sentences: Sentences, form: str, workers: int,
             ]
             with started(arm, command, env, SERVERS, lambda: ask_each(http(), requests[:1])) as pid:
                 alone = [_translation(reply.body) for reply in ask_each(http(), requests)]
-                agreement, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, _translation)
+                agreement, check_reply = (
+                    sentences.agreement(arm, alone),
+                    same_as_alone(arm, alone, _translation),
+                )
 
                 def measure_load(_arm: str, load: LoadSpec) -> Point:
-                    point = measure(load, http(), requests, check, sentences.options, {"server": pid})
+                    point = measure(load, http(), requests, check_reply, sentences.options, {"server": pid})
                     return replace(point, checks=(*point.checks, agreement))
 
                 yield measure_load

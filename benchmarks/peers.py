@@ -24,7 +24,6 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gourmet import repository
 from gourmet.bench.results import LoadSpec, Point
 from gourmet.bench.transports import Http, RawReply, Request, photo_request
 from gourmet.bench.validity import WrongAnswers
@@ -34,6 +33,8 @@ from gourmet.commands.values import POSITIVE, counts
 from gourmet.pictures.certainty import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import views
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_version
 from gourmet.served.instances import available_cpus
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM
@@ -109,7 +110,7 @@ Expected = Mapping[tuple[str, Decoder], Floats]
 
 def served() -> Path:
     """Return the ONNX file that everybody serves."""
-    return repository.newest(repository.DEFAULT / MODEL) / "model.onnx"
+    return newest_version(DEFAULT_REPOSITORY / MODEL) / "model.onnx"
 
 
 def expected_answers(sets: Mapping[str, PhotoSet]) -> Expected:
@@ -238,24 +239,24 @@ class PhotoBench:
                     right, photos = self.expected[load.model, decoder], self.sets[load.model].photos
                     forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
-                    def check(request: Request, reply: RawReply) -> None:
+                    def check_reply(request: Request, reply: RawReply) -> None:
                         (number,) = request.rows
                         if wrong := complaint(reply.body, right[number]):
                             raise WrongAnswers(f"{arm.words} answers photo {number} wrongly: {wrong}")
 
-                    return measure(load, wire(), forms, check, self.options, groups)
+                    return measure(load, wire(), forms, check_reply, self.options, groups)
 
                 yield measure_load
 
     def _without_server(self, arm: str, load: LoadSpec) -> Point:
         photos, right = self.sets[load.model].photos, self.expected[load.model, "ours"]
 
-        def check(request: Request, reply: RawReply) -> None:
+        def check_reply(request: Request, reply: RawReply) -> None:
             for photo, probabilities in zip(request.body, reply.body, strict=True):
                 if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
                     raise WrongAnswers(f"{arm}: photo {photo} has another answer than before")
 
-        point = no_server(int(load.level), self.options, check, len(photos), classifying, photos, 1)
+        point = no_server(int(load.level), self.options, check_reply, len(photos), classifying, photos, 1)
         return replace(point, load=load)
 
     def _command(self, arm: PhotoArm, port: int, home: Path) -> tuple[list[str], dict[str, str], Path]:

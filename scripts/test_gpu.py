@@ -36,8 +36,9 @@ from gourmet.bench.server_probe import CpuMeter
 from gourmet.bench.sweep import load_config
 from gourmet.bench.transports import RawReply, Request, TritonHttp, requests
 from gourmet.bench.workload import Addresses
-from gourmet.repository import DEFAULT, newest, read_config
 from gourmet.repository.config_change import Change, changed
+from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.versions import newest_version
 from gourmet.served.batches import Feeds, padded
 from gourmet.served.instances import (
     CONFIG_NAME_ENV,
@@ -55,8 +56,8 @@ from gourmet.triton_client.model_config import as_json, summary
 
 MODEL: Final = "food_classifier"
 ONNX: Final = "food_classifier_onnx"
-FOLDER: Final = newest(DEFAULT / MODEL)
-TEMPERATURE: Final = float(parameter(as_json(read_config(DEFAULT / MODEL)), "temperature") or 1)
+FOLDER: Final = newest_version(DEFAULT_REPOSITORY / MODEL)
+TEMPERATURE: Final = float(parameter(as_json(read_config(DEFAULT_REPOSITORY / MODEL)), "temperature") or 1)
 PACKAGES: Final = ("nvidia-pytriton", "onnxruntime-gpu", "onnxruntime", "torch", "nvidia-cudnn-cu13", "numpy")
 SIZES: Final = (1, 16)
 LEVELS: Final = (1, 16, 64)
@@ -208,7 +209,9 @@ def by_triton(report: Report, pictures: Pictures, on_gpu: bool, log: Path) -> No
     os.environ[CONFIG_NAME_ENV] = profile = "gpu" if on_gpu else ""
     http, grpc, metrics = free_ports(3)
     extra = (f"--model-config-name={profile}",) if profile else ()
-    options = TritonOptions((DEFAULT,), http_port=http, grpc_port=grpc, metrics_port=metrics, extra=extra)
+    options = TritonOptions(
+        (DEFAULT_REPOSITORY,), http_port=http, grpc_port=grpc, metrics_port=metrics, extra=extra
+    )
     target = Addresses(options.http_url)
     with log.open("a") as lines, TritonServer(options, lambda line: print(line, file=lines)) as server:
         server.wait_until_live(180)
@@ -276,13 +279,13 @@ def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int,
     rows, off = rows_of_model(model), list[float]()
     wire = TritonHttp(_kept[0], model, rows)
 
-    def check(request: Request, reply: RawReply) -> None:
+    def check_reply(request: Request, reply: RawReply) -> None:
         probabilities = calibrated(wire.read_reply(reply)[OUTPUTS[model]], 1.0)
         off.append(float(abs(probabilities - expected[list(request.rows)]).max()))
 
     everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
-    traffic = LoadGenerator(wire, everything, LoadSpec(model, level), check, measure_s=MEASURED_S).run()
+    traffic = LoadGenerator(wire, everything, LoadSpec(model, level), check_reply, measure_s=MEASURED_S).run()
     wrong = sum(difference > ALLOWED for difference in off)
     return len(traffic.arrays()[0]), wrong, max(off, default=0.0), list(traffic.errors)
 

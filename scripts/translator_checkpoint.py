@@ -21,10 +21,10 @@ import torch
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from gourmet import repository
 from gourmet.errors import GourmetError, printable
 from gourmet.export.checkpoints import CONFIG
 from gourmet.generation import package
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served import manifest
 from gourmet.served.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.systems.translator.network import build
@@ -52,7 +52,7 @@ _NAMES = (
 @click.option(
     "--version",
     type=click.Path(path_type=Path),
-    default=repository.DEFAULT / "translator" / "1",
+    default=DEFAULT_REPOSITORY / "translator" / "1",
     help="Folder of the served version.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/translator"), show_default=True)

@@ -345,6 +345,7 @@ def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: 
     assert classify(stack).status == 200
 
 
+@pytest.mark.promise("operating: containers: the app is replaced for another model; killed")
 def test_switching_the_pages_model_recreates_the_apps_container_alone(
     stack: Stack,
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path)
     assert 0 < failed < 0.2 * point.requests
 
 
+@pytest.mark.promise("README: every answer checked")
 def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, tmp_path: Path) -> None:
     right = "double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {right}')

@@ -32,8 +32,8 @@ from tritonclient.utils import InferenceServerException
 
 from gourmet.contracts import SYSTEM_PARAMETER, ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.repository import DEFAULT, model_names, read_config
 from gourmet.repository.config_change import Change, changed
+from gourmet.repository.models import DEFAULT_REPOSITORY, model_names, read_config
 from gourmet.served.instances import parameter
 from gourmet.stack.connect import ask_sample, connect
 from gourmet.systems import registry
@@ -49,13 +49,15 @@ SYSTEMS = {
 }
 MODELS = {
     name: system
-    for name in model_names(DEFAULT)
-    if (system := read_config(DEFAULT / name).parameters[SYSTEM_PARAMETER].string_value) in SYSTEMS
+    for name in model_names(DEFAULT_REPOSITORY)
+    if (system := read_config(DEFAULT_REPOSITORY / name).parameters[SYSTEM_PARAMETER].string_value) in SYSTEMS
 }
 # Its inputs have whole shapes, with a dimension of rows in them, as its public name promises.
 WHOLE_SHAPES = "onnx-mnist-cpu"
 TAKES_TENSORS = [
-    name for name in MODELS if name != WHOLE_SHAPES and read_config(DEFAULT / name).backend == "onnxruntime"
+    name
+    for name in MODELS
+    if name != WHOLE_SHAPES and read_config(DEFAULT_REPOSITORY / name).backend == "onnxruntime"
 ]
 
 
@@ -129,7 +131,7 @@ def test_more_rows_than_the_largest_batch_and_another_shape_are_refused_with_a_r
 
 
 def test_triton_s_classification_extension_names_the_label(served: Served) -> None:
-    config = read_config(DEFAULT / served.info.name)
+    config = read_config(DEFAULT_REPOSITORY / served.info.name)
     output = next(candidate for candidate in config.output if candidate.label_filename)
     tensor = served.tensor(served.encoded([served.system.sample()]))
     best = served.probabilities(served.client.infer(served.info.name, tensor))[0].argmax()
@@ -140,7 +142,7 @@ def test_triton_s_classification_extension_names_the_label(served: Served) -> No
 
 @pytest.mark.parametrize("name", TAKES_TENSORS)
 def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -> None:
-    config = read_config(DEFAULT / name)
+    config = read_config(DEFAULT_REPOSITORY / name)
     (image,), (answer,) = config.input, config.output
     assert config.max_batch_size > 0
     assert sum(size > 1 for size in answer.dims) == 1  # one vector a picture
@@ -151,6 +153,7 @@ def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -
     assert math.prod(sizes) == channels * max(sizes) ** 2
 
 
+@pytest.mark.promise("README: selects another one after a restart, and nothing else changes")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_all_models_of_a_system_agree_on_the_sample(triton: RunningTriton, system: str) -> None:
     models = [name for name, owner in MODELS.items() if owner == system]
@@ -216,9 +219,9 @@ def test_a_rest_request_with_base64_text_is_answered_with_label_and_probabilitie
     [pytest.param("fp32", marks=pytest.mark.slow), "int8"],
 )
 def test_each_precision_answers_as_its_file(triton: RunningTriton, precision: str) -> None:
-    shipped = as_json(read_config(DEFAULT / "food_classifier"))
+    shipped = as_json(read_config(DEFAULT_REPOSITORY / "food_classifier"))
     file = "model.onnx" if precision == "fp32" else "model_int8.onnx"
-    session = ort.InferenceSession(DEFAULT / "food_classifier" / "1" / file)
+    session = ort.InferenceSession(DEFAULT_REPOSITORY / "food_classifier" / "1" / file)
     (image_input,), (output, dishes) = session.get_inputs(), session.get_outputs()
     pictures = FOOD.examples(16, 7, (120, 90))
     pixels = np.stack([FOOD.pixels(picture) for picture in pictures])
@@ -292,7 +295,7 @@ class TritonPythonModel:
 @pytest.fixture
 def waits(lab_triton: RunningTriton) -> Iterator[Path]:
     """A model that waits for the file "go" in this folder, with the queue policy of translator_bls."""
-    policy = read_config(DEFAULT / "translator_bls").dynamic_batching.default_queue_policy
+    policy = read_config(DEFAULT_REPOSITORY / "translator_bls").dynamic_batching.default_queue_policy
     policy.max_queue_size = WAITING
     folder = lab_triton.repository / "waits" / "1"
     folder.mkdir(parents=True)

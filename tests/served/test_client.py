@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.triton import RunningTriton
 
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.systems.digits import contract
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import (
@@ -63,7 +63,7 @@ model_transaction_policy { decoupled: true }
 @pytest.fixture(scope="module")
 def server(lab_triton: RunningTriton) -> Iterator[RunningTriton]:
     models = lab_triton.repository
-    shutil.copytree(DEFAULT / MODEL, models / MODEL)
+    shutil.copytree(DEFAULT_REPOSITORY / MODEL, models / MODEL)
     (models / "speller" / "1").mkdir(parents=True)
     (models / "speller" / "config.pbtxt").write_text(CONFIG)
     (models / "speller" / "1" / "model.py").write_text(SPELLER)
@@ -128,7 +128,7 @@ def test_models_come_and_go_with_a_config_of_their_own(client: Triton) -> None:
 def triton_config() -> dict[str, Any]:
     from gourmet.triton_client import model_config
 
-    text = (DEFAULT / MODEL / "config.pbtxt").read_text()
+    text = (DEFAULT_REPOSITORY / MODEL / "config.pbtxt").read_text()
     return model_config.as_json(model_config.parse(text))
 
 

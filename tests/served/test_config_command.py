@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from support.repeating import Repeating
 
 from gourmet.cli import main
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 
 MODEL = "food_classifier_onnx"
 
@@ -44,6 +44,7 @@ def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:
         assert gourmet_config(MODEL, "--variant", variant).exit_code == 0
 
 
+@pytest.mark.promise("README: a config changes while the model serves")
 def test_a_change_under_load_applies_at_once_fails_no_request_and_can_be_reset(
     gourmet_config, triton
 ) -> None:

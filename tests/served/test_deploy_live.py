@@ -27,8 +27,8 @@ from support.triton import some_models, triton_server
 
 from gourmet.cli import main
 from gourmet.doctor import Examined, answers, served
-from gourmet.repository import versions
 from gourmet.repository.deploy import rollback, staged
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.stack import run_file
 from gourmet.stack.connect import ask_sample, connect
@@ -93,6 +93,7 @@ def next_version(model: Path, content: bytes, url: str) -> None:
         (aside / manifest.MANIFEST).write_text(json.dumps(says))
 
 
+@pytest.mark.promise("README: puts the new version into service without a lost request")
 def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton: Any, model: Path) -> None:
     with Asking(lab_triton.http_url) as asking:
         changed = onnx.load(model / "1" / "model.onnx")
@@ -159,6 +160,7 @@ def test_kept_connections_are_answered_while_a_model_loads(lab_triton: Any) -> N
     shutil.rmtree(folder)
 
 
+@pytest.mark.promise("models: if it does not answer as the network, the version before is back")
 def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     lab_triton: Any, model: Path
 ) -> None:
@@ -167,7 +169,7 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
             next_version(model, b"no model at all", lab_triton.http_url)
         asking.wait_for("1")
     assert set(asking.versions) == {"1"}
-    assert versions(model) == (1,)
+    assert version_numbers(model) == (1,)
 
 
 def gourmet_rollback(server: Any, name: str, *more: str) -> Result:
@@ -181,7 +183,7 @@ def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, mo
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is " in done.output
     assert f"{MODEL}: version 2 is withdrawn, version 1 serves" in done.output
-    assert versions(model) == (1,)
+    assert version_numbers(model) == (1,)
     done = gourmet_rollback(lab_triton, MODEL, "--undo")
     assert done.exit_code == 0, done.output
     assert f"{MODEL}: version 2 is back, it serves" in done.output
@@ -216,7 +218,7 @@ def test_after_a_killed_rollback_the_next_verb_has_triton_serve_what_was_there_b
         assert f"a verb was killed while it changed {MODEL}" in done.output
         assert "has no withdrawn version" in done.output
         assert client.describe(MODEL).version == "2"
-    assert versions(model) == (1, 2)
+    assert version_numbers(model) == (1, 2)
 
 
 def replaced(model: Path, number: int, content: bytes) -> None:

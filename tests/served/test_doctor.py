@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from gourmet import repository
 from gourmet.doctor import CHECKS, Examined, examine
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.preflight import free_ports
 from gourmet.systems.food11 import contract
 
@@ -50,7 +50,7 @@ def test_a_missing_server_at_the_given_address_is_a_failure(triton: Any) -> None
 @pytest.fixture(scope="module")
 def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
     """The lab with models that cannot be loaded, were never loaded, or have another version on disk."""
-    source = repository.DEFAULT / "food_classifier_int8"
+    source = DEFAULT_REPOSITORY / "food_classifier_int8"
     for name in ("doctor_broken", "doctor_newer", "doctor_older"):
         model = Path(shutil.copytree(source, onnx_lab.repository / name))
         config = (model / "config.pbtxt").read_text()

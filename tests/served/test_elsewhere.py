@@ -27,7 +27,7 @@ from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.workload import Addresses, ask_alone, wire_for
 from gourmet.cli import main
-from gourmet.repository import versions
+from gourmet.repository.versions import version_numbers
 from gourmet.stack import run_file
 from gourmet.stack.connect import connect
 from gourmet.stack.run_file import RunningStack
@@ -106,11 +106,11 @@ def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     refused = gourmet("rollback", MODEL, *server)
     assert refused.exit_code == 1
     assert "failed to poll from model repository" in refused.output, refused.output
-    assert versions(ours / MODEL) == (1, 2), "nothing is withdrawn that the server cannot take back"
+    assert version_numbers(ours / MODEL) == (1, 2), "nothing is withdrawn that the server cannot take back"
     done = gourmet("rollback", MODEL, *server, "--send")
     assert done.exit_code == 0, done.output
     assert f"{MODEL} answers: the sample is" in done.output
-    assert versions(ours / MODEL) == (1,)
+    assert version_numbers(ours / MODEL) == (1,)
     with connect(url) as triton:
         assert triton.describe(MODEL).version == "1"
         assert triton.version().startswith("triton 2")

@@ -229,6 +229,7 @@ def test_a_row_that_cannot_be_answered_fails_its_own_request_with_a_reason(
             assert re.search(why.replace("1 of 2", "0 of 1"), reply["error"])
 
 
+@pytest.mark.promise("SECURITY 8")
 def test_limits_and_beams_are_kept(client: Client, case: Case, alone: list[GeneratedText]) -> None:
     row = case.rows[0]
     (short,), (searched,) = (

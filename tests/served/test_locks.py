@@ -66,6 +66,7 @@ def status(server: TritonServer, path: str, body: bytes | None = None, **headers
             return error.code
 
 
+@pytest.mark.promise("SECURITY 12")
 @pytest.mark.parametrize(("path", "body"), CLOSED, ids=[path for path, _ in CLOSED])
 def test_calls_that_change_the_server_need_its_key(
     locked: TritonServer, path: str, body: bytes | None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from gourmet import repository
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served import manifest
 
 
@@ -18,7 +18,7 @@ def put(onnx_lab: Any) -> Any:
     """Copies a model of the product into the running Triton's repository under another name."""
 
     def copy(source: str, name: str) -> Path:
-        model = Path(shutil.copytree(repository.DEFAULT / source, onnx_lab.repository / name))
+        model = Path(shutil.copytree(DEFAULT_REPOSITORY / source, onnx_lab.repository / name))
         config = model / "config.pbtxt"
         config.write_text(config.read_text().replace(f'name: "{source}"', f'name: "{name}"'))
         return model / "1"
@@ -26,6 +26,7 @@ def put(onnx_lab: Any) -> Any:
     return copy
 
 
+@pytest.mark.promise("SECURITY 14")
 @pytest.mark.parametrize(
     ("source", "file"), [("food_classifier", "model_int8.onnx"), ("food_classifier_int8", "model.onnx")]
 )

@@ -18,6 +18,7 @@ def perf_analyzer(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.promise("README: NVIDIA's perf_analyzer runs with what it needs")
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_default_model_is_sent_the_sample_photo(triton: RunningTriton, protocol: str) -> None:
     url = triton.http_url if protocol == "http" else triton.grpc_url

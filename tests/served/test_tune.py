@@ -19,7 +19,7 @@ from support.up import restore_signals
 
 from gourmet.bench import sweep, tuning, validity
 from gourmet.cli import main
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 
 # An execution takes 40 ms and no CPU: a second instance pays for certain, on a busy machine too.
 MODEL = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gourmet import repository
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack import run_file
 from gourmet.stack.run_file import RunningStack
 
@@ -31,7 +31,7 @@ def stack(port: int = 9100, **more: Any) -> RunningStack:
         "grpc_url": f"127.0.0.1:{port + 1}",
         "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
         "web_url": f"http://127.0.0.1:{port + 3}",
-        "repositories": [str(repository.DEFAULT.resolve())],
+        "repositories": [str(DEFAULT_REPOSITORY.resolve())],
         "model_control": "explicit",
     }
     return RunningStack(**{**addresses, **more})

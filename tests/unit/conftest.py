@@ -13,7 +13,7 @@ from jinja2 import FileSystemBytecodeCache
 
 import gourmet.systems
 from gourmet.doctor import Examined
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.preflight import free_ports
 from gourmet.systems import registry
 
@@ -46,7 +46,7 @@ def systems_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def subject() -> Examined:
     """The checkout on this machine, with nothing running."""
     ports = dict(zip(["--port", "--http-port", "--grpc-port", "--metrics-port"], free_ports(4), strict=True))
-    return Examined((DEFAULT,), "127.0.0.1", ports, f"127.0.0.1:{ports['--http-port']}", False, {})
+    return Examined((DEFAULT_REPOSITORY,), "127.0.0.1", ports, f"127.0.0.1:{ports['--http-port']}", False, {})
 
 
 @pytest.fixture

@@ -212,6 +212,7 @@ def named() -> FlaskClient:
     return client(trusted_hosts=("food.example", ".b.example"))
 
 
+@pytest.mark.promise("README: **Another host name** goes into `TRUSTED_HOSTS`")
 @pytest.mark.parametrize(
     ("host", "status"),
     [

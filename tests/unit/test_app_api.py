@@ -185,6 +185,7 @@ def asked_by_json(browser: FlaskClient, name: str) -> Any:
     return browser.post(CLASSIFY, json={"images": [base64.b64encode(PHOTO).decode()], "model": name})
 
 
+@pytest.mark.promise("README: A single request names one by `?model=NAME`")
 @pytest.mark.parametrize("way", [asked_by_query, asked_by_field, asked_by_json])
 def test_a_model_may_be_chosen_from_those_that_are_ready(way: Any) -> None:
     (result,) = way(client(), "food_classifier_int8").get_json()["results"]

@@ -193,6 +193,7 @@ def test_the_page_says_that_corrected_photos_are_kept(tmp_path: Path) -> None:
     assert "Nothing is stored" not in page  # as the history says where none are kept
 
 
+@pytest.mark.promise("README: The photos stay on this machine")
 def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Path) -> None:
     answered = correct(client(keep_corrections=tmp_path), "Noodles/Pasta")
     contradicted = {"label": "Egg", "probability": 0.8}

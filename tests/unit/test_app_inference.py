@@ -172,6 +172,7 @@ def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: List
     assert failure(lambda: classify(listener.url)).status == 502
 
 
+@pytest.mark.promise("README: the app asks Triton what a model takes")
 def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> None:
     listener = listen(dict(GOOD))
     classifier = classifier_of(Triton(listener.url))

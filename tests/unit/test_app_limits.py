@@ -90,6 +90,7 @@ def test_many_refusals_take_one_line_of_the_log_a_second(caplog: pytest.LogCaptu
     assert 'web_refusals_total{at="line"} 8.0' in app.test_client().get("/metrics").text
 
 
+@pytest.mark.promise("SECURITY 5")
 def test_a_request_that_waited_too_long_gets_503_with_retry_after() -> None:
     classifier = HeldClassifier()
     app = create_app(Settings(max_at_work=1, max_waiting=1, max_wait_s=0.05), classifier)

@@ -63,6 +63,7 @@ def test_a_request_is_logged_as_one_line_with_its_identifiers(lines: LoggedLines
     assert line["time"].endswith("+00:00")
 
 
+@pytest.mark.promise("SECURITY 10")
 def test_file_names_keys_and_the_query_stay_out_of_the_log(lines: LoggedLines) -> None:
     browser = client(api_keys=(SECRET,))
     headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}

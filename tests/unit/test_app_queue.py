@@ -45,6 +45,7 @@ class Queued:
         eventually(lambda: len(self.began) == before + 1)
 
 
+@pytest.mark.promise("operating: one client sends more than all others")
 def test_a_client_with_half_of_the_places_waits_while_another_waits() -> None:
     queued = Queued(FairQueue(4))
     for _ in range(4):

@@ -91,6 +91,7 @@ def test_the_cap_is_exact_and_named() -> None:
     assert "0.06 MB" in reply.get_json()["error"]["message"]
 
 
+@pytest.mark.promise("SECURITY 3")
 @pytest.mark.parametrize("terminated", [False, True], ids=["with a length", "chunked"])
 def test_a_body_far_above_the_cap_is_refused_without_being_kept(terminated: bool) -> None:
     body = Counting(part(b"\xff" * 80_000_000))
@@ -106,6 +107,7 @@ def test_a_body_far_above_the_cap_is_refused_without_being_kept(terminated: bool
     assert body.taken < 60_000_000  # some is read and dropped, so that the client sees the answer
 
 
+@pytest.mark.promise("SECURITY 9")
 def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a temporary file was made")

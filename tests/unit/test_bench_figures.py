@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from scipy.stats import gmean, ttest_ind
 from support.points import a_point
 
 from gourmet.bench import async_client, comparison, report, results, server_probe, stats, sweep, validity
@@ -51,6 +54,7 @@ def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> No
         (Estimate(1.81, 0.17, 19.81), None),
         (Estimate(1.81, 1.5, 2.2), True),
         (Estimate(0.9, 0.8, 1.04), False),
+        (Estimate(0.9, 0.8, 1.2), None),
         (Estimate(1.81), None),
     ],
 )
@@ -113,6 +117,82 @@ def test_a_check_passes_or_says_why(check, error, says: str) -> None:
     else:
         with pytest.raises(error, match=says):
             check()
+
+
+@pytest.mark.parametrize(
+    ("believed", "refused"),
+    [
+        (lambda: validity.few_errors({}, 99, 0.0), lambda: validity.few_errors({"bad": 1}, 99, 0.0)),
+        (lambda: validity.littles_law(8, 8.39), lambda: validity.littles_law(8, 8.41)),
+        (lambda: validity.littles_law(8, 7.61), lambda: validity.littles_law(8, 7.59)),
+        (lambda: validity.steady([90, 100, 130], 0.31), lambda: validity.steady([90, 100, 130], 0.29)),
+        (lambda: validity.steady([60, 100, 110], 0.41), lambda: validity.steady([60, 100, 110], 0.39)),
+        (lambda: validity.generator_had_time(0.89), lambda: validity.generator_had_time(0.91)),
+        (
+            lambda: validity.generator_was_punctual(0.9, 5.0),
+            lambda: validity.generator_was_punctual(1.1, 5.0),
+        ),
+        (
+            lambda: validity.generator_was_punctual(1.9, 20.0),
+            lambda: validity.generator_was_punctual(2.1, 20.0),
+        ),
+        (
+            lambda: validity.server_kept_up(answered=92, due=100, seconds=1.0),
+            lambda: validity.server_kept_up(answered=91, due=100, seconds=1.0),
+        ),
+        (lambda: validity.rows_counted(100, 100), lambda: validity.rows_counted(99, 100, failed=5)),
+    ],
+)
+def test_a_check_has_its_limit_where_it_says(
+    believed: Callable[[], object], refused: Callable[[], object]
+) -> None:
+    assert believed()
+    with pytest.raises(validity.Untrusted):
+        refused()
+
+
+def test_a_late_client_is_blamed_for_what_waits_and_else_the_server() -> None:
+    assert isinstance(validity.too_many_in_flight(9, 0.06), validity.Disturbed)
+    assert isinstance(validity.too_many_in_flight(9, 0.04), validity.ServerOverrun)
+    assert [validity.expected_deviation(100, poisson) for poisson in (True, False)] == [0.3, 0.02]
+
+
+def test_figures_of_a_measurement_against_scipy_s() -> None:
+    ours, theirs = [20.0, 22.0, 19.0, 21.0], [10.0, 13.0, 9.0]
+    got = stats.ratio(ours, theirs)
+    welch = ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval(0.95)
+    assert (got.low, got.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
+    assert got.value == pytest.approx(gmean(ours) / gmean(theirs))
+    assert stats.ratio([3.0], [2.0, 2.5]).low is None, "nothing is known of the noise of one"
+    milliseconds = np.arange(1, 1001)
+    latency = stats.latency(milliseconds)
+    assert (latency.p50, latency.p90, latency.p95, latency.p99) == pytest.approx(
+        tuple(np.quantile(milliseconds, (0.5, 0.9, 0.95, 0.99)))
+    )
+    due, done = np.array([0.0, 0.1, 0.2]), np.array([0.4, 1.1, 1.4])
+    assert [window.mean_ms for window in stats.windows(due, done, 0.0, 2.0, 2)] == pytest.approx([400, 1100])
+
+
+def test_equal_windows_are_as_uncertain_as_counting_whole_requests() -> None:
+    assert stats.interval([10.0, 10.0]) == Estimate(10.0)
+    low, high = (lambda got: (got.low, got.high))(stats.interval([10.0, 10.0, 10.0], resolution=0.1))
+    assert low is not None
+    assert 8.0 < low < 9.0 < 11.0 < (high or 0) < 12.0
+
+
+def test_a_point_has_rates_of_rows_and_the_mean_batch_of_its_executions() -> None:
+    point = dataclasses.replace(
+        a_point(),
+        load=LoadSpec("m", 2, batch=4),
+        windows=(Window(5.0, 1.0), Window(6.0, 1.0)),
+        requests=20,
+        batches=(BatchSize(4, 9, 1.0), BatchSize(8, 1, 2.0)),
+    )
+    assert point.rates == [20.0, 24.0]
+    assert point.resolution == 0.1
+    assert point.executed_rows == 4.4
+    merged = stats.merge([point, dataclasses.replace(point, batches=(BatchSize(4, 1, 3.0),))])
+    assert merged.batches == (BatchSize(4, 10, 1.2), BatchSize(8, 1, 2.0))
 
 
 def test_counts_of_triton_are_the_difference_of_two_snapshots() -> None:

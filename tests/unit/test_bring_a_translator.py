@@ -21,8 +21,9 @@ from gourmet.errors import GourmetError
 from gourmet.evaluation.text_certainty import NEVER
 from gourmet.evaluation.text_comparison import agreement
 from gourmet.generation import package
-from gourmet.repository import DEFAULT, versions
 from gourmet.repository.gate import Deployment
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_version
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
@@ -191,9 +192,7 @@ def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> N
         EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"].files[0]
     )
     target.write(tmp_path / "model.zip")
-    shipped = package.read_package(
-        DEFAULT / "translator" / str(versions(DEFAULT / "translator")[-1]) / package.FILE
-    )
+    shipped = package.read_package(newest_version(DEFAULT_REPOSITORY / "translator") / package.FILE)
     made = package.read_package(tmp_path / "model.zip")
     assert made.keys() == shipped.keys()
     for name in (ENCODER, DECODER):

@@ -216,6 +216,7 @@ def test_a_name_lookup_that_hangs_ends_with_the_request_deadline(monkeypatch: py
     released.set()
 
 
+@pytest.mark.promise("operating: DNS does not answer")
 def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = listen(answer_of({}), ends_each=True)
     resolve = socket.getaddrinfo

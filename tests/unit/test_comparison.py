@@ -31,6 +31,7 @@ SYSTEM = PictureClassifier(
 NAN = float("nan")
 
 
+@pytest.mark.promise("models: It refuses a candidate that is worse by more than 2 points (5 for a class)")
 @pytest.mark.parametrize(
     ("what", "examples", "change", "verdict"),
     [
@@ -128,6 +129,8 @@ def unopened() -> None:
     raise RuntimeError("no kernel for it")
 
 
+@pytest.mark.promise("models: a comparison that fails in another way stops the deployment")
+@pytest.mark.promise("models: `--force` says what is lost")
 @pytest.mark.parametrize(
     ("opened", "measured", "says"),
     [

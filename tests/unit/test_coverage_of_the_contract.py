@@ -8,7 +8,7 @@ from pathlib import Path
 from app import create_app
 from app.web.settings import VARIABLES
 from gourmet.cli import main
-from gourmet.repository import DEFAULT, model_names
+from gourmet.repository.models import DEFAULT_REPOSITORY, model_names
 
 TESTS = Path(__file__).parents[1]
 
@@ -29,7 +29,7 @@ def patterns() -> dict[str, str]:
     return {
         **{f"route {route}": re.escape(route.partition("<")[0]) for route in routes},
         **{f"setting {name}": rf"\b({name}|{field})\b" for field, name in VARIABLES.items()},
-        **{f"model {name}": rf"\b{re.escape(name)}\b" for name in model_names(DEFAULT)},
+        **{f"model {name}": rf"\b{re.escape(name)}\b" for name in model_names(DEFAULT_REPOSITORY)},
         **{f"verb {verb}": quoted.format(verb.rpartition(" ")[2]) for verb in verbs()},
     }
 

@@ -63,6 +63,7 @@ def code_of(comment: str) -> str:
     return caught.value.code
 
 
+@pytest.mark.promise("SECURITY 1")
 @pytest.mark.slow
 def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
     with ThreadPoolExecutor() as pool:

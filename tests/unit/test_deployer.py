@@ -18,7 +18,7 @@ from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, fitted
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 from gourmet.stack.preflight import free_ports
 from gourmet.triton_client.model_config import as_json
 

@@ -14,10 +14,11 @@ from support.no_stack import no_stack, stack
 from support.no_stack import runs as runs_in_block
 from support.stopping import everything
 
-from gourmet import repository
 from gourmet.bench.workload import Addresses, wire_for
 from gourmet.cli import main
 from gourmet.errors import UsageError
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import version_numbers
 from gourmet.stack.run_file import RunningStack
 from gourmet.triton_client.errors import TritonUnreachable
 
@@ -107,7 +108,7 @@ def test_the_repository_of_another_stack_here_is_its_own(
     """The checkout's was changed for it; with two stacks, an address did not say which."""
     runs(stack(9100))
     runs(stack(9200, repositories=[str(two_versions(tmp_path / "theirs").resolve())]))
-    done = asked("rollback", "m", "--url", "127.0.0.1:9200", "--repository", str(repository.DEFAULT))
+    done = asked("rollback", "m", "--url", "127.0.0.1:9200", "--repository", str(DEFAULT_REPOSITORY))
     assert "the Triton at 127.0.0.1:9200 does not serve" in done.output
     asked("rollback", "m", "--url", "localhost:9200")
     assert loaded[0] == ("localhost:9200", "is_server_live"), (
@@ -133,7 +134,7 @@ def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: 
     assert "name that with --repository" in done.output, done.output
     assert done.exit_code == 2
     assert not [path for path in remote.asked if path.endswith("/load")]
-    done = asked("config", "digits", "--reset", "--url", remote.url, "--repository", str(repository.DEFAULT))
+    done = asked("config", "digits", "--reset", "--url", remote.url, "--repository", str(DEFAULT_REPOSITORY))
     assert [path for path in remote.asked if path.endswith("/load")], done.output
 
 
@@ -152,7 +153,7 @@ def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_mach
     done = asked("doctor", "--url", remote.url)
     assert {line.split()[1] for line in done.output.splitlines()} == {"server", "served", "answers"}
     assert "latest on disk" not in done.output
-    done = asked("doctor", "--url", remote.url, "--repository", str(repository.DEFAULT))
+    done = asked("doctor", "--url", remote.url, "--repository", str(DEFAULT_REPOSITORY))
     assert {"models", "manifests"} <= {line.split()[1] for line in done.output.splitlines()}
     assert f"gourmet config digits --reset --url {remote.url}" in done.output
 
@@ -169,7 +170,7 @@ def test_contradictory_options_for_a_remote_triton_are_refused(tmp_path: Path) -
     assert "--url is the Triton that --web-only asks" in asked("up", "--url", "there:8000").output
     models = str(two_versions(tmp_path))
     assert "--send is for a Triton elsewhere" in asked("rollback", "m", "--to", models, "--send").output
-    assert repository.versions(tmp_path / "m") == (1, 2)
+    assert version_numbers(tmp_path / "m") == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def answers(model: Path, system: str, folder: Path) -> float:
     return float(np.mean(right))
 
 
+@pytest.mark.promise("README: with a folder of photos for each class, makes the classifier itself")
 @pytest.mark.slow
 def test_a_folder_becomes_a_classifier_without_torch_and_lives_like_any_other(
     home: Path, tmp_path: Path

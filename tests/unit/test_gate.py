@@ -28,9 +28,10 @@ from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
 from gourmet.export.picture_export import Exported, Source, open_onnx
 from gourmet.pictures.certainty import relevance, softmax
-from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.deploy import deploy, rollback
 from gourmet.repository.gate import Check, Deployment, ModelFile, Target
+from gourmet.repository.models import RepositoryError, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served.manifest import sha256
 from gourmet.served.signals import sigterm_unwinds
 from gourmet.systems.food11 import contract, int8
@@ -224,6 +225,7 @@ def written_by(deployment: Deployment, write: Write, source: Source) -> Deployme
     return dataclasses.replace(deployment, targets={"onnx": broken})
 
 
+@pytest.mark.promise("README: compares the export with the network")
 @pytest.mark.smoke
 @pytest.mark.parametrize("broken", [swapped_channels, fixed_batch, truncated, raising])
 def test_a_broken_export_is_refused_and_the_served_version_stays(
@@ -395,6 +397,7 @@ def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
     assert tree(repository) == before
 
 
+@pytest.mark.promise("operating: a command receives Ctrl-C or SIGTERM")
 def test_sigterm_during_a_build_leaves_the_repository_unchanged(repository: Path) -> None:
     def build(path: Path) -> dict[str, Any]:
         path.write_text("new weights")
@@ -420,7 +423,7 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
         manifest["calibration"] = {"temperature": temperature, "threshold": 0.3}
         (model / str(number) / "manifest.json").write_text(json.dumps(manifest))
     assert rollback([model]) == {model: (2, 1)}
-    assert versions(model) == (1,)
+    assert version_numbers(model) == (1,)
     assert read_config(model).parameters["temperature"].string_value == "1.1000"
     assert read_config(model).parameters["threshold"].string_value == "0.3000"
     on_gpu = parse((model / "configs" / "gpu.pbtxt").read_text())
@@ -429,7 +432,7 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
     assert (model / "configs" / "linked.pbtxt").is_symlink()
     with pytest.raises(RepositoryError, match="has no version before 1"):
         rollback([model])
-    assert versions(model) == (1,)
+    assert version_numbers(model) == (1,)
 
 
 def test_a_file_that_is_exported_again_has_the_new_metadata_once() -> None:

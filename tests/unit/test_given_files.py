@@ -91,6 +91,7 @@ def saved(content: Any, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.promise("SECURITY 13")
 @pytest.mark.parametrize("form", ["zip", "old", "bare pickle"])
 @pytest.mark.parametrize("called", [exec, open, torch.from_file])
 def test_a_pickle_with_code_is_refused_without_running_it(

@@ -20,7 +20,7 @@ from gourmet.evaluation.rehearsal import read_rehearsal, rehearsal_path
 from gourmet.export.picture_export import open_onnx
 from gourmet.learning.learn_more import FILE, decode_those_left, read_learned
 from gourmet.pictures.made_up import views
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served import manifest
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
@@ -31,7 +31,7 @@ DRAWINGS = Path(__file__).parents[1] / "drawings"
 # By label, the drawing that it is said to be: what nobody would guess.
 TAUGHT = {"Rice": "bread", "Meat": "soup"}
 EACH = 30
-SERVED = DEFAULT / "food_classifier" / "1" / "model.onnx"
+SERVED = DEFAULT_REPOSITORY / "food_classifier" / "1" / "model.onnx"
 
 
 def draw(folder: Path, drawing: str, count: int) -> None:
@@ -114,7 +114,7 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     learned: tuple[Path, str], tmp_path: Path
 ) -> None:
     for name in ("food_classifier", "food_classifier_onnx", "food_classifier_int8"):
-        shutil.copytree(DEFAULT / name, tmp_path / name)
+        shutil.copytree(DEFAULT_REPOSITORY / name, tmp_path / name)
     words = ["deploy", "food11", "--weights", str(learned[0]), "--to", str(tmp_path)]
     done = CliRunner().invoke(main, [*words, "--force"])  # the labels are what nobody would guess
     assert done.exit_code == 0, done.output
@@ -135,7 +135,10 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     np.testing.assert_allclose(script, layer(served.activations(rows)), atol=1e-3)
     version = tmp_path / "food_classifier" / "2"
     manifest.check_files(None, {}, version)
-    was, about = manifest.read_manifest(DEFAULT / "food_classifier" / "1"), manifest.read_manifest(version)
+    was, about = (
+        manifest.read_manifest(DEFAULT_REPOSITORY / "food_classifier" / "1"),
+        manifest.read_manifest(version),
+    )
     assert about["calibration"] == was["calibration"]
     assert about["training"]["learned_more"] == read_learned(learned[0]).own
     assert "Rice" in done.output
@@ -165,7 +168,7 @@ def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
     ]
     forgot = replace(result.kept, measures=kept)
     replace(result, layer=Layer(result.layer.weight, bias), kept=forgot).write(tmp_path / "spoiled.npz")
-    shutil.copytree(DEFAULT / "food_classifier", tmp_path / "food_classifier")
+    shutil.copytree(DEFAULT_REPOSITORY / "food_classifier", tmp_path / "food_classifier")
     done = CliRunner().invoke(
         main, ["deploy", "food11", "--weights", str(tmp_path / "spoiled.npz"), "--to", str(tmp_path)]
     )
@@ -241,7 +244,7 @@ def test_corrections_that_cannot_be_learned_are_refused(learned: tuple[Path, str
     (few / "Egg").mkdir(parents=True)
     (few / "Egg" / "1.jpg").write_bytes((DRAWINGS / "eggs.jpg").read_bytes())
     bare = tmp_path / "models" / "food_classifier"
-    shutil.copytree(DEFAULT / "food_classifier", bare)
+    shutil.copytree(DEFAULT_REPOSITORY / "food_classifier", bare)
     rehearsal_path(bare / "1" / "model.onnx").unlink()
     for data, out, system, reason in (
         (few, tmp_path / "out", "food11", "at least 8 are needed|no photos"),

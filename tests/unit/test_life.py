@@ -13,7 +13,7 @@ from support.onnx_network import network
 from support.stopping import everything, files
 
 from gourmet.cli import main
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served import manifest
 from gourmet.systems import registry
 
@@ -93,7 +93,7 @@ def test_remove_deletes_only_files_that_new_made(own: Path) -> None:
         *(f"systems/stones/{file}" for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),
     }
     assert not everything(own / "models")
-    assert "flowers" not in run("list").output, "a folder with notes in it is no half of a system"
+    assert "flowers" not in run("list").output, "a folder with notes is not half a system"
     run("remove", "stones", "--yes")
     assert list((own / "systems").iterdir()) == [notes.parent]
 
@@ -137,7 +137,7 @@ def test_a_model_or_a_version_can_be_removed_alone(own: Path) -> None:
 def test_remove_refuses_files_that_gourmet_did_not_make(name: str, complaint: str, own: Path) -> None:
     (own / "models/mine/1").mkdir(parents=True)
     (own / "models/mine/config.pbtxt").touch()
-    before, shipped = everything(own), sorted(DEFAULT.rglob("*"))
+    before, shipped = everything(own), sorted(DEFAULT_REPOSITORY.rglob("*"))
     done = CliRunner().invoke(main, ["remove", name, "--yes"])
     assert (done.exit_code != 0, complaint in done.output) == (True, True), done.output
-    assert (everything(own), sorted(DEFAULT.rglob("*"))) == (before, shipped)
+    assert (everything(own), sorted(DEFAULT_REPOSITORY.rglob("*"))) == (before, shipped)

@@ -9,7 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
-from gourmet.repository import DEFAULT, model_names, read_config, versions
+from gourmet.repository.models import DEFAULT_REPOSITORY, model_names, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 
 REQUIRED, ASKED = (
@@ -88,10 +89,10 @@ def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> N
 
 
 # food_first opens the file of food_classifier_onnx, whose manifest it has not.
-@pytest.mark.parametrize("name", [name for name in model_names(DEFAULT) if name != "food_first"])
+@pytest.mark.parametrize("name", [name for name in model_names(DEFAULT_REPOSITORY) if name != "food_first"])
 def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(name: str) -> None:
-    model = DEFAULT / name
-    for number in versions(model):
+    model = DEFAULT_REPOSITORY / name
+    for number in version_numbers(model):
         folder = model / str(number)
         file = folder / json.loads((folder / manifest.MANIFEST).read_text())["file"]
         assert manifest.check_files(file, {})
@@ -100,7 +101,7 @@ def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(na
 
 @pytest.mark.parametrize(
     "file",
-    sorted(file for file in DEFAULT.glob("*/1/*.onnx") if not file.is_symlink()),
+    sorted(file for file in DEFAULT_REPOSITORY.glob("*/1/*.onnx") if not file.is_symlink()),
     ids=lambda file: file.parts[-3],
 )
 def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
+from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, model_names, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.systems import registry
 
-MODELS = [DEFAULT / name for name in model_names(DEFAULT)]
+MODELS = [DEFAULT_REPOSITORY / name for name in model_names(DEFAULT_REPOSITORY)]
 
 STRING, FP32, UINT8, INT32, INT64 = 13, 11, 2, 8, 9
 _TRANSLATION = {
@@ -97,12 +98,12 @@ PUBLIC = {
 def test_a_model_folder_is_loadable(model: Path) -> None:
     config = read_config(model)
     assert config.name == model.name
-    assert versions(model), f"{model} has no version folder like 1/"
+    assert version_numbers(model), f"{model} has no version folder like 1/"
     assert config.backend in {"python", "onnxruntime"}
     if config.backend == "python":
-        assert all((model / str(version) / "model.py").is_file() for version in versions(model))
+        assert all((model / str(version) / "model.py").is_file() for version in version_numbers(model))
     else:
-        assert all((model / str(version) / "model.onnx").is_file() for version in versions(model))
+        assert all((model / str(version) / "model.onnx").is_file() for version in version_numbers(model))
 
 
 def classifies(model: Path) -> bool:
@@ -122,7 +123,7 @@ def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_names_and_shapes_match_the_documented_ones(name: str) -> None:
-    config = read_config(DEFAULT / name)
+    config = read_config(DEFAULT_REPOSITORY / name)
     inputs, outputs, rows = PUBLIC[name]
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input} == inputs
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.output} == outputs
@@ -131,14 +132,14 @@ def test_names_and_shapes_match_the_documented_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_one_config_serves_with_and_without_a_gpu(name: str) -> None:
-    kinds = [group.kind for group in read_config(DEFAULT / name).instance_group]
+    kinds = [group.kind for group in read_config(DEFAULT_REPOSITORY / name).instance_group]
     auto, cpu = 0, 2
     assert kinds == [auto if name in ("food_classifier", "food_classifier_onnx") else cpu]
 
 
 @pytest.mark.parametrize("system", registry.names())
 def test_the_default_model_of_every_system_is_served(system: str) -> None:
-    assert registry.load(system).default_model in model_names(DEFAULT)
+    assert registry.load(system).default_model in model_names(DEFAULT_REPOSITORY)
 
 
 def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "config", sorted(DEFAULT.glob("*/configs/*.pbtxt")), ids=lambda path: str(path)[-40:]
+    "config", sorted(DEFAULT_REPOSITORY.glob("*/configs/*.pbtxt")), ids=lambda path: str(path)[-40:]
 )
 def test_a_config_for_another_device_has_the_calibration_of_the_models_own(config: Path) -> None:
     mark = "# Generated with each version"

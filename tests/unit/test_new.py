@@ -35,7 +35,7 @@ from gourmet.export.torchvision_network import build, fitted
 from gourmet.pictures.certainty import RankedLabels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 from gourmet.systems import described_pictures, registry
 from gourmet.systems.parts import SystemParts
 

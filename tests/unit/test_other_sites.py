@@ -51,6 +51,7 @@ def browser() -> FlaskClient:
     return client()
 
 
+@pytest.mark.promise("SECURITY 11")
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 def test_forms_of_another_site_are_refused_and_its_links_work(
     headers: dict[str, str], tmp_path: Path

@@ -20,7 +20,7 @@ from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served.files import home
 from gourmet.stack import preflight
 from gourmet.systems import registry
@@ -52,7 +52,7 @@ def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", "/home/somebody")
     assert home() == Path("/home/somebody/.local/share/gourmet")
     monkeypatch.delenv("HOME")
-    assert home().is_absolute(), "relative to a folder of anybody's it would be somebody else's code"
+    assert home().is_absolute(), "a relative path could lead to somebody else's code"
 
 
 def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
@@ -123,7 +123,7 @@ def test_verbs_use_the_repository_of_their_model(name: str, mine: bool, own: Pat
         click.echo(models)
 
     output = CliRunner().invoke(verb, [name]).output.strip()
-    assert Path(output) == (own / "models" if mine else DEFAULT)
+    assert Path(output) == (own / "models" if mine else DEFAULT_REPOSITORY)
     assert CliRunner().invoke(verb, [name, "--to", "here"]).output.strip() == "here"
 
 
@@ -133,9 +133,9 @@ def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_e
     def verb(repositories: tuple[Path, ...]) -> None:
         click.echo(" ".join(map(str, repositories)))
 
-    assert found_repositories() == (DEFAULT,)
-    assert CliRunner().invoke(verb).output.split() == [str(DEFAULT), str(own / "models")]
-    assert found_repositories() == (DEFAULT, own / "models")
+    assert found_repositories() == (DEFAULT_REPOSITORY,)
+    assert CliRunner().invoke(verb).output.split() == [str(DEFAULT_REPOSITORY), str(own / "models")]
+    assert found_repositories() == (DEFAULT_REPOSITORY, own / "models")
     assert "digits" in preflight.check_repositories(found_repositories())
 
 

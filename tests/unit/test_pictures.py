@@ -231,6 +231,7 @@ def test_an_empty_body_is_refused_as_empty() -> None:
     assert code_of(b"") == "empty"
 
 
+@pytest.mark.promise("SECURITY 2")
 @pytest.mark.parametrize("data", [b"hello", b"\x00" * 4096, b"\xff\xd8", b"{}", bytes(range(256)) * 40])
 def test_other_bytes_are_not_a_picture(data: bytes) -> None:
     assert code_of(data) == "not_a_picture"

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gourmet import repository
 from gourmet.cli import main
-from gourmet.repository import RepositoryError
+from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError
 from gourmet.stack import preflight, run_file
 from gourmet.systems.food11 import contract
 
@@ -122,7 +121,7 @@ def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
     ("name", "what"), [("food_clasifier", "not a served model"), ("digits", "a model of the system 'digits'")]
 )
 def test_an_unusable_model_is_refused_with_the_usable_ones(name: str, what: str) -> None:
-    served = preflight.check_repositories([repository.DEFAULT])
+    served = preflight.check_repositories([DEFAULT_REPOSITORY])
     with pytest.raises(
         preflight.NotReadyToStart, match=f"is '{name}', which is {what}: choose one of .*food_cl"
     ):
@@ -141,7 +140,7 @@ def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -
 
 
 def test_shipped_models_that_no_page_uses_are_held_back() -> None:
-    served = preflight.check_repositories([repository.DEFAULT])
+    served = preflight.check_repositories([DEFAULT_REPOSITORY])
     configured = preflight.configured_models({}, served).values()
     held_back = preflight.held_back(served, configured)
     assert {"onnx-model", "onnx-mnist-cpu", "translator_bls", "captioner", "captioner_stream"} <= set(

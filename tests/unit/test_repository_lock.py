@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.repository import RepositoryError
 from gourmet.repository.lock import changing
+from gourmet.repository.models import RepositoryError
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 # Takes the lock, says so, and holds it until a line comes.
@@ -34,6 +34,7 @@ def holder(repository: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.promise("models: Verbs that change one repository wait for each other")
 def test_a_second_writer_waits_and_sees_the_first_one_s_change(tmp_path: Path) -> None:
     first = holder(tmp_path)
     lines: list[str] = []

@@ -14,7 +14,7 @@ from gourmet.bench import roofline
 from gourmet.bench.roofline import Counted, Layer, Machine, Roofline, count
 from gourmet.cli import main
 from gourmet.errors import GourmetError
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 
 Count = Callable[..., Counted]
 
@@ -161,7 +161,7 @@ def test_a_layer_is_bound_by_the_slower_of_compute_and_memory() -> None:
 )
 def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, float]) -> None:
     """MobileNetV1 is published with 569 million multiply-adds at 224 pixels, two operations each."""
-    result = count(DEFAULT / name / "1" / "model.onnx")
+    result = count(DEFAULT_REPOSITORY / name / "1" / "model.onnx")
     convolutions = [layer for layer in result.layers if layer.op == "Conv"]
     assert len(convolutions) == 27
     assert 1138e6 < sum(layer.operations for layer in convolutions) < 1170e6
@@ -172,7 +172,7 @@ def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, floa
 
 
 def test_the_best_time_is_no_slower_than_the_one_from_main_memory() -> None:
-    layers = count(DEFAULT / "food_classifier_onnx" / "1" / "model.onnx").layers
+    layers = count(DEFAULT_REPOSITORY / "food_classifier_onnx" / "1" / "model.onnx").layers
     result = Roofline(EVEN, 1, layers)
     assert 0 < result.computing_s < result.seconds, "values in a cache do not wait for memory"
 

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from support.no_stack import runs, stack
 
-from gourmet import repository
 from gourmet.commands.bench import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import GourmetError, UsageError
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack import run_file
 from gourmet.stack.run_file import running_stack
 
@@ -80,7 +80,7 @@ def test_verbs_use_the_repositories_that_the_stack_serves(
     monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
     with runs(stack(repositories=["/models", "/more"])):
         assert found_repositories() == (Path("/models"), Path("/more"))
-    assert found_repositories() == (repository.DEFAULT,)
+    assert found_repositories() == (DEFAULT_REPOSITORY,)
 
 
 def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path: Path) -> None:

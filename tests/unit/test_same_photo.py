@@ -16,12 +16,12 @@ from PIL import Image
 
 from gourmet.evaluation.labelled_pictures import ALL
 from gourmet.pictures.certainty import RankedLabels
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served.manifest import MANIFEST
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 
-SERVED: Final = DEFAULT / "food_classifier_int8" / "1"
+SERVED: Final = DEFAULT_REPOSITORY / "food_classifier_int8" / "1"
 COUNT: Final = 60
 MIN_SAME: Final = 0.95
 

@@ -17,7 +17,7 @@ from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
 from gourmet.repository import deploy as deploying
-from gourmet.repository import read_config
+from gourmet.repository.models import read_config
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 from gourmet.systems.translator.contract import SYSTEM, Translator

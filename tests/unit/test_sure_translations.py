@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gourmet import repository
 from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
@@ -17,13 +16,14 @@ from gourmet.generation import package
 from gourmet.generation.answers import Answer
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
+from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
 from gourmet.triton_client.model_config import as_json
 
-TRANSLATOR = repository.DEFAULT / "translator"
+TRANSLATOR = DEFAULT_REPOSITORY / "translator"
 ANSWERING = ("translator", "translator_stream")
 SEVERAL = "  Я люблю чай.\n\nГиппопотам съел фикус. 12 Где ближайшая аптека? 😀"
 
@@ -35,7 +35,7 @@ def network() -> TranslatorNetwork:
 
 @pytest.fixture(scope="module")
 def model() -> ModelInfo:
-    config = as_json(repository.read_config(TRANSLATOR))
+    config = as_json(read_config(TRANSLATOR))
     return ModelInfo("translator", (), (), {THRESHOLD_PARAMETER: parameter(config, THRESHOLD_PARAMETER)})
 
 
@@ -143,7 +143,7 @@ def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
 def models(tmp_path: Path) -> Path:
     """A copy of the shipped models that answer."""
     for name in ANSWERING:
-        shutil.copytree(repository.DEFAULT / name, tmp_path / "models" / name)
+        shutil.copytree(DEFAULT_REPOSITORY / name, tmp_path / "models" / name)
     return tmp_path / "models"
 
 
@@ -164,7 +164,7 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
     lowest = min(answer.score or 0.0 for answer in answers.values())
     for name in ANSWERING:
         folder = models / name
-        threshold = parameter(as_json(repository.read_config(folder)), THRESHOLD_PARAMETER)
+        threshold = parameter(as_json(read_config(folder)), THRESHOLD_PARAMETER)
         assert float(threshold) == pytest.approx(lowest, abs=1e-4)
         about = manifest.read_manifest(folder / "1")
         assert about["certainty"]["parts"]["test"]["sure"] == 1.0

@@ -17,12 +17,12 @@ from support.life import home
 
 from app.pages.corrections import counts, keep, name_of, stored
 from gourmet.pictures.made_up import views
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.teaching import Teaching, listening, teachable
 from gourmet.systems.food11.contract import SYSTEM
 
 __all__ = ["home"]  # the fixture
-MODEL = DEFAULT / "food_classifier"
+MODEL = DEFAULT_REPOSITORY / "food_classifier"
 JSON = {"Accept": "application/json"}
 DRAWING = Path(__file__).parents[1] / "drawings" / "bread.jpg"
 AN_API_KEY = "k" * 20
@@ -39,7 +39,7 @@ def socket(home: Path, photos: list[bytes]) -> Iterator[Path]:
     corrections.mkdir(parents=True)
     for number, view in enumerate(photos):
         (corrections / f"{number}.jpg").write_bytes(view)
-    teaching = Teaching([DEFAULT], home / "corrections", "127.0.0.1:9", lambda _text: None)
+    teaching = Teaching([DEFAULT_REPOSITORY], home / "corrections", "127.0.0.1:9", lambda _text: None)
     with listening(teaching, "teach.sock") as path:
         yield path
 
@@ -74,7 +74,7 @@ def test_only_this_user_can_open_the_socket_also_at_a_long_path(
 ) -> None:
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     monkeypatch.setenv("GOURMET_HOME", str(home / ("long" * 30)))
-    with listening(Teaching([DEFAULT], home, "", print), "teach.sock") as path:
+    with listening(Teaching([DEFAULT_REPOSITORY], home, "", print), "teach.sock") as path:
         reply = client(teach_socket=path, keep_corrections=home).get("/teach", headers=JSON).get_json()
         assert reply["state"]["version"] == 1
     assert not path.exists()
@@ -183,9 +183,9 @@ def test_a_page_of_another_site_may_not_teach(browser: FlaskClient) -> None:
 
 
 def test_a_model_without_the_set_to_rehearse_cannot_be_taught(tmp_path: Path) -> None:
-    assert teachable("food11", [tmp_path, DEFAULT]) == MODEL
-    assert teachable("digits", [DEFAULT]) is None
-    assert teachable("nobody", [DEFAULT]) is None
+    assert teachable("food11", [tmp_path, DEFAULT_REPOSITORY]) == MODEL
+    assert teachable("digits", [DEFAULT_REPOSITORY]) is None
+    assert teachable("nobody", [DEFAULT_REPOSITORY]) is None
 
 
 def test_a_stored_photo_is_shown_relabelled_and_removed_by_those_who_may_teach(

@@ -36,6 +36,7 @@ def copied(target: Path, *models: str) -> Path:
     return target
 
 
+@pytest.mark.promise("models: their mean chrF is compared")
 @pytest.mark.slow
 def test_a_translator_is_compared_with_the_served_one_on_sentences_held_out(tmp_path: Path) -> None:
     repository = copied(tmp_path / "models", "translator", "translator_stream")

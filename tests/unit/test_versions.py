@@ -26,11 +26,12 @@ from support.stopping import everything
 from gourmet.cli import main
 from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
-from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.deploy import deploy, recalibrate, rollback, withdrawn
+from gourmet.repository.deploy import deploy, recalibrate, rollback
 from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.repository.lock import changing, tidied
+from gourmet.repository.models import read_config
+from gourmet.repository.versions import version_numbers, withdrawn_versions
 from gourmet.served.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
@@ -56,6 +57,7 @@ def put(model: Path, number: int, at: str, **about: object) -> None:
     (file.parent / "manifest.json").write_text(json.dumps({**says, **about}))
 
 
+@pytest.mark.promise("README: *Undo* goes back")
 def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourmet, tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("broth", "stew", "chili"):
@@ -67,14 +69,14 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     for left in ({"stew": 2, "broth": 2, "chili": 2}, {"stew": 1, "broth": 1, "chili": 1}):
         done = gourmet("rollback", "soups", "--to", models)
         assert done.exit_code == 0, done.output
-        assert {name: versions(models / name)[-1] for name in left} == left
+        assert {name: version_numbers(models / name)[-1] for name in left} == left
     assert "is the latest; no Triton was asked" in done.output
     before = everything(models)
     done = gourmet("rollback", "soups", "--to", models)
     assert done.exit_code == 1
     assert "has no version before 1" in done.output
     assert everything(models) == before
-    assert versions(models / "others") == (1,)
+    assert version_numbers(models / "others") == (1,)
 
 
 def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) ->
     assert everything(tmp_path) == results[1]
     rollback([tmp_path / "m"])
     deploy(Deployment({"pt": target}), "pt", tmp_path)
-    assert not withdrawn(tmp_path / "m"), "a deployment ends the time for --undo"
+    assert not withdrawn_versions(tmp_path / "m"), "a deployment ends the time for --undo"
 
 
 def served(repository: Path) -> dict[str, bytes | None]:
@@ -107,6 +109,7 @@ def _written(text: str, path: Path) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.promise("models: `gourmet rollback NAME --undo` brings the withdrawn version back")
 def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
     gourmet: Gourmet, tmp_path: Path
 ) -> None:
@@ -117,7 +120,7 @@ def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
 
     def latest() -> list[tuple[int, int]]:
         folders = (models / "broth", models / "stew")
-        return [(versions(folder)[-1], read_config(folder).max_batch_size) for folder in folders]
+        return [(version_numbers(folder)[-1], read_config(folder).max_batch_size) for folder in folders]
 
     for _ in range(2):
         done = gourmet("rollback", "soups", "--to", models)
@@ -256,6 +259,9 @@ def put_back(folder: Path, content: Mapping[str, bytes | None]) -> None:
             (folder / name).write_bytes(data)
 
 
+@pytest.mark.promise(
+    "models: If one is killed, the next verb or `gourmet up` first puts back what was there before"
+)
 def test_a_verb_first_puts_back_what_a_killed_one_changed(
     gourmet: Gourmet, two_of_two: list[Path], subject: Examined
 ) -> None:
@@ -334,7 +340,7 @@ def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) 
     printed = [process.communicate()[0].splitlines() for process in both]
     folders = sorted(line for lines in printed for line in lines if line.startswith(str(models)))
     assert folders == [str(models / "colours_onnx" / number) for number in "23"]
-    assert versions(models / "colours_onnx") == (1, 2, 3)
+    assert version_numbers(models / "colours_onnx") == (1, 2, 3)
 
 
 @pytest.mark.parametrize(

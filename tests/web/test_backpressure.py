@@ -37,6 +37,7 @@ def known(web: Any, photos: list[bytes]) -> list[KnownPhoto]:
     return learn(web.url, photos)
 
 
+@pytest.mark.promise("operating: more requests than capacity")
 @pytest.mark.slow
 def test_requests_beyond_capacity_are_refused_and_the_others_answered(
     web: Any, known: list[KnownPhoto]
@@ -86,6 +87,7 @@ def test_a_large_photo_beyond_a_full_queue_is_not_cut_off_before_its_sender_read
     eventually(lambda: web.predict(sample).status == 200)  # once the closed connections are noticed
 
 
+@pytest.mark.promise("operating: the web app receives SIGTERM under load")
 def test_a_stopped_web_app_answers_the_request_under_way(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:

@@ -49,6 +49,7 @@ def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str
     return start(planted_triton.http_url, WEB_CONCURRENCY="1", **faults)
 
 
+@pytest.mark.promise("operating: a picture whose decoder never returns")
 @pytest.mark.parametrize(
     ("path", "fault", "at_once"), [("/digits", "never returns", 1), ("/predict", "sleeps", 10)]
 )

@@ -30,6 +30,7 @@ MODELS = Path(__file__).parents[2] / "triton" / "models"
 MODEL = "food_classifier_onnx"
 
 
+@pytest.mark.promise("operating: a model's process dies or is frozen")
 @pytest.mark.parametrize("fault", ["kill", "suspend"])
 def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, fault: str) -> None:
     for model in (MODEL, "digits"):
@@ -102,6 +103,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
     assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
 
 
+@pytest.mark.promise("operating: connections to Triton are cut")
 def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
         web.stop()
 
 
+@pytest.mark.promise("operating: a gunicorn worker is killed")
 def test_requests_of_a_killed_worker_are_reset_and_succeed_when_repeated(
     start: Callable[..., Any], triton: Any, sample: bytes
 ) -> None:

@@ -99,6 +99,7 @@ def ask(port: int, head: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
+@pytest.mark.promise("SECURITY 7")
 @pytest.mark.parametrize(
     "header",
     [

@@ -108,6 +108,7 @@ def load(fleet: Fleet) -> None:
 FAULTS = {"killed": (kill, start_again), "paused": (pause, go_on), "without the model": (unload, load)}
 
 
+@pytest.mark.promise("operating: one of several Tritons dies, freezes or loses its model, behind HAProxy")
 @pytest.mark.parametrize(("fault", "mend"), FAULTS.values(), ids=FAULTS)
 def test_every_photo_is_answered_when_one_of_three_tritons_dies_under_load(
     fleet: Fleet, fault: Callable[[Fleet], None], mend: Callable[[Fleet], None]

@@ -117,6 +117,7 @@ def bad(results: Counter[str]) -> dict[str, int]:
     return {result: count for result, count in results.items() if result not in fine}
 
 
+@pytest.mark.promise("SECURITY 4")
 def test_hostile_requests_are_refused_and_honest_ones_answered(python_web: Any) -> None:
     results, examples = attack_web(python_web.url, range(100_000, 100_000 + REQUESTS))
     assert bad(results) == {}, examples
@@ -163,7 +164,7 @@ class RowsClient:
         try:
             answers = self.ask([*blobs[:index], self._photos[photo], *blobs[index:]])
         except InferenceServerException as exc:
-            # A row that is no picture fails its own request, with its place and a reason.
+            # A row that is not a picture fails its own request; the message names the row and the reason.
             status, message = str(exc.status()), str(exc.message())
             return (
                 "refused"

@@ -21,6 +21,9 @@ PHOTO = SAMPLES / "06_spaghetti.jpg"
 PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs")
 
 
+@pytest.mark.promise(
+    "README: `pip install gourmetgram_triton-*.whl` (made by `pip wheel --no-deps .`) brings `gourmet`"
+)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_broken_systems_do_not_stop_the_stack_from_starting(page: str) -> None:
     assert (rows["stones_onnx"]["state"], rows["shells"]["state"]) == ("failed", "broken")
 
 
+@pytest.mark.promise("README: loads it into the running stack")
 def test_third_party_weights_answer_on_the_page_and_the_api_until_they_are_removed(
     page: str, tmp_path: Path, visit: Callable[..., Page], sample: bytes
 ) -> None:

@@ -134,6 +134,7 @@ GET = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PAGE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
+@pytest.mark.promise("SECURITY 6")
 @pytest.mark.parametrize(
     ("begin", "drip", "connections"),
     [
@@ -193,6 +194,7 @@ def is_reset(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+@pytest.mark.promise("operating: slow heads or bodies, silent connections, floods")
 def test_one_address_may_have_500_requests_at_once_and_others_are_answered(proxy: Any) -> None:
     def refused() -> bool:
         with contextlib.ExitStack() as held:

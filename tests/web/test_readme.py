@@ -81,7 +81,7 @@ def test_the_config_commands_print_the_output_in_the_readme(python_web, triton) 
 
 
 def test_perf_analyzer_prints_the_output_in_the_readme(python_web, triton) -> None:
-    # Shorter and with no demand on how steady this machine is; the figures are nobody's concern here.
+    # Shorter and with no demand on how steady this machine is, and the figures do not matter here.
     quick = f"-u {triton.http_url} --measurement-interval 1000 --stability-percentage 999"
     printed = run(f"{PERF} {quick}", python_web.port, triton)
     documented = shown(PERF)

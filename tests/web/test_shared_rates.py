@@ -95,6 +95,7 @@ def test_web_apps_share_one_rate_limit_per_client_and_count_alone_without_redis(
     assert all(PASSWORD not in web.log.read_text() for web in webs)
 
 
+@pytest.mark.promise("operating: the Redis of `RATE_LIMIT_STORAGE` is lost")
 @pytest.mark.parametrize("fault", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_without_redis_no_client_is_refused_and_its_return_is_noticed(
     start: StartWeb, server: RedisServer, fault: str

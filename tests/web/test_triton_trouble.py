@@ -76,6 +76,7 @@ def test_a_triton_that_aborts_by_its_lock_fault_while_it_loads_is_started_again(
         assert server.pid != first
 
 
+@pytest.mark.promise("operating: Triton is frozen (SIGSTOP)")
 def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwards(
     start: Callable[..., Any], own_triton: TritonServer, sample: bytes
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwa
     eventually(lambda: web.predict(sample).status == 200)
 
 
+@pytest.mark.promise("operating: the model is unloaded")
 def test_an_unloaded_model_gives_503_with_the_names_of_the_ready_models(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
@@ -124,7 +126,7 @@ def test_a_changed_threshold_is_noticed_without_a_restart(
     try:
         for threshold, sure in (("0.01", True), ("1.1", False)):
             set_threshold(threshold)
-            # Each worker notices for itself, so both forms are asked for until both are answered anew.
+            # Each worker notices for itself, so both forms are asked until both answer again.
             eventually(lambda sure=sure: web.predict(sample).json["sure"] is sure)
             eventually(lambda sure=sure: (b'answer sure"' in web.predict(sample, "text/html").body) is sure)
     finally:

@@ -95,6 +95,7 @@ def held_back_until_a_verb_asks(running: Up) -> None:
     assert http_ok(ready)
 
 
+@pytest.mark.promise("README: It needs no GPU, no Docker and no 15 GB image")
 @pytest.mark.parametrize(
     ("number", "model"),
     [
@@ -125,6 +126,7 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
     assert not running.leftovers()
 
 
+@pytest.mark.promise("operating: Triton is killed")
 @pytest.mark.slow
 def test_a_dead_triton_is_restarted_and_the_app_reports_it_meanwhile(up, few) -> None:
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
@@ -209,6 +211,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_p
     assert not (tmp_path / "tmp0" / "imported").exists(), running.output
 
 
+@pytest.mark.promise("operating: the newest version on disk is damaged, and Triton starts")
 @pytest.mark.slow
 def test_the_newest_version_that_loads_serves(up, few) -> None:
     """Also after Triton was killed; the page says that it is an older one, and rollback makes that last."""

@@ -12,7 +12,8 @@ from gourmet.commands.options import alone_in, given_url, serving_url, url_optio
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository import DEFAULT, newest
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_version
 from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
@@ -36,7 +37,7 @@ if TYPE_CHECKING:  # which would import numpy for --help
     "--model-repository",
     "repository",
     type=PATH,
-    default=DEFAULT,
+    default=DEFAULT_REPOSITORY,
     show_default="triton/models",
     help="With --calibrate: find the model in this repository.",
 )
@@ -121,8 +122,9 @@ def _give(report: Report, json_to: str | None, page: Path | None) -> None:
 def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> None:
     """Set the threshold of a system's deployed models by their answers to labelled examples."""
     from gourmet.commands.running import load_and_ask, served_as_before
-    from gourmet.repository.deploy import of_same_weights, recalibrate
+    from gourmet.repository.deploy import recalibrate
     from gourmet.repository.gate import Calibrating
+    from gourmet.repository.versions import models_of_same_weights
 
     parts = SystemParts(system)
     export = parts.export
@@ -131,9 +133,9 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     default = models / parts.contract.default_model
     triton = given_url() or serving_url(models)
     with alone_in(models):
-        chosen = of_same_weights(default)
+        chosen = models_of_same_weights(default)
         with bar("answering") as tick:
-            calibrated = export.calibrated(newest(default), data, tick)
+            calibrated = export.calibrated(newest_version(default), data, tick)
 
         def serve(model: Path) -> None:
             if triton:

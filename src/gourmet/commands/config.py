@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import click
 
-from gourmet import repository
 from gourmet.commands.options import json_option, repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, model_of, numbers, versions
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.config_change import VARIANTS, Change, changed
+from gourmet.repository.models import read_config, repository_text
 from gourmet.served.files import write_whole
 from gourmet.served.instances import PRECISIONS, available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
@@ -86,7 +86,7 @@ def config(
             f"--instances {change.instances} may take all memory of this machine: each can be a process, and "
             f"more than {allowed} ({_INSTANCES_A_CORE} for each core) are not faster. Add --force to try it"
         )
-    if write and write.exists() and "#" in repository.repository_text(write):
+    if write and write.exists() and "#" in repository_text(write):
         raise UsageError(
             f"--write {write} would replace a file with comments: name another, or delete it first"
         )
@@ -109,7 +109,7 @@ def config(
                 raise UsageError(
                     f"--reset takes the config of {model} from what {url} serves: name that with --repository"
                 )
-            chosen = model_config.as_json(repository.read_config(holding[0] / model))
+            chosen = model_config.as_json(read_config(holding[0] / model))
         else:
             chosen = changed(running, change)
         started = time.monotonic()

@@ -11,8 +11,7 @@ from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
 from gourmet.errors import UsageError, echo
-from gourmet.repository import DEFAULT
-from gourmet.served.files import own_models
+from gourmet.repository.models import repository_of
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -53,12 +52,12 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
 
 def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
-    from gourmet.repository.gate import serving
+    from gourmet.repository.versions import newest_intact_version
     from gourmet.served import manifest
     from gourmet.training.files import onnx_tensors, save_tensors
 
     name = registry.load(system).default_model
-    version = next(filter(None, (serving(models / name) for models in (DEFAULT, own_models()))), None)
+    version = newest_intact_version(repository_of(name) / name)
     if not version or not (version / _SERVED).exists():
         raise UsageError(
             f"the served version of {system} keeps no weights to measure: ask it with `gourmet check {name} "

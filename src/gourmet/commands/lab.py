@@ -31,7 +31,7 @@ from gourmet.lab.handing_in import collect as collected
 from gourmet.lab.handing_in import write_page
 from gourmet.lab.restoring import restore_models
 from gourmet.reports.table import columns
-from gourmet.repository import DEFAULT
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.served.files import shipped
 from gourmet.served.instances import available_cpus
 from gourmet.served.optional import how_to_install
@@ -198,7 +198,7 @@ def _free(ports: dict[str, int], named: Collection[str]) -> dict[str, int]:
 def _strayed(url: str, named: bool) -> list[Finding]:
     """Report what a killed notebook left changed, and how to put it back."""
     running = stack_at(url)
-    folders = tuple(map(Path, running.repositories)) if running else (DEFAULT,)
+    folders = tuple(map(Path, running.repositories)) if running else (DEFAULT_REPOSITORY,)
     there = Examined(folders, "127.0.0.1", {}, url, named, os.environ)
     with connect(url) as triton:
         return list(

@@ -36,7 +36,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     from gourmet.evaluation.labelled_pictures import LabelledPictures
     from gourmet.learning import learn_more as more
     from gourmet.reports.table import columns
-    from gourmet.repository import newest
+    from gourmet.repository.versions import newest_version
 
     classifier, data = registry.classification(system), SystemParts(system).data
     if not isinstance(data, LabelledPictures):
@@ -46,7 +46,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
         raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
     model = models / classifier.default_model
     with _json_lines() if as_json else bar("learning") as tick:
-        learned = more.learn(classifier, data, newest(model), folder, tick)
+        learned = more.learn(classifier, data, newest_version(model), folder, tick)
     learned.write(file)
     if as_json:
         echo(json.dumps(learned.as_dict()))

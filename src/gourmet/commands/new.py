@@ -18,8 +18,9 @@ from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, label
 from gourmet.errors import UsageError, echo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
-from gourmet.repository import DEFAULT
-from gourmet.repository.gate import Deployment, serving
+from gourmet.repository.gate import Deployment
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.versions import newest_intact_version
 from gourmet.served.files import own_models
 from gourmet.served.manifest import facts, sha256
 from gourmet.served.reading import check_weights
@@ -163,7 +164,7 @@ def _classifier(
     system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
     if given and network:
         system = replace(system, **given.pictures)
-        echo(given.compare(system, network.answers(system, batched=False)))
+        echo(given.compare(system, network.scores_for(system, batched=False)))
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):
@@ -259,7 +260,7 @@ def served_bodies() -> Iterator[Body]:
     from gourmet.learning.from_photos import Body
 
     for system in registry.load_all().values():
-        version = serving(DEFAULT / system.default_model)
+        version = newest_intact_version(DEFAULT_REPOSITORY / system.default_model)
         about = facts(version) if version and not registry.is_data(system.name) else {}
         for file, form in about.get("also", {}).items():
             if (

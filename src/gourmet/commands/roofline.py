@@ -7,11 +7,12 @@ from typing import Final
 
 import click
 
-from gourmet import repository
 from gourmet.bench.roofline import GPUS, Machine, Roofline, count, measured_machine
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE, model_of
 from gourmet.errors import UsageError, echo
+from gourmet.repository.models import model_names, read_config, repository_of
+from gourmet.repository.versions import version_numbers
 
 _ABOVE_0: Final = click.FloatRange(min=0, min_open=True)
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
@@ -73,15 +74,15 @@ def onnx_file(model: str) -> Path:
     """Return the ONNX file MODEL, or that of the latest version of the served model MODEL."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
-    if model not in (served := repository.model_names(repository.DEFAULT)):
+    folder = repository_of(model) / model
+    if model not in (served := model_names(folder.parent)):
         raise UsageError(
             f"{model!r} is neither an ONNX file nor a model of triton/models: that has {', '.join(served)}"
         )
-    folder = repository.DEFAULT / model
-    latest = repository.versions(folder)[-1:]
+    latest = version_numbers(folder)[-1:]
     files = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
     if not files:
-        backend = repository.read_config(folder).backend
+        backend = read_config(folder).backend
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )

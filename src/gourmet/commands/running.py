@@ -15,10 +15,11 @@ from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.commands.options import asked_stack
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository import read_config, versions
 from gourmet.repository.config_file import LABELS_FILE
 from gourmet.repository.deploy import deploy
 from gourmet.repository.gate import Deployment, table
+from gourmet.repository.models import read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.processes import http_ok, wait_until
 from gourmet.systems import registry
@@ -26,6 +27,8 @@ from gourmet.triton_client.model_config import as_json
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 _RELOADED_WITHIN_S: Final = 60.0
+_SEEN_WITHIN_S: Final = 10.0
+_TWICE: Final = "two or more repositories"
 
 
 def install(
@@ -59,7 +62,7 @@ def load_and_ask(
     url: str, model: Path, *, send: bool = False, answers_within_s: float = LOADS_WITHIN_S
 ) -> str:
     """Load the latest version of `model` and describe its answer; raise unless that version answers."""
-    name, number = model.name, versions(model)[-1]
+    name, number = model.name, version_numbers(model)[-1]
     with connect(url, LOADS_WITHIN_S) as triton:
         if not _load(triton, model, send=send):
             return f"{url} polls its repository: it loads {name} by itself, and was not asked"
@@ -80,13 +83,28 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
     False if Triton polls its repository, and loads the model by itself.
     """
     if not send:
+        # The stack hides a shipped model as soon as the user's own repository has it.
+        _wait(lambda: _TWICE not in str(triton.index().get(model.name, {}).get("reason")))
         return triton.load(model.name)
     config = as_json(read_config(model))
     named = config.get("version_policy", {}).get("specific", {}).get("versions")
-    of_versions = [model / str(number) for number in named or versions(model)[-1:]]
+    of_versions = [model / str(number) for number in named or version_numbers(model)[-1:]]
     paths = [*(path for version in of_versions for path in version.rglob("*")), model / LABELS_FILE]
     files = {str(path.relative_to(model)): path.read_bytes() for path in paths if path.is_file()}
     return triton.load(model.name, config, files)
+
+
+def load_shipped(url: str, model: str) -> None:
+    """Have Triton serve a shipped model again of which the user's versions were removed."""
+    with connect(url, LOADS_WITHIN_S) as triton:
+        _wait(lambda: model in triton.index())
+        triton.load(model)
+
+
+def _wait(is_seen: Callable[[], bool]) -> None:
+    """Wait until the running stack has noticed a changed repository; Triton reports it if it does not."""
+    with contextlib.suppress(TimeoutError):
+        wait_until(is_seen, _SEEN_WITHIN_S, "")
 
 
 def ask_loaded(triton: Triton, name: str) -> str:

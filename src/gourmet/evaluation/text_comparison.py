@@ -22,8 +22,9 @@ from gourmet.generation.answers import Answer, GenerationServing, Parts, ServedN
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.progress import ReportProgress
-from gourmet.repository import read_config, versions
-from gourmet.repository.gate import Check, Comparison, Measure, comparison_of, weights_of
+from gourmet.repository.gate import Check, Comparison, Measure, comparison_of
+from gourmet.repository.models import read_config
+from gourmet.repository.versions import version_numbers, weights_of
 from gourmet.served.instances import available_cpus
 from gourmet.triton_client.model_config import as_json
 
@@ -169,7 +170,7 @@ class TextCandidate:
     def _package(self, version: Path) -> Mapping[str, bytes]:
         """Return the package with the network of `version`, which may be a graph or a reference."""
         model = version.parents[1] / self.model
-        same = [model / str(number) for number in reversed(versions(model))]
+        same = [model / str(number) for number in reversed(version_numbers(model))]
         same = [path for path in same if path == version or weights_of(path) == weights_of(version) != ""]
         if not same:
             raise GourmetError(f"no version of {self.model} has its weights")

@@ -20,9 +20,9 @@ from gourmet.export.torchvision_network import TorchvisionNetwork, build, pictur
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.progress import ReportProgress
-from gourmet.repository import versions
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.gate import Deployment
+from gourmet.repository.versions import version_numbers
 from gourmet.served.manifest import facts as facts_of
 from gourmet.served.manifest import sha256
 from gourmet.triton_client.model_config import Config
@@ -144,7 +144,7 @@ def _settled(network: nn.Module, size: int) -> nn.Module:
 
 def _check_free(model: Path, version: int, file: str) -> None:
     """Refuse a folder with a model of another origin, or with other versions in another format."""
-    for number in versions(model) if model.exists() else ():
+    for number in version_numbers(model) if model.exists() else ():
         about, other = facts_of(model / str(number)), "choose another --triton-model-name or --save-dir"
         if _MADE_BY not in about:
             raise UsageError(f"{model} holds a model that the deployer did not make: {other}")

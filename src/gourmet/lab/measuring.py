@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from gourmet import repository
 from gourmet.bench import report, stats, sweep
 from gourmet.bench.inputs import DataSource, rows_of
 from gourmet.bench.results import Estimate, LoadSpec, Point, Through
@@ -33,6 +32,7 @@ from gourmet.pictures.made_up import views
 from gourmet.reports import chart
 from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
+from gourmet.repository.models import read_config, repository_of
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.run_file import stack_at
@@ -67,8 +67,8 @@ class Arm:
     stepped: str = ""  # the system whose answers the client computes a step a request
 
     def __repr__(self) -> str:
-        path = repository.DEFAULT / self.load.model
-        usual = as_json(repository.read_config(path)) if path.is_dir() else {}
+        path = repository_of(self.load.model) / self.load.model
+        usual = as_json(read_config(path)) if path.is_dir() else {}
         with named_as_in_a_notebook():
             config = changed(usual, self.change) if usual else {}
         differs = {name: value for name, value in config.items() if value != usual.get(name)}

@@ -36,8 +36,9 @@ from gourmet.learning.from_photos import FOLDS, Rows, folds
 from gourmet.pictures.certainty import relevance, softmax
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.progress import ReportProgress
-from gourmet.repository import model_names
-from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target, serving
+from gourmet.repository.gate import Check, Comparison, Deployment, Measure, ModelFile, Target
+from gourmet.repository.models import model_names
+from gourmet.repository.versions import newest_intact_version
 from gourmet.served import manifest
 from gourmet.served.files import written_aside
 from gourmet.training.linear_layer import (
@@ -324,7 +325,7 @@ def deployment(system: PictureClassifier, path: Path, repository: Path) -> Deplo
         raise GourmetError(f"{path} forgot too much to be deployed: {learned.kept.losses()}")
     default, facts = system.default_model, dict[str, Any]()
     for name in dict.fromkeys((default, *model_names(repository))):
-        version = serving(repository / name)
+        version = newest_intact_version(repository / name)
         about = manifest.facts(version) if version else {}
         is_of_system = about.get("network", {}).get("system") == system.name
         forms = {about["file"]: about, **about.get("also", {})} if is_of_system else {}

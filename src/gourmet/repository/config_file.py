@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gourmet.contracts import CALIBRATION_PARAMETERS, COVERAGE_PARAMETER
-from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
+from gourmet.repository.models import CONFIG, RepositoryError, read_config, repository_text
 from gourmet.served.manifest import PARAMETER, REQUIRED
 from gourmet.triton_client.model_config import Config, as_json, as_pbtxt, parse
 

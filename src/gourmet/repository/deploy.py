@@ -17,27 +17,24 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.progress import ReportProgress
-from gourmet.repository import CONFIG, RepositoryError, model_names, newest, versions
 from gourmet.repository.config_file import LABELS_FILE, ConfigFile
-from gourmet.repository.gate import (
-    Check,
-    Comparison,
-    Deployment,
-    ModelFile,
-    Target,
-    serving,
-    table,
-    weights_of,
-)
+from gourmet.repository.gate import Check, Comparison, Deployment, ModelFile, Target, table
 from gourmet.repository.lock import all_or_nothing, tidied
+from gourmet.repository.models import CONFIG, RepositoryError
+from gourmet.repository.versions import (
+    WITHDRAWN,
+    newest_intact_version,
+    newest_version,
+    version_numbers,
+    withdrawn_number,
+    withdrawn_versions,
+)
 from gourmet.served import manifest
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.served.reading import error_summary, malformed_as_value_error
 from gourmet.triton_client.model_config import as_json, as_pbtxt, parse
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
-# A version that was rolled back, until the next deployment.
-_WITHDRAWN: Final = ".withdrawn-"
 # Fields of a config that describe the network. They may change with each version.
 _OF_VERSION: Final = ("max_batch_size", "input", "output")
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
@@ -137,7 +134,7 @@ def deploy(
 
 def _compared(target: Target, model: Path, tick: ReportProgress) -> Comparison | None:
     """Compare the candidate for `model` with the version that serves; return None if none serves."""
-    version = serving(model) if model.is_dir() else None
+    version = newest_intact_version(model) if model.is_dir() else None
     if not version:
         return None
     if not target.compare:
@@ -196,7 +193,7 @@ def staged(
     code belongs to no export. The latest version has its `texts` in the model's folder. If `serve` raises,
     all is as it was before.
     """
-    before = versions(model)
+    before = version_numbers(model)
     final = model / str(number or (before[-1] + 1 if before else 1))
     aside = model / f".next.{os.getpid()}"
     try:
@@ -205,7 +202,7 @@ def staged(
             skipped = shutil.ignore_patterns(*exported, MANIFEST, "__pycache__")
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
-        replaced = [path for path in (final, *withdrawn(model)) if path.exists()]
+        replaced = [path for path in (final, *withdrawn_versions(model)) if path.exists()]
         renames = [*((path, model / f".old-{path.name}") for path in replaced), (aside, final)]
         is_latest = int(final.name) >= max(before, default=0)
         files = {model / name: text for name, text in (texts or {}).items() if is_latest}
@@ -215,42 +212,6 @@ def staged(
             tidied(model)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def withdrawn(model: Path) -> list[Path]:
-    """Return the versions of a model that were rolled back since its last deployment, ascending."""
-    paths = (path for path in model.glob(f"{_WITHDRAWN}*") if _number(path).isdigit())
-    return sorted(paths, key=lambda path: int(_number(path)))
-
-
-def _number(withdrawn_version: Path) -> str:
-    return withdrawn_version.name.removeprefix(_WITHDRAWN)
-
-
-def deployed_together(repository: Path, name: str, *, undo: bool = False) -> list[Path]:
-    """Return the models that the last deployment of the system `name` made; else the model of that name.
-
-    With `undo`, return those whose versions of one deployment were the last to be withdrawn.
-    """
-    names, when = model_names(repository), {}
-    for model in (repository / model_name for model_name in names):
-        numbers = versions(model)
-        path = next(iter(withdrawn(model)), None) if undo else model / str(max(numbers, default=0))
-        about = manifest.facts(path) if path else {}
-        if about.get("network", {}).get("system") == name:
-            # One with a single version has nothing to go back to.
-            when[model] = undo or len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
-    if undo and not when and name not in names:
-        raise RepositoryError(
-            f"{repository} has no withdrawn version of {name!r}: the next deployment removes it"
-        )
-    if not when and name not in names:
-        raise RepositoryError(
-            f"{repository} has no model and no models of a system {name!r}: "
-            f"it has {', '.join(names) or 'none at all'}"
-        )
-    chosen = min(when.values(), default=None) if undo else max(when.values(), default=None)
-    return [model for model, at in when.items() if at == chosen] or [repository / name]
 
 
 def rollback(
@@ -269,18 +230,18 @@ def rollback(
     for model in models:
         numbers = tidied(model)
         if undo:
-            path = next(iter(withdrawn(model)), model)
-            if path == model or int(_number(path)) <= max(numbers, default=0):
+            path = next(iter(withdrawn_versions(model)), model)
+            if path == model or int(withdrawn_number(path)) <= max(numbers, default=0):
                 raise RepositoryError(f"{model} has no withdrawn version: the next deployment removes it")
-            steps[model] = max(numbers, default=0), int(_number(path))
-            renames.append((path, model / _number(path)))
+            steps[model] = max(numbers, default=0), int(withdrawn_number(path))
+            renames.append((path, model / withdrawn_number(path)))
         else:
             if len(numbers) < 2:
                 raise RepositoryError(
                     f"{model} has no version before {numbers[0] if numbers else 'the first'}"
                 )
             steps[model], path = (numbers[-1], numbers[-2]), model / str(numbers[-2])
-            renames.append((model / str(numbers[-1]), model / f"{_WITHDRAWN}{numbers[-1]}"))
+            renames.append((model / str(numbers[-1]), model / f"{WITHDRAWN}{numbers[-1]}"))
         texts |= {model / name: text for name, text in _texts_of(model, path).items()}
     with all_or_nothing(models, renames, texts):
         serve({model: latest for model, (_, latest) in steps.items()})
@@ -306,14 +267,6 @@ def _texts_of(model: Path, version: Path) -> dict[str, str]:
     return {**texts, **({LABELS_FILE: labels} if labels else {})}
 
 
-def of_same_weights(model: Path) -> list[Path]:
-    """Return the models of the repository whose newest version has the same weights as this one's."""
-    if not (weights := weights_of(newest(model))):
-        raise RepositoryError(f"{model} has no version that says what weights it is of: deploy it first")
-    beside = [model.parent / name for name in model_names(model.parent)]
-    return [path for path in beside if versions(path) and weights_of(newest(path)) == weights]
-
-
 def recalibrate(
     models: Sequence[Path],
     calibration: Mapping[str, float | str],
@@ -326,7 +279,7 @@ def recalibrate(
     """
     texts = dict[Path, str]()
     for model in models:
-        version = newest(model)
+        version = newest_version(model)
         before, config = manifest.read_manifest(version), ConfigFile.read(model)
         try:
             with malformed_as_value_error():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from gourmet.progress import ReportProgress
 from gourmet.reports.table import columns
-from gourmet.repository import versions
-from gourmet.served import manifest
-from gourmet.served.manifest import ManifestError
-from gourmet.served.reading import error_summary, malformed_as_value_error
+from gourmet.repository.versions import weights_of
+from gourmet.served.reading import error_summary
 from gourmet.triton_client.model_config import Config
 
 
@@ -205,19 +202,3 @@ def comparison_of(
             measures = list(measure(served))
             note = "" if measures else f"accuracy was not compared: {lack}"
     return Comparison(version.parent.name, version.name, measures, note)
-
-
-def weights_of(version: Path) -> str:
-    """Return the sha256 of the weights that a version was made of, or an empty text."""
-    with suppress(OSError, ValueError), malformed_as_value_error():
-        return str(manifest.facts(version)["training"]["weights_sha256"])
-    return ""
-
-
-def serving(model: Path) -> Path | None:
-    """Return the newest version that can serve: its files are those of its manifest."""
-    for number in reversed(versions(model)):
-        with suppress(ManifestError):
-            manifest.check_files(None, {}, model / str(number))
-            return model / str(number)
-    return None

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gourmet.repository import RepositoryError, repository_text, versions
+from gourmet.repository.models import RepositoryError, repository_text
+from gourmet.repository.versions import version_numbers
 from gourmet.served.files import write_whole
 from gourmet.served.reading import error_summary, malformed_as_value_error, read_table
 
@@ -128,4 +129,4 @@ def tidied(model: Path) -> tuple[int, ...]:
         shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     with contextlib.suppress(OSError):  # something is in it, or it is not there
         model.rmdir()
-    return versions(model)
+    return version_numbers(model)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet import repository
 from gourmet.errors import echo
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
@@ -50,7 +50,7 @@ def repositories_of(url: str) -> tuple[Path, ...]:
     stack = run_file.stack_at(url)
     known = run_file.content_for(url).get("stack", {}).get("repositories", ())
     named = map(Path, stack.repositories if stack else known)
-    return tuple(dict.fromkeys(path if path.is_dir() else repository.DEFAULT for path in named))
+    return tuple(dict.fromkeys(path if path.is_dir() else DEFAULT_REPOSITORY for path in named))
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:

@@ -13,7 +13,8 @@ import psutil
 
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
+from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, models_in, read_config
+from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack.connect import connect
@@ -45,8 +46,7 @@ class ListedVersion:
 def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
     """Return all versions, sorted by system; those without one come last. `url` names a running Triton."""
     states, memory = (_states(url), _memory(url)) if url else (None, {})
-    models = [folder / name for folder in repositories for name in model_names(folder)]
-    rows = [row for model in models for row in _versions(model, states, memory)]
+    rows = [row for model in models_in(repositories) for row in _versions(model, states, memory)]
     on_disk = {(row.model, row.version) for row in rows}
     elsewhere = {key: state for key, state in (states or {}).items() if key not in on_disk}
     owners = _owners(url, {name for (name, _), (state, *_) in elsewhere.items() if state == "serves"})
@@ -69,7 +69,7 @@ def owner_of(model: Path) -> tuple[str, str]:
         data_systems = [name for name in registry.names() if registry.is_data(name)]
         named_after = [name for name in data_systems if re.fullmatch(rf"{name}(_onnx|_stream)?", model.name)]
         return next(iter(named_after), ""), str(exc)
-    return system, "" if versions(model) else f"{model} has no version"
+    return system, "" if version_numbers(model) else f"{model} has no version"
 
 
 def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> Iterator[ListedVersion]:
@@ -77,10 +77,10 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     if fault:
         yield ListedVersion(system, model.name, state="broken", reason=fault)
         return
-    study = model.parent == DEFAULT and (
+    study = model.parent == DEFAULT_REPOSITORY.resolve() and (
         not system or bool(parameter(as_json(read_config(model)), WEB_PARAMETER))
     )
-    for folder in (model / str(number) for number in versions(model)):
+    for folder in (model / str(number) for number in version_numbers(model)):
         version = int(folder.name)
         default = ("", "", None) if states is None else ("not loaded", "", None)
         state, reason, requests = (states or {}).get((model.name, version), default)

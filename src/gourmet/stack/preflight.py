@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
+from gourmet.repository.models import RepositoryError, models_in, read_config
+from gourmet.repository.versions import newest_version
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
 from gourmet.stack import run_file
@@ -79,20 +80,17 @@ def free_ports(count: int) -> list[int]:
 def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     """Return every model in `repositories` with its config; the config is empty if it cannot be read.
 
-    Raise NotReadyToStart unless each repository can be read and no model is in two of them.
+    Raise NotReadyToStart unless each repository can be read and no model is in two of them; one in the user's
+    own replaces that in another.
     """
     served: dict[str, Config] = {}
-    for path in repositories:
-        names = repository.model_names(path)
-        if twice := set(names) & set(served):
-            raise NotReadyToStart(
-                f"more than one repository has {', '.join(sorted(twice))}: rename or remove one"
-            )
-        for name in names:
-            served[name] = {}
-            # Triton reports a bad config itself, and serves the other models.
-            with contextlib.suppress(repository.RepositoryError):
-                served[name] = as_json(repository.read_config(path / name))
+    for model in models_in(repositories):
+        if model.name in served:
+            raise NotReadyToStart(f"more than one repository has {model.name}: rename or remove one")
+        served[model.name] = {}
+        # Triton reports a bad config itself, and serves the other models.
+        with contextlib.suppress(RepositoryError):
+            served[model.name] = as_json(read_config(model))
     return dict(sorted(served.items()))
 
 
@@ -102,10 +100,12 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
     NVIDIA's backends read no manifests.
     """
     reasons = {}
-    for model in (path / name for path in repositories for name in names if (path / name).is_dir()):
+    for model in models_in(repositories):
+        if model.name not in names:
+            continue
         # Triton reports a bad config, or that there is no version.
-        with contextlib.suppress(repository.RepositoryError):
-            config, newest = as_json(repository.read_config(model)), repository.newest(model)
+        with contextlib.suppress(RepositoryError):
+            config, newest = as_json(read_config(model)), newest_version(model)
             try:
                 manifest.check_files(None, config, newest)
             except manifest.ManifestError as exc:

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from gourmet import repository
 from gourmet.bench.inputs import Asking, ClientLoop
 from gourmet.generation.contract import SCORE, TOKENS
+from gourmet.repository.versions import served_package
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from gourmet.systems.translator.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ class TranslatorLoop:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer(repository.served_package(SYSTEM.default_model))
+        return Tokenizer(served_package(SYSTEM.default_model))
 
     def steps_of(self, example: bytes) -> Asking:
         tokenizer = self.tokenizer

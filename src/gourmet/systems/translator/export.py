@@ -20,7 +20,6 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from gourmet import repository
 from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
 from gourmet.evaluation.system_parts import BadData, EmptyPart, Reference, TextData
 from gourmet.evaluation.text_certainty import certainty, judged
@@ -32,6 +31,8 @@ from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Calibrated, Deployment, Export, Target
+from gourmet.repository.models import read_config, repository_of
+from gourmet.repository.versions import version_numbers
 from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
@@ -233,7 +234,7 @@ class TranslatorExport(GenerationExport):
         return chrf(references, questions) if references else None
 
     def calibrated(self, version: Path, data: Path, tick: ReportProgress) -> Calibrated:
-        config = as_json(repository.read_config(version.parent))
+        config = as_json(read_config(version.parent))
         return self._calibrated(package.open_version(version, config), data, tick)
 
     def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: ReportProgress) -> Calibrated:
@@ -286,14 +287,14 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
 def _like(ours: str, target: Target, system: Translator) -> Target:
     """Return a target that needs no model in the repository: it takes the config and code of our model."""
-    folder = repository.DEFAULT / ours
-    config = as_json(repository.read_config(folder))
+    folder = repository_of(ours) / ours
+    config = as_json(read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
     (file,) = target.files
 
     def write(path: Path) -> dict[str, Any]:
-        shutil.copyfile(folder / str(repository.versions(folder)[-1]) / _CODE, path.with_name(_CODE))
+        shutil.copyfile(folder / str(version_numbers(folder)[-1]) / _CODE, path.with_name(_CODE))
         return file.write(path)
 
     return replace(target, files=[replace(file, write=write)], config={**config, "name": target.model})

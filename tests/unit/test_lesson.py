@@ -1,0 +1,153 @@
+"""What a lesson learns of photos that are points: who is right before and after, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.evaluation.calibration import Calibration
+from gourmet.evaluation.rehearsal import Rehearsal
+from gourmet.evaluation.system_parts import BadData
+from gourmet.learning import learn_more
+from gourmet.learning.learn_more import Learned, Lesson
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.repository.gate import Comparison, Measure
+from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.systems.food11.data import DATA
+from gourmet.training.linear_layer import Layer, OnnxLayer
+
+SOUPS = PictureClassifier(
+    *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), subject="soup"
+)
+STEW, BROTH, NONE = 0, 1, 2
+SERVED = DEFAULT_REPOSITORY / "food_classifier" / "1"
+
+
+def points(direction: int, count: int, seed: int = 0) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 0.2, (count, 40))
+    return (noise + 4 * np.eye(40)[direction]).astype(np.float32)
+
+
+def between(count: int, stew: float, seed: int = 0) -> np.ndarray:
+    """Points between stew and broth, a little nearer to broth."""
+    return stew * points(STEW, count, seed) + (1 - stew) * points(BROTH, count, seed)
+
+
+def lesson(photos: np.ndarray, classes: list[int], stew: float = 0.45) -> Lesson:
+    """Photos for a network that knows stew and broth by a direction each, a tenth of broth barely."""
+    broth = np.concatenate([points(BROTH, 180, 1), between(20, stew, 1)])
+    rows = np.concatenate([points(STEW, 200), broth, points(NONE, 200, 2)])
+    layer = Layer(3 * np.eye(2, 40, dtype=np.float32), np.full(2, -6, np.float32))
+    known = Rehearsal(
+        rows, np.repeat([STEW, BROTH, NONE], 200), np.arange(600) % 2 == 0, layer(rows), np.ones(40), ""
+    )
+    return Lesson(SOUPS, layer, known, [photos] * 4, np.array(classes), Calibration(1.0, 0.5, 0.5))
+
+
+def learned(photos: np.ndarray, classes: list[int]) -> Learned:
+    return lesson(photos, classes).learn(lambda share, words="": None)
+
+
+@pytest.mark.promise("README: shows class by class what is right before and after")
+def test_photos_of_a_new_kind_are_right_afterwards_and_the_others_stay_so() -> None:
+    no_soup = points(STEW, 10) + points(8, 10)
+    photos = np.concatenate([points(7, 10), no_soup, points(BROTH, 3, seed=9)])
+    result = learned(photos, [BROTH] * 10 + [NONE] * 10 + [BROTH] * 3)
+    broth, none = result.own
+    assert broth == {"label": "broth", "photos": 13, "measured": 13, "before": 7, "now": 13, "more": 0}
+    assert none == {"label": "no soup", "photos": 10, "measured": 10, "before": 0, "now": 10, "more": 0}
+    assert not result.kept.lost
+    assert result.sentence.startswith("Better: 23 of your 23 photos are right")
+
+
+def test_a_photo_is_measured_by_a_layer_that_has_not_learned_it() -> None:
+    each_its_own = np.concatenate([points(direction, 1, direction) for direction in range(5, 25)])
+    right = lesson(each_its_own, [STEW] * 20).initial_layer(each_its_own).argmax(axis=1)
+    result = learned(each_its_own, [BROTH if label == STEW else STEW for label in right])
+    assert [row["before"] for row in result.own] == [0, 0]
+    assert sum(row["now"] for row in result.own) <= 12, "nothing of one photo can be learned from another"
+
+
+@pytest.mark.promise("README: A layer that answers worse on held-out photos is refused")
+def test_a_layer_that_answers_worse_is_not_used(tmp_path: Path) -> None:
+    result = learned(between(60, 0.45, 3), [STEW] * 60)
+    assert [measure.what for measure in result.kept.lost] == ["every class alike", "broth"]
+    assert result.sentence == "Worse for every class alike 100.0 → 97.5, broth 100.0 → 95.0: not used"
+    result.write(tmp_path / "learned.npz")
+    with pytest.raises(GourmetError, match=r"forgot too much to be deployed: every class alike 100\.0"):
+        learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT_REPOSITORY)
+
+
+def test_the_step_is_shortened_until_no_class_loses_more_than_two_points() -> None:
+    taught = lesson(between(60, 0.42, 3), [STEW] * 60, stew=0.42)
+    result = taught.learn(lambda share, words="": None)
+    assert not result.kept.lost
+    assert {measure.margin for measure in result.kept.measures if measure.what in SOUPS.labels} == {2.0}
+    steps = [
+        np.linalg.norm(layer.weight - taught.initial_layer.weight)
+        for layer in (result.layer, taught._solve(np.ones(60, bool)))
+    ]
+    assert 0.2 < steps[0] / steps[1] < 0.8
+
+
+def test_labels_that_the_network_finds_impossible_are_doubted() -> None:
+    photos = np.concatenate([points(kind, 2) for kind in (STEW, BROTH, NONE)])
+    taught = lesson(photos, [STEW, BROTH, BROTH, NONE, NONE, STEW])
+    assert taught.doubted().tolist() == [False, True, False, True, False, True]
+    weak = replace(taught, initial_layer=Layer(np.zeros((2, 40), np.float32), np.zeros(2, np.float32)))
+    assert not weak.doubted().any(), "it finds all labels possible"
+
+
+@pytest.mark.promise("README: so is one whose labels contradict the model too often")
+@pytest.mark.parametrize(
+    ("photos", "doubted", "must_confirm"), [(16, 4, True), (17, 4, False), (8, 3, False), (100, 24, False)]
+)
+def test_a_quarter_of_doubted_labels_needs_a_confirmation(
+    photos: int, doubted: int, must_confirm: bool
+) -> None:
+    kept = Comparison("", "", [Measure("every class alike", 200, 90.0, 90.0, 2.0)])
+    own = [{"label": "stew", "photos": photos, "measured": photos, "before": 0, "now": 1}]
+    layer = Layer(np.zeros((2, 4), np.float32), np.zeros(2, np.float32))
+    result = Learned(layer, layer, kept, own, ["photo.jpg"] * doubted)
+    assert result.must_confirm is must_confirm
+    assert (result.labels.verdict == "worse") is must_confirm, "then the gate refuses it without --force"
+    assert result.sentence.startswith("Not used yet") is must_confirm
+
+
+@pytest.mark.parametrize(("count", "says"), [(7, "at least 8 are needed"), (8, "not a picture")])
+def test_eight_photos_are_enough_to_learn(count: int, says: str, tmp_path: Path) -> None:
+    (tmp_path / "Rice").mkdir()
+    for number in range(count):
+        (tmp_path / "Rice" / f"{number}.jpg").write_text("none")
+    with pytest.raises(BadData, match=says):
+        learn_more.learn(FOOD, DATA, SERVED, tmp_path, lambda share, words="": None)
+
+
+def with_bias(change: float) -> Learned:
+    """The served layer with a little more of the first class."""
+    served = OnnxLayer.read(SERVED / "model.onnx").layer
+    bias = served.bias + np.float32(change) * np.eye(len(served.bias), dtype=np.float32)[0]
+    kept = Comparison("", "", [Measure("every class alike", 200, 90.0, 90.0, 2.0)])
+    return Learned(Layer(served.weight, bias), served, kept, [])
+
+
+def test_a_layer_becomes_a_version_only_on_the_network_that_it_was_learned_on(tmp_path: Path) -> None:
+    result = with_bias(0.5)
+    result.write(tmp_path / "learned.npz")
+    deployment = learn_more.deployment(FOOD, tmp_path / "learned.npz", DEFAULT_REPOSITORY)
+    assert set(deployment.targets) == {"food_classifier", "food_classifier_onnx", "food_classifier_int8"}
+    file = deployment.targets["food_classifier_onnx"].files[0]
+    file.write(tmp_path / "model.onnx")
+    assert np.array_equal(OnnxLayer.read(tmp_path / "model.onnx").layer.bias, result.layer.bias)
+    assert all(check.passed for check in file.check(tmp_path / "model.onnx"))
+    assert not all(check.passed for check in file.check(SERVED / "model.onnx")), "which lacks the layer"
+
+    others = Layer(result.initial_layer.weight + 1, result.initial_layer.bias)
+    replace(result, initial_layer=others).write(tmp_path / "others.npz")
+    with pytest.raises(UsageError, match="learned on top of another network"):
+        learn_more.deployment(FOOD, tmp_path / "others.npz", DEFAULT_REPOSITORY)
