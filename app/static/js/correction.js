@@ -1,6 +1,6 @@
 // The button "Not right?" on every answered card, if the operator stores corrections.
 import { correct } from "./api.js";
-import { h, icon, percent, say, settings, soft, t } from "./ui.js";
+import { h, icon, named, percent, say, settings, soft, t } from "./ui.js";
 
 const OTHER = "other"; // the API's label for a photo that shows none of the labels
 
@@ -29,7 +29,7 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     }
     say(note.textContent);
   };
-  const button = (label, words = label) => {
+  const button = (label, words = named(label)) => {
     const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
     choice.addEventListener("click", () => tell(label, words));
     return choice;
