@@ -31,7 +31,7 @@ run_tests = OMP_NUM_THREADS=1 $(PYTEST) $(1) $(ARGS) || { status=$$?; [ $$status
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-nightly test-containers test-gpu check audit docs format bench bench-peers bench-generation nightly clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-nightly test-containers test-gpu check audit docs dist format bench bench-peers bench-generation nightly clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,20 @@ docs: setup ## Write the documentation as a site with search to site/html
 		xargs -0 cp --parents -t site/source
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/html/index.html is the first page."
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+UV_OR_PIPS = $(or $(UV),$(BIN)/uv)
+dist: setup ## Build what a release publishes into dist: the wheel, the source, an SBOM and the notes (a minute)
+	@$(call install,-r requirements/dist.txt)
+	@rm -rf dist
+	@$(UV_OR_PIPS) build -q --out-dir dist
+	@$(UV_OR_PIPS) venv -q --python $(BIN)/python dist/environment
+	@$(UV_OR_PIPS) pip install -q --python dist/environment $(PINNED) dist/*.whl
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/wheel.cdx.json dist/environment
+	@rm -rf dist/environment
+	@awk '/^## / { on = $$2 == "$(VERSION)" } on' CHANGELOG.md >dist/notes.md
+	@test -s dist/notes.md || { echo "CHANGELOG.md has no part for $(VERSION)."; exit 1; }
+	@ls -l dist
 
 format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .

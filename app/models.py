@@ -275,7 +275,7 @@ class Classifier(ServedModels[PictureClassifier]):
         served = self.find(model, deadline, use_cache=False)
         info, system = served.info, served.system
 
-        def ask(images: Pixels) -> Floats:
+        def ask_model(images: Pixels) -> Floats:
             tensor = np.concatenate([system.arrange(image, info.inputs[0].datatype) for image in images])
             answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline)
             if answer.model_version != info.version:
@@ -284,7 +284,7 @@ class Classifier(ServedModels[PictureClassifier]):
             relevance = system.relevance(answer.outputs, info, served.labels)
             return rows if relevance is None else np.column_stack([rows, 1.0 - relevance])
 
-        return served, ask
+        return served, ask_model
 
     def pixels(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> Pixels:
         """Decode a photo for `system`; raise PictureError or DecodersBusy."""

@@ -22,7 +22,7 @@ from app.api.uploads import WRAPPING_BYTES, from_json, receiving
 from app.models import Model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
-from app.web.errors import BadRequest, ServingError, answer_error, as_serving_error, refused_picture
+from app.web.errors import BadRequest, ServingError, refused_picture
 from app.web.http import JSON, PROTOCOL, route_options
 from app.web.rate_limit import count_photos
 from gourmet.contracts import Array, TensorSpec
@@ -80,14 +80,6 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
 
     def found(model: str, version: str) -> Model[PictureClassifier]:
         return find(model, version, Deadline(settings.request_deadline_s))
-
-    @routes.errorhandler(Exception)
-    def answer(exc: Exception) -> Response:
-        """Answer an error in the protocol's form, which is a message alone."""
-        response = answer_error(exc)
-        response.set_data(json.dumps({"error": str(as_serving_error(exc))}))
-        response.content_type = JSON
-        return response
 
     @routes.get("")
     @route_options(open=True)

@@ -18,9 +18,9 @@ from flask import Blueprint, Flask, Response, abort, url_for
 from PIL import Image
 
 from app.api.schemas import Classified
-from app.api.uploads import one_of
+from app.api.uploads import form_photo, one_of
 from app.models import Classifier, Model, Prediction
-from app.photos import answer_of, form_answer, form_photo, observed
+from app.photos import answer_of, form_answer, observed
 from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor

@@ -20,10 +20,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from flask import Flask, Response, current_app, g
+from flask import Flask, Response, current_app, g, request
 from werkzeug.exceptions import HTTPException
 
-from app.web.http import render, request_id
+from app.web.http import PROTOCOL, render, request_id
 from app.web.messages import TEXTS
 from app.web.settings import Settings
 from gourmet.contracts import BadAnswer, BadModel
@@ -200,7 +200,9 @@ def answer_error(exc: Exception) -> Response:
     error = for_visitor(exc)
     g.error_code = error.code
     title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
-    response = render("error.html", lambda: as_dict(error), error.status, error=error, title=title)
+    # An error of the Open Inference Protocol is a message alone.
+    body = {"error": str(error)} if request.path.startswith(PROTOCOL) else as_dict(error)
+    response = render("error.html", lambda: body, error.status, error=error, title=title)
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:

@@ -1,6 +1,6 @@
 """`gourmet lab` as a user runs it: a real JupyterLab and stack, Ctrl-C, and what is restored afterwards.
 
-JupyterLab is no part of the environment of `make test`: those who work on the rest do without its 60 MB. The
+JupyterLab is not in the environment of `make test`: those who work on the rest do without its 60 MB. The
 tests that start it are slow; `make test-slow` installs it.
 """
 

@@ -83,3 +83,13 @@ def test_an_unknown_model_is_404_and_a_probe_gets_no_cookie(listen: Listen) -> N
     assert (reply.status_code, "'nobody' is not available" in reply.get_json()["error"]) == (404, True)
     assert browser.get("/v2/models/nobody/ready").status_code == 401
     assert "Set-Cookie" not in browser.get("/v2/health/live").headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v2/unknown"), ("POST", "/v2/repository/index"), ("GET", INFER)]
+)
+def test_an_unknown_path_or_method_is_answered_in_the_protocols_form(
+    browser: FlaskClient, method: str, path: str
+) -> None:
+    reply = browser.open(path, method=method, headers={"Accept": "text/html"})
+    assert (reply.status_code, type(reply.get_json()["error"])) == (405 if path == INFER else 404, str)

@@ -20,6 +20,7 @@ from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 DOCKERFILES = sorted(ROOT.glob("Dockerfile.*"))
+MODELS = ROOT / "deploy" / "kubernetes" / "Dockerfile.models"
 
 
 def instructions(path: Path, name: str) -> list[str]:
@@ -66,13 +67,31 @@ def dockerfile(service: dict[str, Any]) -> Path:
     return ROOT / service["build"]["dockerfile"]
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -> None:
-    defaults = dict(argument.partition("=")[::2] for argument in instructions(path, "ARG"))
-    for image in instructions(path, "FROM"):
-        name = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], image.split()[0])
-        assert re.search(r":\d+\.\d+", name), f"{path.name} starts from {name}"
+@pytest.mark.parametrize("path", [*DOCKERFILES, MODELS], ids=lambda path: path.name)
+def test_base_images_are_named_with_a_version_and_the_last_user_is_not_root(path: Path) -> None:
+    base, *stages = (argument.split()[0] for argument in instructions(path, "FROM"))
+    # Dependabot follows no variable.
+    assert re.fullmatch(r"[\w./-]+:\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", base), base
+    assert set(stages) <= {"base"}
     assert instructions(path, "USER")[-1] == "1000:1000"
+
+
+def test_dependabot_looks_where_images_are_named() -> None:
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
+    (docker,) = (update for update in updates if update["package-ecosystem"] == "docker")
+    named = [MODELS, *DOCKERFILES]
+    named += [
+        path for path in MODELS.parent.rglob("*.yaml") if re.search(r"image: \S+:\d+\.", path.read_text())
+    ]
+    assert set(docker["directories"]) == {
+        f"/{path.parent.relative_to(ROOT)}".replace("/.", "/") for path in named
+    }
+    assert "docker-compose" in {update["package-ecosystem"] for update in updates}
+    for service in BASE["services"].values():
+        if "build" not in service:
+            assert f"    image: {service['image']}\n" in (ROOT / "docker-compose.yaml").read_text(), (
+                "not by an alias"
+            )
 
 
 def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> None:
@@ -198,27 +217,51 @@ def test_every_service_is_restrained_and_has_limits() -> None:
         assert default_of(SERVICES[name]["cpus"]) == "0", "all CPUs, unless a variable limits them"
 
 
-def test_the_web_image_installs_the_pinned_packages_by_hash() -> None:
-    hashed = (REQUIREMENTS / "web.hashes.txt").read_text()
-    assert "--require-hashes -r requirements/web.hashes.txt" in (ROOT / "Dockerfile.flask").read_text()
+HASHED = {"web": "flask", "triton-cpu": "triton-cpu", "triton": "triton", "lab": "jupyter"}
+
+
+@pytest.mark.parametrize("image", HASHED)
+def test_an_image_installs_the_pinned_packages_by_hash(image: str) -> None:
+    hashed = (REQUIREMENTS / f"{image}.hashes.txt").read_text()
+    (install,) = re.findall(
+        r"--require-hashes -r \S+\.hashes\.txt", (ROOT / f"Dockerfile.{HASHED[image]}").read_text()
+    )
+    assert install.endswith(f"/{image}.hashes.txt")
     matches = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)
     assert len(matches) == len(re.findall("==", hashed))
-    pins = "".join(path.read_text() for path in REQUIREMENTS.glob("*.txt") if path.name != "web.hashes.txt")
+    pins = "".join(path.read_text() for path in REQUIREMENTS.glob("*.txt") if ".hashes." not in path.name)
     pinned = {
         canonicalize_name(name): pin for name, pin in re.findall(r"^([\w.-]+)[^=\n]*==(\S+)", pins, re.M)
     }
-    assert {name: pinned[canonicalize_name(name)] for name, _, _ in matches} == {
-        n: pin for n, pin, _ in matches
-    }
-    wanted = [REQUIREMENTS / name for name in ("web.txt", "tracing.txt", "redis.txt")]
-    direct = re.findall(r"^([\w.-]+)[^=\n]*==", "".join(path.read_text() for path in wanted), re.M)
-    hashed_names = {canonicalize_name(name) for name, _, _ in matches}
-    assert set(map(canonicalize_name, direct)) <= hashed_names
+    versions = {canonicalize_name(name): pin for name, pin, _ in matches}
+    assert versions == {name: pinned[name] for name in versions}
+    wanted = runpy.run_path(str(ROOT / "scripts" / "containers" / "hashes.py"))["IMAGES"][image][1]
+    direct = set[str]()
+    for word in (word for call in wanted for word in call):
+        text = (ROOT / word).read_text() if word.endswith(".txt") else word
+        direct |= {canonicalize_name(name) for name in re.findall(r"^[a-z][\w.-]*", text, re.M)}
+    assert direct <= versions.keys()
+
+
+def test_the_web_image_has_what_its_python_and_its_settings_need() -> None:
+    hashed = (REQUIREMENTS / "web.hashes.txt").read_text()
     # Of any Python 3.11: what only its first ones need, as Debian's is one, must not be missing.
-    assert "async-timeout" in hashed_names
     # Compose and the manifests give it TRITON_GRPC_URL, with which it does not start without gRPC.
     assert "TRITON_GRPC_URL" in SERVICES["flask"]["environment"]
-    assert {"grpcio", "protobuf"} <= hashed_names
+    for name in ("async-timeout", "grpcio", "protobuf"):
+        assert f"\n{name}==" in hashed
+
+
+def test_keys_come_from_a_secret_where_the_app_looks_for_them(tmp_path: Path) -> None:
+    overlay = compose("docker-compose.keys.yaml")
+    flask = overlay["services"]["flask"]
+    (secret,) = flask["secrets"]
+    assert overlay["secrets"].keys() == {secret}
+    (variable,) = flask["environment"]
+    assert flask["environment"][variable] == f"/run/secrets/{secret}"
+    (tmp_path / secret).write_text("a-key-of-sixteen-characters\n")
+    settings = Settings.from_env({variable: str(tmp_path / secret)})
+    assert settings.api_keys == ("a-key-of-sixteen-characters",)
 
 
 def test_tritons_keys_reach_the_lab_and_not_the_web_app() -> None:

@@ -11,8 +11,7 @@ from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
 from gourmet.errors import UsageError, echo
-from gourmet.repository.models import DEFAULT_REPOSITORY
-from gourmet.served.files import own_models
+from gourmet.repository.models import repository_of
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -58,8 +57,7 @@ def _served(system: str) -> Path:
     from gourmet.training.files import onnx_tensors, save_tensors
 
     name = registry.load(system).default_model
-    folders = (DEFAULT_REPOSITORY / name, own_models() / name)
-    version = next(filter(None, map(newest_intact_version, folders)), None)
+    version = newest_intact_version(repository_of(name) / name)
     if not version or not (version / _SERVED).exists():
         raise UsageError(
             f"the served version of {system} keeps no weights to measure: ask it with `gourmet check {name} "

@@ -164,7 +164,7 @@ def _classifier(
     system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
     if given and network:
         system = replace(system, **given.pictures)
-        echo(given.compare(system, network.answers(system, batched=False)))
+        echo(given.compare(system, network.scores_for(system, batched=False)))
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):

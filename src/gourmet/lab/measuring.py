@@ -32,7 +32,7 @@ from gourmet.pictures.made_up import views
 from gourmet.reports import chart
 from gourmet.reports.table import columns
 from gourmet.repository.config_change import Change, changed
-from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.models import read_config, repository_of
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.run_file import stack_at
@@ -67,7 +67,7 @@ class Arm:
     stepped: str = ""  # the system whose answers the client computes a step a request
 
     def __repr__(self) -> str:
-        path = DEFAULT_REPOSITORY / self.load.model
+        path = repository_of(self.load.model) / self.load.model
         usual = as_json(read_config(path)) if path.is_dir() else {}
         with named_as_in_a_notebook():
             config = changed(usual, self.change) if usual else {}

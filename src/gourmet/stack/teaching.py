@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.repository.versions import version_numbers, withdrawn_versions
+from gourmet.repository.versions import newest_version, version_numbers, withdrawn_versions
 from gourmet.served import manifest
-from gourmet.served.files import home
+from gourmet.served.files import home, own_models
 from gourmet.stack.processes import Child
 from gourmet.systems import registry
 
@@ -39,10 +39,10 @@ def teachable(system: str, repositories: Sequence[Path]) -> Path | None:
     """Return the folder of the system's default model if it can learn more: a rehearsal set is beside it."""
     if system not in registry.names():
         return None
-    for folder in (repository / registry.load(system).default_model for repository in repositories):
-        if (numbers := version_numbers(folder)) and (folder / str(numbers[-1]) / _REHEARSED).exists():
-            return folder
-    return None
+    name = registry.load(system).default_model
+    # The user's own repository is the last: a model in it replaces the shipped one.
+    folder = next((path / name for path in reversed(repositories) if version_numbers(path / name)), None)
+    return folder if folder and (newest_version(folder) / _REHEARSED).exists() else None
 
 
 class Teaching:
@@ -59,13 +59,16 @@ class Teaching:
         self._states = dict[str, dict[str, Any]]()
 
     def _verb(self, system: str, job: str, model: Path) -> list[str]:
-        where = ["--to", str(model.parent)]
-        triton, learned = [*where, "--url", self._triton_url], str(self._out(system) / _LEARNED)
+        # Versions of a shipped model go to the user's repository, if that is served.
+        own = own_models().resolve()
+        new = own if own in self._repositories else model.parent
+        where, learned = ["--to", str(model.parent)], str(self._out(system) / _LEARNED)
+        triton, to_new = ([*place, "--url", self._triton_url] for place in (where, ["--to", str(new)]))
         photos, run = str(self._corrections / system), str(self._out(system) / "run")
         return {
             "learn": ["learn-more", system, photos, *where, "--out", run, "--json"],
-            "use": ["deploy", system, "--weights", learned, *triton],
-            "confirm": ["deploy", system, "--weights", learned, "--force", *triton],
+            "use": ["deploy", system, "--weights", learned, *to_new],
+            "confirm": ["deploy", system, "--weights", learned, "--force", *to_new],
             "undo": ["rollback", system, *triton],
             "redo": ["rollback", system, "--undo", *triton],
         }[job]
@@ -131,7 +134,7 @@ class Teaching:
         (self._out(state["system"]) / "run" / _LEARNED).unlink(missing_ok=True)
         lines, learned = list[str](), list[dict[str, Any]]()
 
-        def read(line: str) -> None:
+        def read_line(line: str) -> None:
             try:
                 message = dict(json.loads(line))
             except (ValueError, TypeError):  # what a verb prints for people
@@ -147,7 +150,7 @@ class Teaching:
             [str(Path(sys.executable).with_name("gourmet")), *verb],
             env=dict(os.environ),
             cwd=Path("/"),
-            on_line=read,
+            on_line=read_line,
         )
         while (status := child.exit_status()) is None:
             if self._cancelled:
