@@ -176,7 +176,7 @@ def _classifier(
     origin = {"weights": source.name, "weights_sha256": sha256(source)} if source else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()
-    with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
+    with _make_system(name, where, {**about, "provenance": origin}, files, [model]) as folder:
         if weights:
             with bar("reading") as tick:
                 deployment = parts.export(system).open(weights, data, tick, network=network)
@@ -246,7 +246,7 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
         **described.description_of(system),
         "provenance": {"photos": data.resolve().name, "body": made.body.title},
     }
-    with _made(name, where, about, files, [system.default_model]) as folder:
+    with _make_system(name, where, about, files, [system.default_model]) as folder:
         _deploy(made.deployment(), where)
     bodies = " to ".join(f"{one.right:.2f}" for one in sorted(tried, key=lambda one: -one.right))
     echo(f"body: {made.body.title}, right for {bodies}\n\n{made.report()}\n")
@@ -303,7 +303,7 @@ def _translator(
     }
     files = {described.MODEL_CARD: parts.card(name, about, origin)}
     about["provenance"] = {"checkpoint": origin}
-    with _made(name, where, about, files, [name, f"{name}_stream"]) as folder:
+    with _make_system(name, where, about, files, [name, f"{name}_stream"]) as folder:
         _deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32), where)
     echo(f"{folder}: its description and its model card\n\nNext:")
     if not where.triton:
@@ -313,7 +313,7 @@ def _translator(
 
 
 @contextlib.contextmanager
-def _made(
+def _make_system(
     name: str,
     where: _Where,
     about: Mapping[str, Any],
