@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, abort, render_template, request, url_for
 
-from app.api.uploads import one_of
+from app.api.uploads import one_of, photos_and_model
 from app.pages.corrections import counts, keep
 from app.pages.teach import ask_up, may_teach
-from app.photos import photos_and_model
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, as_dict, for_visitor

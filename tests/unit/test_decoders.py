@@ -91,6 +91,11 @@ def test_nothing_is_computed_for_a_client_that_left() -> None:
     assert processes() == []
 
 
+def test_no_decoder_is_asked_for_a_client_that_left_before() -> None:
+    with decoding_for(60, lambda: True), pytest.raises(DecodersBusy, match="the client disconnected"):
+        decode.square_pixels(gif("honest"), SIZE)
+
+
 @pytest.mark.parametrize(
     ("comment", "code"), [("crashes", "broken_picture"), ("takes a gigabyte", "too_complex")]
 )

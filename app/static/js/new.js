@@ -32,7 +32,7 @@ class Kind {
     remove.addEventListener("click", () => {
       classes.splice(classes.indexOf(this), 1);
       this.item.remove();
-      byId("add").focus();
+      byId("add-class").focus();
       count();
     });
     this.item = h("li", {}, this.label, this.shown, this.note, h("div", { class: "row" },
@@ -171,7 +171,7 @@ document.addEventListener("drop", async (event) => {
   if (onto) onto.add(found.map(([, file]) => file));
   else addAll(found.filter(([folder]) => folder));
 });
-byId("add").addEventListener("click", () => new Kind().label.focus());
+byId("add-class").addEventListener("click", () => new Kind().label.focus());
 byId("title").addEventListener("input", count);
 byId("new").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -166,7 +166,7 @@ def _classifier(
     system, network = parts.prepared(system, weights, parts.PictureOptions(**how), known, echo)
     if given and network:
         system = replace(system, **given.pictures)
-        echo(given.compare(system, network.answers(system, batched=False)))
+        echo(given.compare(system, network.scores_for(system, batched=False)))
 
     def trusted(version: Path) -> None:
         if not yes and (reason := parts.doubt(system, version / "model.onnx")):
@@ -178,7 +178,7 @@ def _classifier(
     origin = {"weights": source.name, "weights_sha256": sha256(source)} if source else {}
     files: dict[str, str | bytes] = {described.MODEL_CARD: parts.card(system, weights)}
     files[described.SAMPLE] = clouds()
-    with _made(name, where, {**about, "provenance": origin}, files, [model]) as folder:
+    with _make_system(name, where, {**about, "provenance": origin}, files, [model]) as folder:
         if weights:
             with bar("reading") as tick:
                 deployment = parts.export(system).open(weights, data, tick, network=network)
@@ -250,7 +250,7 @@ def _from_photos(
         **described.description_of(system),
         "provenance": {"photos": data.resolve().name, "body": made.body.title},
     }
-    with _made(name, where, about, files, [system.default_model]) as folder:
+    with _make_system(name, where, about, files, [system.default_model]) as folder:
         if as_json:
             echo(json.dumps({"share": 0.85, "doing": "serving"}))
         _deploy(made.deployment(), where, err=as_json)
@@ -312,7 +312,7 @@ def _translator(
     }
     files = {described.MODEL_CARD: parts.card(name, about, origin)}
     about["provenance"] = {"checkpoint": origin}
-    with _made(name, where, about, files, [name, f"{name}_stream"]) as folder:
+    with _make_system(name, where, about, files, [name, f"{name}_stream"]) as folder:
         _deploy(of_weights(name, "all", None, checkpoint, None, "", fp32=fp32), where)
     echo(f"{folder}: its description and its model card\n\nNext:")
     if not where.triton:
@@ -322,7 +322,7 @@ def _translator(
 
 
 @contextlib.contextmanager
-def _made(
+def _make_system(
     name: str,
     where: _Where,
     about: Mapping[str, Any],

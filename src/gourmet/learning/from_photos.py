@@ -273,7 +273,7 @@ class Classifier:
                 "input": f"uint8 [N, {SIDE}, {SIDE}, 3]",
             }
 
-        def answers(rows: npt.NDArray[Any]) -> Floats:
+        def run_rows(rows: npt.NDArray[Any]) -> Floats:
             return self.layer(self.body.network.activations(rows))
 
         def opened(path: Path) -> same_answers.Answers:
@@ -281,7 +281,7 @@ class Classifier:
             return lambda rows: session.run([LOGITS], {PIXELS: rows})[0]
 
         def compare(served: same_answers.Answers) -> Sequence[Any]:
-            return same_answers.same_answers(answers, served, photos)
+            return same_answers.same_answers(run_rows, served, photos)
 
         config = model_config(
             model,

@@ -156,7 +156,7 @@ class Teaching:
         (self._out(state["system"]) / "run" / _LEARNED).unlink(missing_ok=True)
         lines, results = list[str](), list[dict[str, Any]]()
 
-        def read(line: str) -> None:
+        def read_line(line: str) -> None:
             try:
                 message = dict(json.loads(line))
             except (ValueError, TypeError):  # what a verb prints for people
@@ -172,7 +172,7 @@ class Teaching:
             [str(Path(sys.executable).with_name("gourmet")), *verb],
             env=dict(os.environ),
             cwd=Path("/"),
-            on_line=read,
+            on_line=read_line,
         )
         while (status := child.exit_status()) is None:
             if self._cancelled:
