@@ -111,6 +111,17 @@ class Reader:
         if not has_form(self._log.read_text(), started, begins=True):
             sys.exit(f"the README shows another form:\n{started}\n{self._log.read_text()}")
 
+    def set_up_for(self, command: str) -> None:
+        """Install what a command needs, which says so."""
+        if not (ROOT / ".venv" / ".ready-train").exists():
+            (self._folder / "best.pth").touch()
+            status, printed, errors = self.run(command)
+            if not status or "make train-setup" not in errors:
+                sys.exit(
+                    f"$ {command}\n{printed}{errors}\nstatus {status}; it does not name `make train-setup`"
+                )
+        subprocess.run(["make", "train-setup"], cwd=ROOT, check=True)
+
     def make_files(self) -> None:
         command = [f"{ROOT}/.venv/bin/python", "-P", "-c", _MAKE_FILES, str(self._folder)]
         subprocess.run(command, cwd=ROOT, check=True)
@@ -134,10 +145,7 @@ def main() -> None:
                     started = ""
                 else:
                     if re.search(r"best\.pth|FOLDER", command) and not has_files:
-                        # Such a command says what it lacks.
-                        status, printed, errors = reader.run(command)
-                        if status and "make train-setup" in errors:
-                            subprocess.run(["make", "train-setup"], cwd=ROOT, check=True)
+                        reader.set_up_for(command)
                         reader.make_files()
                         has_files = True
                     status, printed, errors = reader.run(command)
