@@ -1,4 +1,4 @@
-"""Calls with photos: read them, and answer a form with a card, or an API call with a result for each photo.
+"""Answer a form with a card for its photo, or an API call with a result for each photo.
 
 Each photo is its own request to Triton. One request with a row for each photo would be a little cheaper. But
 a model that decodes fails the whole request for one broken row, without saying which row. Triton's dynamic
@@ -10,163 +10,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
-from werkzeug.exceptions import UnsupportedMediaType
 
 from app.api import schemas
-from app.api.uploads import MAX_OTHER_PARTS, WRAPPING_BYTES, chosen_model, from_json, one_of, receiving
+from app.api.uploads import UploadedPhoto, chosen_model, form_photo, one_of, photos_and_model
 from app.models import Prediction
 from app.services import Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor
-from app.web.http import JSON, phases_ms, render, request_id, unstored
+from app.web.http import phases_ms, render, request_id, unstored
 from app.web.messages import say
 from app.web.metrics import MAX_LABELS, OTHER, Metrics
 from app.web.rate_limit import count_photos
-from app.web.settings import Settings
 from app.web.tracing import carried
-from gourmet.pictures.decode import from_base64
-from gourmet.pictures.errors import PictureError
 from gourmet.triton_client.deadline import Deadline
 
-FIELD: Final = "file"
-OTHER_FIELD: Final = "image"  # accepted too
-MULTIPART: Final = "multipart/form-data"
-RAW: Final = "application/octet-stream"
-# A photo as a data: URL has one comma, and one separates two photos. The rest lets a refusal count a few
-# photos too many.
-_COMMAS_A_PHOTO: Final = 64
 # Threads of a call with several photos. Its place in the queue limits how many calls there are.
 PHOTO_THREADS: Final = 4
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
-InJson = TypeVar("InJson", bound=schemas.Base64Photos)
 P = TypeVar("P", bound=schemas.Predicted)
 # Makes the result of a photo from its bytes, its file name, and how long it waited for a thread.
 Work = Callable[[bytes, str | None, float | None], schemas.Schema]
-
-
-@dataclass(frozen=True)
-class UploadedPhoto:
-    """A photo as it was sent; `fault` is the error if it is refused before decoding."""
-
-    data: bytes
-    filename: str | None = None
-    fault: Exception | None = None
-
-    def checked(self, settings: Settings) -> UploadedPhoto:
-        """Return the photo, or its refusal if it is too large; count its bytes."""
-        current_app.extensions["metrics"].photo_bytes.observe(len(self.data))
-        if len(self.data) <= settings.max_upload_bytes:
-            return self
-        too_large = ServingError("upload_too_large", _too_large(settings))
-        return UploadedPhoto(b"", self.filename, too_large)
-
-    def content(self) -> bytes:
-        """Return the photo's bytes, or raise its error."""
-        if self.fault:
-            raise self.fault
-        return self.data
-
-
-def _too_large(settings: Settings) -> str:
-    return f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
-
-
-def form_photo(settings: Settings) -> bytes:
-    """Return the photo in the form field `file`."""
-    with receiving(_too_large(settings)):
-        upload = request.files.get(FIELD) or request.files.get(OTHER_FIELD)
-        in_form = FIELD in request.form
-    if upload is None:
-        raise ServingError(
-            "no_file",
-            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
-            if in_form
-            else f"no photo found: send it as the field `{FIELD}` of a multipart form",
-        )
-    data = upload.stream.read()
-    if not data and not upload.filename:
-        raise ServingError("no_file", "no photo was chosen: choose one and send it again")
-    return UploadedPhoto(data).checked(settings).content()
-
-
-def only_photo(photos: list[UploadedPhoto], rule: str) -> bytes:
-    """Return the photo of a call that takes one, as the `rule` says."""
-    if len(photos) != 1:
-        raise BadRequest(f"{rule}, and these are {len(photos)}")
-    return photos[0].content()
-
-
-def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
-    """Read the photos and the model's name; raise an error that concerns the whole request."""
-    photos, model, _ = photos_and_more(settings, schemas.Base64Photos)
-    return photos, model
-
-
-def photos_and_more(
-    settings: Settings, shape: type[InJson]
-) -> tuple[list[UploadedPhoto], str, InJson | None]:
-    """Read photos and the other fields of a JSON body of this shape."""
-    request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
-    request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
-    limits = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    with receiving(f"the call is too large: {limits}"):
-        received = _receive(settings)
-    fields = None
-    if isinstance(received, bytes):
-        fields = from_json(shape, received, '{"images": ["<base64>", …]}')
-        received = [photo_of_base64(text) for text in fields.images], fields.model or "", fields.version
-    photos, model, version = received
-    if not photos:
-        raise ServingError("no_file", f"no photo found: send it as the field `{FIELD}` of a multipart form")
-    if len(photos) > settings.max_photos:
-        raise ServingError(
-            "too_many_photos",
-            f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}",
-        )
-    return [photo.checked(settings) for photo in photos], chosen_model(model, version), fields
-
-
-def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str | None]:
-    """Return the photos, the model's name and its version, or the unparsed JSON body."""
-    kind = request.mimetype
-    if kind == MULTIPART:
-        files = [*request.files.getlist(FIELD), *request.files.getlist(OTHER_FIELD)]
-        photos = [UploadedPhoto(file.stream.read(), file.filename or None) for file in files]
-        # A browser sends an empty part if no file was chosen.
-        chosen = [photo for photo in photos if photo.data or photo.filename]
-        return chosen, request.form.get("model", ""), request.form.get("version", "")
-    if kind == JSON:
-        body = request.get_data(cache=False)
-        # A parser makes an object of each value before it counts them: 16 MB of `"a",` took 1.5 s and 290 MB.
-        if body.count(b",") > _COMMAS_A_PHOTO * settings.max_photos:
-            limits = f"send at most {settings.max_photos} photos"
-            raise ServingError("too_many_photos", f"too many photos in one request: {limits}")
-        return body
-    if kind == RAW or kind.startswith("image/"):
-        data = request.get_data(cache=False)
-        return [UploadedPhoto(data)] if data else [], "", ""
-    raise UnsupportedMediaType(
-        f"a body of type {kind or 'none'!r} is not read here: send {MULTIPART} with the field `{FIELD}`, "
-        f"one photo as image/* or {RAW}, or {JSON} with base64 texts in `images`"
-    )
-
-
-def photo_of_base64(text: str) -> UploadedPhoto:
-    encoded = text.encode()
-    data = from_base64(encoded)
-    if encoded and data is encoded:
-        message = "this is not valid base64: encode the photo's bytes"
-        return UploadedPhoto(b"", fault=PictureError("not_a_picture", message))
-    return UploadedPhoto(data)
-
-
-# ---- answers
 
 
 class _CheckedResults(schemas.Schema):

@@ -236,6 +236,7 @@ class NavigationEntry:
     values: Mapping[str, Any] = field(default_factory=dict)
     is_demo: bool = False
     is_own: bool = False  # of a classifier that was made here; shown only while its model answers
+    is_offered: Callable[[], bool] | None = None  # to this client
 
     @property
     def words(self) -> str:
@@ -243,6 +244,8 @@ class NavigationEntry:
 
     @property
     def shown(self) -> bool:
+        if self.is_offered and not self.is_offered():
+            return False
         if self.readiness and self.is_own:
             # The first view of a page waits for the first check.
             return isinstance(self.readiness.last_known(time.monotonic() + _OTHERS_S), HealthModel)

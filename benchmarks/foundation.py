@@ -130,12 +130,12 @@ def without_server(sessions: int, threads: int, options: MeasureOptions) -> Cont
         compute = opened(network, 1)
         right = [compute(photo) for photo in range(_PHOTOS.count)]
 
-        def check(request: Request, reply: RawReply) -> None:
+        def check_reply(request: Request, reply: RawReply) -> None:
             for photo, answer in zip(request.body, reply.body, strict=True):
                 if not np.allclose(answer, right[photo], _TOLERANCE, _TOLERANCE):
                     raise WrongAnswers(f"photo {photo} has another answer on {threads} threads")
 
-        return no_server(sessions, options, check, _PHOTOS.count, opened, network, threads)
+        return no_server(sessions, options, check_reply, _PHOTOS.count, opened, network, threads)
 
     return Contender(arm, [(arm, LoadSpec("", sessions))], lambda: nullcontext(measure))
 

@@ -149,12 +149,12 @@ def same_as_alone(
 ) -> Callable[[Request, RawReply], None]:
     """Return a check that raises WrongAnswers if an answer depends on other requests."""
 
-    def check(request: Request, reply: RawReply) -> None:
+    def check_reply(request: Request, reply: RawReply) -> None:
         answer, expected = read(reply.body), alone[request.rows[0]]
         if answer != expected:
             raise WrongAnswers(f"{arm} answered {answer!r} where it answered {expected!r} alone")
 
-    return check
+    return check_reply
 
 
 # --- models of one Triton
@@ -245,11 +245,11 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
             alone = [*map(say, sentences.texts)]
             agreement = sentences.agreement(arm, alone)
             requests = [Request((number,), text) for number, text in enumerate(sentences.texts)]
-            check = same_as_alone(arm, alone, str)
+            check_reply = same_as_alone(arm, alone, str)
 
             def measure_load(_arm: str, load: LoadSpec) -> Point:
                 with ThreadPoolExecutor(int(load.level)) as pool:
-                    point = measure(load, InPool(pool, say), requests, check, sentences.options)
+                    point = measure(load, InPool(pool, say), requests, check_reply, sentences.options)
                 return replace(point, checks=(*point.checks, agreement))
 
             yield measure_load
@@ -308,10 +308,13 @@ def behind_fastapi(uvicorn: Path, sentences: Sentences, form: str, workers: int,
             ]
             with started(arm, command, env, SERVERS, lambda: ask_each(http(), requests[:1])) as pid:
                 alone = [_translation(reply.body) for reply in ask_each(http(), requests)]
-                agreement, check = sentences.agreement(arm, alone), same_as_alone(arm, alone, _translation)
+                agreement, check_reply = (
+                    sentences.agreement(arm, alone),
+                    same_as_alone(arm, alone, _translation),
+                )
 
                 def measure_load(_arm: str, load: LoadSpec) -> Point:
-                    point = measure(load, http(), requests, check, sentences.options, {"server": pid})
+                    point = measure(load, http(), requests, check_reply, sentences.options, {"server": pid})
                     return replace(point, checks=(*point.checks, agreement))
 
                 yield measure_load

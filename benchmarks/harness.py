@@ -242,7 +242,7 @@ def started(
     lines: deque[str] = deque(maxlen=_LOG_LINES)
     child = Child(command, env={**os.environ, **env}, cwd=cwd, on_line=lines.append)
 
-    def answers() -> bool:
+    def is_answering() -> bool:
         if (status := child.exit_status()) is not None:
             raise TimeoutError(f"ended with status {status}")
         with contextlib.suppress(OSError, ValueError, RequestFailed):
@@ -252,7 +252,7 @@ def started(
 
     try:
         try:
-            wait_until(answers, _START_TIMEOUT_S, "did not answer", poll_s=0.1)
+            wait_until(is_answering, _START_TIMEOUT_S, "did not answer", poll_s=0.1)
         except TimeoutError as exc:
             last = " | ".join([line.strip() for line in lines if line.strip()][-5:])
             raise DidNotStart(f"{name} {exc}; its last lines: {last}") from exc

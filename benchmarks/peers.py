@@ -239,24 +239,24 @@ class PhotoBench:
                     right, photos = self.expected[load.model, decoder], self.sets[load.model].photos
                     forms = [photo_request((number,), photo) for number, photo in enumerate(photos)]
 
-                    def check(request: Request, reply: RawReply) -> None:
+                    def check_reply(request: Request, reply: RawReply) -> None:
                         (number,) = request.rows
                         if wrong := complaint(reply.body, right[number]):
                             raise WrongAnswers(f"{arm.words} answers photo {number} wrongly: {wrong}")
 
-                    return measure(load, wire(), forms, check, self.options, groups)
+                    return measure(load, wire(), forms, check_reply, self.options, groups)
 
                 yield measure_load
 
     def _without_server(self, arm: str, load: LoadSpec) -> Point:
         photos, right = self.sets[load.model].photos, self.expected[load.model, "ours"]
 
-        def check(request: Request, reply: RawReply) -> None:
+        def check_reply(request: Request, reply: RawReply) -> None:
             for photo, probabilities in zip(request.body, reply.body, strict=True):
                 if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
                     raise WrongAnswers(f"{arm}: photo {photo} has another answer than before")
 
-        point = no_server(int(load.level), self.options, check, len(photos), classifying, photos, 1)
+        point = no_server(int(load.level), self.options, check_reply, len(photos), classifying, photos, 1)
         return replace(point, load=load)
 
     def _command(self, arm: PhotoArm, port: int, home: Path) -> tuple[list[str], dict[str, str], Path]:

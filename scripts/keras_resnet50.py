@@ -32,7 +32,7 @@ PARTS = {"branch2a": "1", "branch2b": "2", "branch2c": "3"}
 
 
 def main(package: Path, out: Path) -> None:
-    arrays = read(package / "ResNet50")
+    arrays = read_tensors(package / "ResNet50")
     save_file({name: torch.from_numpy(array) for name, array in converted(arrays)}, out)
     named = json.loads((package / "assets" / "labels.json").read_text())
     out.with_suffix(".labels.txt").write_text("".join(f"{label}\n" for label in labels(named)))
@@ -45,7 +45,7 @@ def labels(named: dict[str, str]) -> list[str]:
     return [f"{label} {number}" if label in twice else label for number, label in enumerate(ordered)]
 
 
-def read(folder: Path) -> Arrays:
+def read_tensors(folder: Path) -> Arrays:
     """Return all tensors of a TensorFlow.js model by name; they are stored in a row, across files."""
     arrays: Arrays = {}
     for group in json.loads((folder / "model.json").read_text())["weightsManifest"]:

@@ -279,13 +279,13 @@ def load(model: str, expected: Any, level: int, begin: float) -> tuple[int, int,
     rows, off = rows_of_model(model), list[float]()
     wire = TritonHttp(_kept[0], model, rows)
 
-    def check(request: Request, reply: RawReply) -> None:
+    def check_reply(request: Request, reply: RawReply) -> None:
         probabilities = calibrated(wire.read_reply(reply)[OUTPUTS[model]], 1.0)
         off.append(float(abs(probabilities - expected[list(request.rows)]).max()))
 
     everything = cycle(requests(wire, len(rows), 1))
     time.sleep(max(0.0, begin - time.time()))
-    traffic = LoadGenerator(wire, everything, LoadSpec(model, level), check, measure_s=MEASURED_S).run()
+    traffic = LoadGenerator(wire, everything, LoadSpec(model, level), check_reply, measure_s=MEASURED_S).run()
     wrong = sum(difference > ALLOWED for difference in off)
     return len(traffic.arrays()[0]), wrong, max(off, default=0.0), list(traffic.errors)
 

@@ -144,7 +144,7 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
                 reply = services.triton.infer(served.info.target, inputs, deadline)
         except InvalidRequest as exc:
             raise refused_picture(exc) or BadRequest(str(exc)) from exc
-        return _answer(sent, served.info.name, reply.model_version, reply.outputs)
+        return _response_of(sent, served.info.name, reply.model_version, reply.outputs)
 
     app.register_blueprint(routes)
     return ()
@@ -222,7 +222,7 @@ def _of_bytes(data: bytes, datatype: str, count: int) -> Array:
     return values
 
 
-def _answer(sent: _Request, model: str, version: str, outputs: Mapping[str, Array]) -> Response:
+def _response_of(sent: _Request, model: str, version: str, outputs: Mapping[str, Array]) -> Response:
     """Return the outputs that the request wants, each as JSON or as binary data."""
     default = sent.parameters.binary_data_output
     wanted = {output.name: output.parameters.binary_data for output in sent.outputs} or dict.fromkeys(outputs)

@@ -16,8 +16,9 @@ from app.api import schemas
 from app.api.openapi import MODEL, VERSION, operation, parameter
 from app.api.schemas import Generated, Schema
 from app.api.texts import generated_fields, in_pieces, whole
+from app.api.uploads import form_photo, only_photo, photos_and_more
 from app.models import Model
-from app.photos import answer_each, form_photo, only_photo, photos_and_more
+from app.photos import answer_each
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest

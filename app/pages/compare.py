@@ -18,9 +18,9 @@ from flask import Blueprint, Flask, Response, abort, url_for
 from PIL import Image
 
 from app.api.schemas import Classified
-from app.api.uploads import one_of
+from app.api.uploads import form_photo, one_of
 from app.models import Classifier, Model, Prediction
-from app.photos import answer_of, form_answer, form_photo, observed
+from app.photos import answer_of, form_answer, observed
 from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor
@@ -160,7 +160,7 @@ def _ask_in_turns(
     for model in models:
         # A sample that cannot be used costs the warm-up only.
         with contextlib.suppress(Exception):
-            _ask(classifier, model, model.system.sample(), deadline)
+            _ask_model(classifier, model, model.system.sample(), deadline)
     started = time.monotonic()
     for turn in range(_TURNS):
         taken_s = time.monotonic() - started
@@ -171,13 +171,15 @@ def _ask_in_turns(
             if isinstance(answers, GourmetError):
                 continue
             try:
-                answers.append(_ask(classifier, model, data, deadline))
+                answers.append(_ask_model(classifier, model, data, deadline))
             except GourmetError as error:  # no other model would answer a photo that is at fault
                 answers_by_model[index] = error
     return answers_by_model, _TURNS
 
 
-def _ask(classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline) -> Timed:
+def _ask_model(
+    classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline
+) -> Timed:
     started = time.perf_counter()
     system = model.system.name
     prediction = classifier.classify(data, deadline, model.info.target, system=system)

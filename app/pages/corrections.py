@@ -22,8 +22,7 @@ from PIL import Image
 
 from app.api.openapi import operation, parameter
 from app.api.schemas import Base64Photo, Guess, Kept
-from app.api.uploads import one_of
-from app.photos import only_photo, photos_and_model
+from app.api.uploads import one_of, only_photo, photos_and_model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import BadRequest, ServingError

@@ -48,7 +48,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/digits")
     @route_options(admitted="photos", charged=True)
-    def read() -> Response:
+    def predict() -> Response:
         again = (url_for("digits.page"), t("digits.another"))
         return photos.form_answer(services, SYSTEM.name, Digit, digit=True, again=again)
 

@@ -18,9 +18,8 @@ from flask import Flask, Response
 from app.api import schemas
 from app.api.openapi import MODEL, VERSION, operation, parameter
 from app.api.texts import LINES, streamed
-from app.api.uploads import one_of
+from app.api.uploads import one_of, only_photo, photos_and_model
 from app.models import AskRows, Model
-from app.photos import only_photo, photos_and_model
 from app.services import NavigationEntry, Services
 from app.web.admission import admission, deadline_of_request
 from app.web.errors import ServingError

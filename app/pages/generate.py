@@ -10,9 +10,8 @@ from flask import Flask, Response
 from app.api import schemas
 from app.api.openapi import VERSION, operation, parameter
 from app.api.texts import generated, in_pieces, whole
-from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body
+from app.api.uploads import WRAPPING_BYTES, chosen_model, json_body, photo_of_base64
 from app.models import Model
-from app.photos import photo_of_base64
 from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest

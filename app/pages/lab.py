@@ -67,7 +67,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     app.jinja_env.filters["figure"] = figure
     routes = Blueprint("lab", __name__)
 
-    def look() -> dict[str, Any] | ServingError:
+    def read_statistics() -> dict[str, Any] | ServingError:
         """Return the statistics of all models; `at` is Unix time, the same clock in all processes."""
         try:
             versions = services.triton.statistics("", Deadline(_DEADLINE_S))
@@ -83,7 +83,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             "machine": _machine(settings.triton_metrics_url),
         }
 
-    def look_at_configs() -> dict[str, str]:
+    def read_configs() -> dict[str, str]:
         """Return the configs by model, without models that are unloaded meanwhile or answer too late."""
         configs_by_model: dict[str, str] = {}
         deadline = Deadline(_DEADLINE_S)
@@ -93,9 +93,9 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return configs_by_model
 
     names: list[str] = []  # of the models in the last statistics
-    configs = TtlCache(look_at_configs, _CONFIGS_AGE_S)
+    configs = TtlCache(read_configs, _CONFIGS_AGE_S)
 
-    figures = TtlCache(look, _AGE_S)
+    figures = TtlCache(read_statistics, _AGE_S)
 
     @routes.get("/lab")
     def page() -> str:

@@ -30,7 +30,7 @@ def init_app(app: Flask, settings: Settings) -> None:
     signer = TimestampSigner(b"".join(digests), salt="page")
 
     @app.before_request
-    def check() -> None:
+    def check_api_key() -> None:
         if (
             not request.path.startswith(FOR_PROGRAMS)
             or options_of_route().open

@@ -76,7 +76,7 @@ def say(answer: RankedLabels) -> Verdict:
 
 def problem(code: str, message: str) -> str:
     """Return what an error says to a visitor."""
-    return PROBLEMS[language()].get(code, message)
+    return PROBLEMS[language()].get(code, message).replace("{message}", message)
 
 
 def marks(subject: str) -> dict[State, tuple[str, str, str]]:

@@ -34,7 +34,7 @@ class Unhealthy(GourmetError):
     """A model does not answer as it should."""
 
 
-def check() -> None:
+def check_models() -> None:
     with Triton(ADDRESS, TIMEOUT_S) as triton:
         # Triton's statistics list the ready models without a key; its list of all models needs one.
         ready = triton.ready_models()
@@ -84,6 +84,6 @@ def end_if_hung(triton: Triton, model: str) -> None:
 
 if __name__ == "__main__":
     try:
-        check()
+        check_models()
     except GourmetError as reason:
         sys.exit(str(reason))

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import distributions, version
@@ -25,7 +25,7 @@ import psutil
 from gourmet.errors import GourmetError
 from gourmet.repository import config_change
 from gourmet.repository.lock import UNDO_FILE
-from gourmet.repository.models import RepositoryError, model_names, read_config
+from gourmet.repository.models import RepositoryError, models_in, read_config
 from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.files import shipped
@@ -209,7 +209,7 @@ def configs(subject: Examined) -> Iterator[Finding]:
     """Check that every config can be read. Triton checks models against their configs when it loads them."""
     names = preflight.check_repositories(subject.repositories)
     yield ok(f"{len(names)} models: {', '.join(names)}")
-    for model in _models(subject):
+    for model in models_in(subject.repositories):
         try:
             config = as_json(read_config(model))
         except RepositoryError as exc:
@@ -239,7 +239,7 @@ def manifests(subject: Examined) -> Iterator[Finding]:
                 f"a verb changes {path.parent}, or was killed while it did and left files of two versions",
                 "if none runs, run it again: the next verb that changes the folder first puts all back",
             )
-    for model in _models(subject):
+    for model in models_in(subject.repositories):
         try:
             config = as_json(read_config(model))
             for number in version_numbers(model):
@@ -252,10 +252,6 @@ def manifests(subject: Examined) -> Iterator[Finding]:
     if without:
         yield ok(f"no manifest, and none required: {', '.join(dict.fromkeys(without))}")
     yield ok(f"{', '.join(dict.fromkeys(verified)) or 'no model'} as deployed")
-
-
-def _models(subject: Examined) -> list[Path]:
-    return [folder / name for folder in subject.repositories for name in model_names(folder)]
 
 
 def server(subject: Examined) -> Iterator[Finding]:
@@ -292,10 +288,10 @@ def served(subject: Examined) -> Iterator[Finding]:
             held_back.append(name)
         elif name not in ready:
             yield warn(f"{name} is not loaded ({reason or state or 'never requested'})", _load(subject, name))
+    folders = {model.name: model for model in models_in(subject.repositories)}
     for name, ready_version in ready.items():
-        folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
-        newest = max((number for folder in folders for number in version_numbers(folder)), default=0)
-        if folders and newest != ready_version:
+        newest = max(version_numbers(folders[name]), default=0) if name in folders else ready_version
+        if newest != ready_version:
             yield warn(
                 f"{name} serves version {ready_version}, but version {newest} is the latest on disk",
                 _load(subject, name),
@@ -306,15 +302,15 @@ def served(subject: Examined) -> Iterator[Finding]:
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
-def check_configs_in_use(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
+def check_configs_in_use(subject: Examined, models: Collection[str]) -> Iterator[Finding]:
     """Check that each model serves the config of its files. A killed lab may leave another one."""
     with connect(subject.url) as triton:
-        for folder in (path / name for name in models for path in subject.repositories):
+        for folder in (model for model in models_in(subject.repositories) if model.name in models):
             try:
-                on_disk = as_json(read_config(folder)) if folder.is_dir() else None
+                on_disk = as_json(read_config(folder))
             except RepositoryError:  # `configs` reports it
                 continue
-            if on_disk and config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
+            if config_change.differs_from_disk(running := triton.config(folder.name), on_disk):
                 yield warn(
                     f"{folder.name} serves another config than its files ({summary(running)})",
                     f"if that is not intended, reset it (`gourmet config {folder.name} --reset"

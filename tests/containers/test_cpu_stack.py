@@ -279,17 +279,13 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
         assert "Concurrency: 2, throughput: " in measured.stdout
 
 
-@pytest.mark.skipif(
-    not os.environ.get("GOURMET_CONTAINER_NOTEBOOKS"),
-    reason="not yet seen green as a whole: GOURMET_CONTAINER_NOTEBOOKS=1 executes them in the container",
-)
 @pytest.mark.parametrize("name", ["triton", "loops", "digits"])
 def test_a_notebook_of_the_lab_is_answered_from_begin_to_end_and_handed_in(stack: Stack, name: str) -> None:
     filled_in = nbformat.writes(notebook(f"{name}.ipynb", WIDE))
     written = run(stack.engine, "exec", "-i", stack.container("jupyter"), *TO_FILE, name, given=filled_in)
     assert written.returncode == 0, written.stderr
     run_it = (
-        f"GOURMET_LAB_SECONDS=0.3 jupyter execute --inplace --timeout=600 {name}.ipynb && gourmet lab hand-in"
+        f"GOURMET_LAB_SECONDS=0.1 jupyter execute --inplace --timeout=600 {name}.ipynb && gourmet lab hand-in"
     )
     executed = stack.inside("jupyter", "sh", "-c", run_it)
     assert executed.returncode == 0, executed.stdout[-4000:] + executed.stderr[-4000:]

@@ -98,6 +98,7 @@ def test_programs_get_english_and_the_page_s_script_the_language_of_the_page(bro
         ((0.9, 0.1, 0.0), 0.1, "Похоже, это не еда", "Если это еда, ближе всего класс «Хлеб»."),
         ((0.9, 0.1, 0.0), 0.6, "Трудно сказать, еда ли это", "Если это еда, ближе всего класс «Хлеб»."),
     ],
+    ids=("sure", "two", "not sure", "irrelevant", "doubtful"),
 )
 def test_an_answer_is_said_in_russian(
     probabilities: tuple[float, ...], relevance: float | None, text: str, hint: str

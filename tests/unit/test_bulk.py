@@ -237,7 +237,7 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     assert json.loads(first["probabilities"]) == rows[0]["probabilities"]
     assert formula["path"] == "'=cmd()"
     write_table([{"text": "-1", "score": -0.5}], tmp_path / "scores.csv", {"text": str, "score": float})
-    assert (tmp_path / "scores.csv").read_text() == "text,score\n'-1,-0.5\n", "a number is no formula"
+    assert (tmp_path / "scores.csv").read_text() == "text,score\n'-1,-0.5\n", "a number is not a formula"
     assert {spreadsheet_cell(f"{sign}1")[0] for sign in "=+-@\t\r\n"} == {"'"}
     assert (failed["label"], failed["error"]) == ("", "this is not a picture [x]")
 

@@ -157,6 +157,20 @@ def test_an_ingress_has_the_body_limit_and_timeouts_of_the_proxy(tmp_path: Path)
     assert settings(manifests)["TRUSTED_HOSTS"] == rule["host"]
 
 
+def test_a_component_chooses_nvidia_s_runtime_for_triton(tmp_path: Path) -> None:
+    ours = tmp_path / "deploy" / "kubernetes"
+    shutil.copytree(FOLDER, ours)
+    shutil.copytree(ROOT / "proxy", tmp_path / "proxy")
+    with_class = ours / "overlays" / "gpu" / "kustomization.yaml"
+    with_class.write_text(
+        with_class.read_text().replace(
+            "# - ../../components/runtime-class", "- ../../components/runtime-class"
+        )
+    )
+    pod = one(manifests_of(with_class.parent), "Deployment", "triton")["spec"]["template"]["spec"]
+    assert pod["runtimeClassName"] == "nvidia"
+
+
 def test_the_prometheus_rule_is_observability_s_rules() -> None:
     assert MADE.read_text() == made(), "run `.venv/bin/python -P scripts/kubernetes_rules.py`"
 

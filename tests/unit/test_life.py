@@ -93,7 +93,7 @@ def test_remove_deletes_only_files_that_new_made(own: Path) -> None:
         *(f"systems/stones/{file}" for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),
     }
     assert not everything(own / "models")
-    assert "flowers" not in run("list").output, "a folder with notes in it is no half of a system"
+    assert "flowers" not in run("list").output, "a folder with notes is not half a system"
     run("remove", "stones", "--yes")
     assert list((own / "systems").iterdir()) == [notes.parent]
 

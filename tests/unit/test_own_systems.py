@@ -52,7 +52,7 @@ def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", "/home/somebody")
     assert home() == Path("/home/somebody/.local/share/gourmet")
     monkeypatch.delenv("HOME")
-    assert home().is_absolute(), "relative to a folder of anybody's it would be somebody else's code"
+    assert home().is_absolute(), "a relative path could lead to somebody else's code"
 
 
 def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:

@@ -5,12 +5,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
 from gourmet.stack.processes import Child, wait_until
-from gourmet.stack.supervisor import StubWatchdog, backoff_s, load_older_versions
+from gourmet.stack.readable_logs import LogPrinter
+from gourmet.stack.supervisor import StubWatchdog, Supervisor, backoff_s, load_older_versions
+from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions, TritonServer
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -27,9 +31,30 @@ def test_a_model_without_a_version_has_no_older_one_to_load(tmp_path: Path) -> N
             return {"soup": {"state": "UNAVAILABLE", "reason": "no version"}}
 
     (tmp_path / "soup").mkdir()
+    (tmp_path / "soup" / "config.pbtxt").touch()
     said: list[str] = []
     load_older_versions(Triton(), [tmp_path], {}, said.append)  # type: ignore[arg-type]
     assert said == ["the model 'soup' did not load, the others serve: no version"]
+
+
+def test_a_restarted_triton_that_ends_while_it_starts_is_no_error_of_the_thread_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "backends").mkdir()
+    program = tmp_path / "bin" / "tritonserver"
+    program.write_text("#!/bin/sh\nexit 6\n")
+    program.chmod(0o755)
+    monkeypatch.setenv(IMAGE_ENV, str(tmp_path))
+    with TritonServer(TritonOptions((tmp_path,)), lambda line: None) as server:
+        child = server.child
+        assert child
+        wait_until(lambda: child.exit_status() == 6, 30, "it did not end")
+        supervisor = Supervisor(LogPrinter(), threading.Event(), {}, [], server, None)
+        before = threading.enumerate()
+        supervisor._load_the_others(server)
+        for thread in set(threading.enumerate()).difference(before):
+            thread.join(30)  # pytest reports an error of a thread
 
 
 def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:

@@ -164,7 +164,7 @@ class RowsClient:
         try:
             answers = self.ask([*blobs[:index], self._photos[photo], *blobs[index:]])
         except InferenceServerException as exc:
-            # A row that is no picture fails its own request, with its place and a reason.
+            # A row that is not a picture fails its own request; the message names the row and the reason.
             status, message = str(exc.status()), str(exc.message())
             return (
                 "refused"

@@ -66,7 +66,7 @@ def test_figures_update_and_resume_when_triton_returns(
     expect(cell).to_have_text(str(before + 3))
     expect(card.locator(".rows_per_s path")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+L"))
     expect(card.locator(".sizes")).to_contain_text("100")
-    # Whoever listens is not told every second.
+    # A listener does not get a message every second.
     expect(page.locator("#status")).to_be_empty()
 
     sleeping_triton.stop()
@@ -96,7 +96,7 @@ def test_figures_cover_the_time_between_two_refreshes(visit: Callable[..., Page]
     expect(page.locator("#totals tr").first.locator("td")).to_have_text(
         ["20", "2", "80", "20", "4.00", "3.00", "40.0"]
     )
-    # Loaded anew it counts from nothing; an earlier look of another process tells nothing.
+    # A reloaded model counts from 0, so the statistics that another process read before are of no use.
     page.unroute("**/lab/figures")
     tell(page, look(101, 1), look(104, 1), look(104, 1))
     expect(card.locator(".facts")).to_contain_text("; 20 since")

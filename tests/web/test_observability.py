@@ -126,7 +126,7 @@ def test_a_model_that_fails_every_request_fires_the_alert_though_triton_counts_s
         with prometheus(tmp_path, triton.options.metrics_port, web.port, rules) as query:
 
             def fires(web: Any = web, query: Ask = query) -> bool:
-                """Bad photos are no model's fault."""
+                """Bad photos do not count as failures of a model."""
                 statuses = {
                     model: web.request("POST", f"/api/v1/classify?model={model}", photo, **JPEG).status
                     for model, photo in (

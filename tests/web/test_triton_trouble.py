@@ -126,7 +126,7 @@ def test_a_changed_threshold_is_noticed_without_a_restart(
     try:
         for threshold, sure in (("0.01", True), ("1.1", False)):
             set_threshold(threshold)
-            # Each worker notices for itself, so both forms are asked for until both are answered anew.
+            # Each worker notices for itself, so both forms are asked until both answer again.
             eventually(lambda sure=sure: web.predict(sample).json["sure"] is sure)
             eventually(lambda sure=sure: (b'answer sure"' in web.predict(sample, "text/html").body) is sure)
     finally:

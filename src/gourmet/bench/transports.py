@@ -235,7 +235,7 @@ class TritonGrpc:
     async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()
         try:
-            async for part in self._client.ask(request.body, streams=self._streams):
+            async for part in self._client.replies_to(request.body, streams=self._streams):
                 pieces.append(time.perf_counter())
                 parts.append(part)
         except TritonError as exc:

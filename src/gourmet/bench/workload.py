@@ -186,13 +186,13 @@ def check_outputs(info: ModelInfo, answer: Answer) -> None:
 def ask_each(wire: Wire, requests: Iterable[Request]) -> list[RawReply]:
     """Send one request after the other; raise RequestFailed if one has no answer."""
 
-    async def ask() -> list[RawReply]:
+    async def send_all() -> list[RawReply]:
         try:
             return [await wire.send(request) for request in requests]
         finally:
             await wire.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(send_all())
 
 
 def ask_alone(wire: ModelWire, rows: InputRows) -> list[Answer]:

@@ -21,6 +21,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError, echo
 from gourmet.repository.gate import Comparison, Deployment
+from gourmet.repository.models import repository_of
 from gourmet.served.manifest import facts
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
@@ -70,12 +71,16 @@ def deploy(
     from gourmet.commands.running import install
     from gourmet.learning import learn_more
     from gourmet.stack.overview import owner_of
+    from gourmet.systems.own_folder import copies_of_shipped
 
-    system = name if name in registry.names() else owner_of(models / name)[0]
+    system = name if name in registry.names() else owner_of(repository_of(name) / name)[0]
+    system = system or owner_of(models / name)[0]
     if not system:
         raise UsageError(
             f"{name!r} is neither a system nor a model of {models}: systems are {', '.join(registry.names())}"
         )
+    click.get_current_context().with_resource(alone_in(models))
+    click.get_current_context().with_resource(copies_of_shipped(system, models))
     if weights and weights.suffix == learn_more.SUFFIX:
         deployment = learn_more.deployment(registry.classification(system), weights, models)
     else:
@@ -100,18 +105,17 @@ def deploy(
         if comparison.lost and force:
             echo(f"--force: {comparison.model} is deployed and loses {comparison.losses()}", err=as_json)
 
-    with alone_in(models):
-        for chosen in chosen_forms:
-            with bar(f"exporting {chosen}") as tick:
-                how: dict[str, Any] = {"number": number, "force": force, "show": show, "tick": tick}
-                folder, report = install(deployment, chosen, models, triton, send=send, **how)
-            if as_json:
-                about = facts(folder)
-                row = {"model": about["model"], "version": int(folder.name), "folder": str(folder)}
-                compared = about.get("compared")
-                rows.append({**row, "serves": bool(triton), "gate": about["gate"], "compared": compared})
-            else:
-                echo(f"{folder}\n{report}")
+    for chosen in chosen_forms:
+        with bar(f"exporting {chosen}") as tick:
+            how: dict[str, Any] = {"number": number, "force": force, "show": show, "tick": tick}
+            folder, report = install(deployment, chosen, models, triton, send=send, **how)
+        if as_json:
+            about = facts(folder)
+            row = {"model": about["model"], "version": int(folder.name), "folder": str(folder)}
+            compared = about.get("compared")
+            rows.append({**row, "serves": bool(triton), "gate": about["gate"], "compared": compared})
+        else:
+            echo(f"{folder}\n{report}")
     if as_json:
         echo(json.dumps(rows, indent=2))
 

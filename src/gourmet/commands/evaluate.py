@@ -11,8 +11,7 @@ from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE, system_of
 from gourmet.errors import UsageError, echo
-from gourmet.repository.models import DEFAULT_REPOSITORY
-from gourmet.served.files import own_models
+from gourmet.repository.models import repository_of
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -36,6 +35,8 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
+    if not weights:
+        _refuse_made_from_photos(system)
     evaluation = SystemParts(system).evaluation
     trained = Path("runs") / system / "last.safetensors"
     if not weights and not trained.exists():
@@ -51,6 +52,20 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     echo(report.json() if as_json else f"{report.text()}\nreport in {page}")
 
 
+def _refuse_made_from_photos(system: str) -> None:
+    """Raise UsageError for a classifier that was made without training: it has no weights to measure."""
+    from gourmet.repository.versions import newest_intact_version
+    from gourmet.served import manifest
+
+    name = registry.load(system).default_model
+    version = newest_intact_version(repository_of(name) / name)
+    if version and "cross-validation" in manifest.facts(version).get("accuracy", {}):
+        raise UsageError(
+            f"{system} was made from photos: its model card has its accuracy by cross-validation, and "
+            f"`gourmet check {name} --data FOLDER` measures it on other photos"
+        )
+
+
 def _served(system: str) -> Path:
     """Write the served weights into a folder of their own, for the report; return the file."""
     from gourmet.repository.versions import newest_intact_version
@@ -58,8 +73,7 @@ def _served(system: str) -> Path:
     from gourmet.training.files import onnx_tensors, save_tensors
 
     name = registry.load(system).default_model
-    folders = (DEFAULT_REPOSITORY / name, own_models() / name)
-    version = next(filter(None, map(newest_intact_version, folders)), None)
+    version = newest_intact_version(repository_of(name) / name)
     if not version or not (version / _SERVED).exists():
         raise UsageError(
             f"the served version of {system} keeps no weights to measure: ask it with `gourmet check {name} "

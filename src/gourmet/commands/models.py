@@ -23,6 +23,7 @@ from gourmet.commands.values import FOLDER
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.reports.table import columns
 from gourmet.repository.lock import tidied
+from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.overview import ListedVersion, listed
 from gourmet.stack.run_file import stack_at
@@ -152,7 +153,7 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
     with alone_in(models):
         chosen, triton = models_deployed_together(models, name, undo=undo), url or serving_url(models)
 
-        if triton and not _answers(triton):
+        if triton and not _is_answering(triton):
             echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
             triton = None
 
@@ -184,7 +185,7 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
             echo(f"{model.name}: {change} {serves}")
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     with connect(url) as triton:
         return triton.is_live()
 
@@ -202,7 +203,7 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
 
     Only files that deploying and `gourmet new` wrote are deleted. The page goes first, then its models.
     """
-    from gourmet.commands.running import tell_web
+    from gourmet.commands.running import load_shipped, tell_web
 
     if not repositories:
         raise UsageError(
@@ -228,6 +229,10 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
                 server.unload(model.name)
     if removal.models:
         _take_away(removal.of_models)
+        for name in (model.name for model in removal.models if (DEFAULT_REPOSITORY / model.name).is_dir()):
+            if triton := url or serving_url(DEFAULT_REPOSITORY):
+                load_shipped(triton, name)
+                echo(f"{name}: the shipped version serves again")
         return
     for version in removal.of_models:
         take_away([version])

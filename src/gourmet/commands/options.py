@@ -14,29 +14,31 @@ from click.core import ParameterSource
 from gourmet.commands.values import PATH, folder
 from gourmet.errors import UsageError, echo
 from gourmet.repository.lock import changing
-from gourmet.repository.models import DEFAULT_REPOSITORY, with_shipped_models
+from gourmet.repository.models import DEFAULT_REPOSITORY, repository_of
 from gourmet.served.files import own_models
 from gourmet.stack.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
-from gourmet.systems import folders
+from gourmet.systems import folders, registry
 from gourmet.triton_client.address import SERVER_ENV, Address
 
 
 def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path | None) -> Path:
     """Return the folder of --repository, or the one where the model or system of the verb lies.
 
-    That is the user's own, unless the model or system came with the checkout. If the verb names a Triton,
-    that Triton must serve the folder, unless the model is sent there.
+    That is the user's own, where new versions go, unless the model came with the checkout and has no version
+    there. If the verb names a Triton, that Triton must serve the folder, unless the model is sent there.
     """
     name = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
     is_ours = name and ((DEFAULT_REPOSITORY / name).exists() or (folders()[0] / name).exists())
-    usual = with_shipped_models() if is_ours else own_models()
     url, send = given_url(), ctx.params.get("send")
+    stack = stack_at(url) if url else None
+    served, usual = stack.repositories if stack else [], own_models()
+    if is_ours and ctx.info_name != "deploy":
+        model = registry.load(name).default_model if name in registry.names() else name
+        usual = repository_of(model)
     if not url:
         if send:
             raise UsageError("--send is for a Triton elsewhere: name it with --url")
         return chosen or usual
-    stack = stack_at(url)
-    served = stack.repositories if stack else []
     if not chosen and str(usual.resolve()) in served:
         return usual
     if not chosen and len(served) != 1:
@@ -65,7 +67,7 @@ to_option = click.option(
     "models",
     type=folder,
     callback=chosen_repository,
-    show_default="$GOURMET_HOME/models, and triton/models for what came with the checkout",
+    show_default="$GOURMET_HOME/models, or triton/models for a shipped model without a version there",
     help="Use this model repository.",
 )
 send_option = click.option(
@@ -192,7 +194,7 @@ def found_repositories() -> tuple[Path, ...]:
         return repositories_of(url)
     if stack := running_stack():
         return tuple(map(Path, stack.repositories))
-    return tuple(dict.fromkeys([with_shipped_models(), *filter(Path.is_dir, [own_models()])]))
+    return (DEFAULT_REPOSITORY, *filter(Path.is_dir, [own_models()]))
 
 
 def _served_repositories() -> tuple[Path, ...]:
@@ -200,8 +202,8 @@ def _served_repositories() -> tuple[Path, ...]:
     try:
         own_models().mkdir(parents=True, exist_ok=True)
     except OSError:
-        return (with_shipped_models(),)
-    return tuple(dict.fromkeys([with_shipped_models(), own_models()]))
+        return (DEFAULT_REPOSITORY,)
+    return DEFAULT_REPOSITORY, own_models()
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:

@@ -11,7 +11,7 @@ from gourmet.bench.roofline import GPUS, Machine, Roofline, count, measured_mach
 from gourmet.commands.bench import table
 from gourmet.commands.values import POSITIVE, model_of
 from gourmet.errors import UsageError, echo
-from gourmet.repository.models import DEFAULT_REPOSITORY, model_names, read_config
+from gourmet.repository.models import model_names, read_config, repository_of
 from gourmet.repository.versions import version_numbers
 
 _ABOVE_0: Final = click.FloatRange(min=0, min_open=True)
@@ -74,11 +74,11 @@ def onnx_file(model: str) -> Path:
     """Return the ONNX file MODEL, or that of the latest version of the served model MODEL."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
-    if model not in (served := model_names(DEFAULT_REPOSITORY)):
+    folder = repository_of(model) / model
+    if model not in (served := model_names(folder.parent)):
         raise UsageError(
             f"{model!r} is neither an ONNX file nor a model of triton/models: that has {', '.join(served)}"
         )
-    folder = DEFAULT_REPOSITORY / model
     latest = version_numbers(folder)[-1:]
     files = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
     if not files:

@@ -27,6 +27,8 @@ from gourmet.triton_client.model_config import as_json
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 _RELOADED_WITHIN_S: Final = 60.0
+_SEEN_WITHIN_S: Final = 10.0
+_TWICE: Final = "two or more repositories"
 
 
 def install(
@@ -81,6 +83,8 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
     False if Triton polls its repository, and loads the model by itself.
     """
     if not send:
+        # The stack hides a shipped model as soon as the user's own repository has it.
+        _wait(lambda: _TWICE not in str(triton.index().get(model.name, {}).get("reason")))
         return triton.load(model.name)
     config = as_json(read_config(model))
     named = config.get("version_policy", {}).get("specific", {}).get("versions")
@@ -88,6 +92,19 @@ def _load(triton: Triton, model: Path, *, send: bool) -> bool:
     paths = [*(path for version in of_versions for path in version.rglob("*")), model / LABELS_FILE]
     files = {str(path.relative_to(model)): path.read_bytes() for path in paths if path.is_file()}
     return triton.load(model.name, config, files)
+
+
+def load_shipped(url: str, model: str) -> None:
+    """Have Triton serve a shipped model again of which the user's versions were removed."""
+    with connect(url, LOADS_WITHIN_S) as triton:
+        _wait(lambda: model in triton.index())
+        triton.load(model)
+
+
+def _wait(is_seen: Callable[[], bool]) -> None:
+    """Wait until the running stack has noticed a changed repository; Triton reports it if it does not."""
+    with contextlib.suppress(TimeoutError):
+        wait_until(is_seen, _SEEN_WITHIN_S, "")
 
 
 def ask_loaded(triton: Triton, name: str) -> str:

@@ -30,18 +30,17 @@ _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 def system_of(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the system of this name, or of the model of this name."""
     from gourmet.contracts import SYSTEM_PARAMETER
-    from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
-    from gourmet.served.files import own_models
+    from gourmet.repository.models import read_config, repository_of
     from gourmet.served.instances import parameter
     from gourmet.systems import registry
     from gourmet.triton_client.model_config import as_json
 
     if name in registry.names():
         return name
-    for models in (DEFAULT_REPOSITORY, own_models()):
-        is_model = name and (models / name / "config.pbtxt").is_file()
-        if is_model and (system := parameter(as_json(read_config(models / name)), SYSTEM_PARAMETER)):
-            return system
+    model = repository_of(name) / name
+    is_model = name and (model / "config.pbtxt").is_file()
+    if is_model and (system := parameter(as_json(read_config(model)), SYSTEM_PARAMETER)):
+        return system
     raise click.BadParameter(
         f"{name!r} is neither a system nor a model of one: systems are {', '.join(registry.names())}"
     )

@@ -128,15 +128,15 @@ class GivenOnnx:
         except Exception as exc:  # protobuf and ONNX Runtime have their own
             raise GourmetError(f"{path} cannot be read as ONNX: {error_summary(exc)}") from exc
 
-    def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
+    def scores_for(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Return a function that answers pixels, prepared by `system`, in one batch or one by one."""
 
-        def answer(pixels: Pixels) -> Scores:
+        def run_pixels(pixels: Pixels) -> Scores:
             tensor = system.tensor(pixels, system.datatypes[0])
             rows = [tensor] if batched else np.split(tensor, len(tensor))
             return np.concatenate([self._scores(row) for row in rows])
 
-        return answer
+        return run_pixels
 
     def _scores(self, rows: npt.NDArray[Any]) -> Scores:
         signature = self.signature

@@ -184,11 +184,11 @@ def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> An
     """Open `path` with ONNX Runtime; if it is not `batched`, run one row at a time."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def answers(rows: npt.NDArray[Any]) -> Scores:
+    def run_rows(rows: npt.NDArray[Any]) -> Scores:
         batches = [rows] if batched else np.split(rows, len(rows))
         return np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
 
-    return answers
+    return run_rows
 
 
 def _write_torchscript(network: nn.Module, example: torch.Tensor | None, path: Path) -> dict[str, Any]:
@@ -222,11 +222,11 @@ def open_torchscript(path: Path) -> Answers:
 def eager(network: nn.Module) -> Answers:
     """Return a function that asks a network of torch."""
 
-    def answers(rows: npt.NDArray[Any]) -> Scores:
+    def run_rows(rows: npt.NDArray[Any]) -> Scores:
         with torch.inference_mode():
             return network(torch.from_numpy(rows)).numpy()  # type: ignore[no-any-return]
 
-    return answers
+    return run_rows
 
 
 def onnx_config(

@@ -103,7 +103,7 @@ class TrainedGenerator(ABC):
             package.write_package(path, self.files, self.elsewhere)
             return {"form": f"ONNX in a package, {self.form}", "opset": OPSET, "holds": sorted(self.files)}
 
-        def check(path: Path) -> Sequence[Check]:
+        def compare_with_torch(path: Path) -> Sequence[Check]:
             network = self.serving.open(package.read_package(path), available_cpus())
             answers = served_answers(network.engine, network.vocabulary, self.rows)
             return agreement(
@@ -115,7 +115,7 @@ class TrainedGenerator(ABC):
                 compared=self.compared_tokens,
             )
 
-        return Target(self.system.default_model, [ModelFile(package.FILE, write, check)])
+        return Target(self.system.default_model, [ModelFile(package.FILE, write, compare_with_torch)])
 
     def reference(self, model: str) -> Target:
         """Return the target of a model that refers to the package of the default model."""

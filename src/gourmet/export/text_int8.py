@@ -57,7 +57,7 @@ def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[
     """Return the input range of each matrix product that `answer` has the network compute, by name."""
     seen: dict[str, list[torch.Tensor]] = {}
 
-    def look(name: str) -> Callable[[nn.Module, Any], None]:
+    def sampling_hook(name: str) -> Callable[[nn.Module, Any], None]:
         def hook(_: nn.Module, inputs: Any) -> None:
             values = inputs[0].detach().flatten()
             # Odd: an even step would sample the same columns of each row.
@@ -67,7 +67,7 @@ def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[
         return hook
 
     products = [(name, part) for name, part in network.named_modules() if type(part) is nn.Linear]
-    hooks = [part.register_forward_pre_hook(look(name)) for name, part in products]
+    hooks = [part.register_forward_pre_hook(sampling_hook(name)) for name, part in products]
     try:
         answer(network)
     finally:

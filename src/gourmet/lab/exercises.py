@@ -30,7 +30,7 @@ from gourmet.bench.workload import Addresses
 from gourmet.errors import GourmetError, UsageError
 from gourmet.reports import chart, machine
 from gourmet.reports.chart import Span
-from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.models import read_config, repository_of
 from gourmet.served.files import IS_INSTALLED, home, shipped
 from gourmet.served.instances import available_cpus
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
@@ -183,7 +183,7 @@ def begin(exercise: int | str, *models: str, app_url: str = "") -> None:
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in models or ("food_first",):
             _exercise.remember(model)
-            if (path := DEFAULT_REPOSITORY / model).is_dir():
+            if (path := repository_of(model) / model).is_dir():
                 triton.load(model, as_json(read_config(path)))
         about = {"server": triton.version(), **machine.about(), "last begun": now()}
     path = folder() / MACHINE_FILE
@@ -206,7 +206,7 @@ def copy_of(model: str, name: str, *edits: tuple[str, str]) -> Path:
     """Copy a served model into the folder of the lab, with these edits of its model.py, each (old, new)."""
     copy = folder() / name
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(DEFAULT_REPOSITORY / model, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(repository_of(model) / model, copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = copy / "1" / "model.py"
     for old, new in edits:
         if old not in code.read_text():

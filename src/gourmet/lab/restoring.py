@@ -12,7 +12,7 @@ import sys
 
 from gourmet.errors import GourmetError
 from gourmet.repository.config_change import differs_from_disk
-from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.models import read_config, repository_of
 from gourmet.served.files import own_models
 from gourmet.stack.connect import LOADS_WITHIN_S, connect
 from gourmet.stack.preflight import waits_until_asked
@@ -34,7 +34,7 @@ def restore_models(url: str) -> None:
     """Load every model with the config of its files; unload models for study and copies of own folders."""
     with connect(url, LOADS_WITHIN_S) as triton:
         for model in triton.ready_models():
-            folder = DEFAULT_REPOSITORY / model
+            folder = repository_of(model) / model
             if not folder.is_dir():
                 if is_own_copy(own_models() / model):
                     triton.unload(model)

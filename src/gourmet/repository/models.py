@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from importlib.metadata import version
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.served.files import IS_INSTALLED, home, own_models, shipped, write_whole
+from gourmet.served.files import own_models, shipped
 from gourmet.served.reading import error_summary, read_text
 from gourmet.triton_client.model_config import parse
 
-# The models of this project. The models of an installed package are copied into the user's repository.
-DEFAULT_REPOSITORY: Final = own_models() if IS_INSTALLED else shipped("triton/models")
+# The shipped models. No verb writes here unless it is named: a user's versions go to `own_models()`.
+DEFAULT_REPOSITORY: Final = shipped("triton/models")
 CONFIG: Final = "config.pbtxt"
 
 
@@ -22,22 +20,38 @@ class RepositoryError(GourmetError):
     """A model repository that cannot be used, or a model in it."""
 
 
-def with_shipped_models() -> Path:
-    """Return DEFAULT_REPOSITORY. An installed package copies or links its models there, once a release."""
-    marker, release = home() / "shipped-models.txt", version("gourmetgram-triton")
-    if IS_INSTALLED and not (marker.is_file() and marker.read_text() == release):
-        for model in shipped("triton/models").iterdir():
-            if not (DEFAULT_REPOSITORY / model.name).exists():
-                shutil.copytree(model, DEFAULT_REPOSITORY / model.name, copy_function=_link)
-        write_whole(marker, release)
-    return DEFAULT_REPOSITORY
+def repository_of(model: str) -> Path:
+    """Return the user's own repository if it has the model, else DEFAULT_REPOSITORY."""
+    own = own_models()
+    return own if (own / model).is_dir() and _is_model(own / model) else DEFAULT_REPOSITORY
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def models_in(repositories: Iterable[Path]) -> list[Path]:
+    """Return the folders of all models. One of the user's own replaces that of its name elsewhere."""
+    resolved, own = [path.resolve() for path in repositories], own_models().resolve()
+    replaced = model_names(own) if own in resolved and own.is_dir() else ()
+    return [
+        repository / name
+        for repository in resolved
+        for name in model_names(repository)
+        if repository == own or name not in replaced
+    ]
+
+
+def link_models(view: Path, repository: Path) -> None:
+    """Fill the folder `view` with links to the models of `repository` that the user's own does not replace.
+
+    Triton refuses a model that is in two of its repositories.
+    """
+    own = own_models()
+    models = models_in([repository, *([own] if own.is_dir() else [])])
+    wanted = {model.name: model for model in models if model.parent == repository.resolve()}
+    view.mkdir(exist_ok=True)
+    present = {link.name for link in view.iterdir()}
+    for name in present - wanted.keys():
+        (view / name).unlink()
+    for name in wanted.keys() - present:
+        (view / name).symlink_to(wanted[name])
 
 
 def model_names(repository: Path) -> tuple[str, ...]:

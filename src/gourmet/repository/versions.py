@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.generation import package
-from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, model_names
+from gourmet.repository.models import RepositoryError, model_names, repository_of
 from gourmet.served import manifest
 from gourmet.served.manifest import ManifestError
 from gourmet.served.reading import malformed_as_value_error
@@ -91,5 +91,5 @@ def models_of_same_weights(model: Path) -> list[Path]:
 
 def served_package(model: str) -> dict[str, bytes]:
     """Read the files in the package of a generating model's newest version in this checkout."""
-    folder = DEFAULT_REPOSITORY / model
+    folder = repository_of(model) / model
     return package.read_package(newest_version(folder) / package.FILE)

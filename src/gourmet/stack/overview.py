@@ -13,7 +13,7 @@ import psutil
 
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, model_names, read_config
+from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError, models_in, read_config
 from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
@@ -46,8 +46,7 @@ class ListedVersion:
 def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
     """Return all versions, sorted by system; those without one come last. `url` names a running Triton."""
     states, memory = (_states(url), _memory(url)) if url else (None, {})
-    models = [folder / name for folder in repositories for name in model_names(folder)]
-    rows = [row for model in models for row in _versions(model, states, memory)]
+    rows = [row for model in models_in(repositories) for row in _versions(model, states, memory)]
     on_disk = {(row.model, row.version) for row in rows}
     elsewhere = {key: state for key, state in (states or {}).items() if key not in on_disk}
     owners = _owners(url, {name for (name, _), (state, *_) in elsewhere.items() if state == "serves"})
@@ -78,7 +77,7 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
     if fault:
         yield ListedVersion(system, model.name, state="broken", reason=fault)
         return
-    study = model.parent == DEFAULT_REPOSITORY and (
+    study = model.parent == DEFAULT_REPOSITORY.resolve() and (
         not system or bool(parameter(as_json(read_config(model)), WEB_PARAMETER))
     )
     for folder in (model / str(number) for number in version_numbers(model)):

@@ -11,7 +11,7 @@ from typing import Final
 
 from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
-from gourmet.repository.models import RepositoryError, model_names, read_config
+from gourmet.repository.models import RepositoryError, models_in, read_config
 from gourmet.repository.versions import newest_version
 from gourmet.served import manifest
 from gourmet.served.instances import parameter
@@ -80,20 +80,17 @@ def free_ports(count: int) -> list[int]:
 def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     """Return every model in `repositories` with its config; the config is empty if it cannot be read.
 
-    Raise NotReadyToStart unless each repository can be read and no model is in two of them.
+    Raise NotReadyToStart unless each repository can be read and no model is in two of them; one in the user's
+    own replaces that in another.
     """
     served: dict[str, Config] = {}
-    for path in repositories:
-        names = model_names(path)
-        if twice := set(names) & set(served):
-            raise NotReadyToStart(
-                f"more than one repository has {', '.join(sorted(twice))}: rename or remove one"
-            )
-        for name in names:
-            served[name] = {}
-            # Triton reports a bad config itself, and serves the other models.
-            with contextlib.suppress(RepositoryError):
-                served[name] = as_json(read_config(path / name))
+    for model in models_in(repositories):
+        if model.name in served:
+            raise NotReadyToStart(f"more than one repository has {model.name}: rename or remove one")
+        served[model.name] = {}
+        # Triton reports a bad config itself, and serves the other models.
+        with contextlib.suppress(RepositoryError):
+            served[model.name] = as_json(read_config(model))
     return dict(sorted(served.items()))
 
 
@@ -103,7 +100,9 @@ def damaged(repositories: Iterable[Path], names: Collection[str]) -> dict[str, s
     NVIDIA's backends read no manifests.
     """
     reasons = {}
-    for model in (path / name for path in repositories for name in names if (path / name).is_dir()):
+    for model in models_in(repositories):
+        if model.name not in names:
+            continue
         # Triton reports a bad config, or that there is no version.
         with contextlib.suppress(RepositoryError):
             config, newest = as_json(read_config(model)), newest_version(model)

@@ -27,7 +27,7 @@ import psutil
 from gourmet.contracts import INSTEAD_OF
 from gourmet.errors import GourmetError
 from gourmet.repository.config_file import ConfigFile
-from gourmet.repository.models import CONFIG
+from gourmet.repository.models import CONFIG, models_in
 from gourmet.repository.versions import version_numbers
 from gourmet.served import manifest
 from gourmet.served.files import HOME_ENV, home
@@ -84,7 +84,7 @@ def load_older_versions(
 
     `damaged` has the reasons by model.
     """
-    folders = {model.name: model for folder in repositories for model in folder.iterdir() if model.is_dir()}
+    folders = {model.name: model for model in models_in(repositories)}
     failed = {
         name: entry.get("reason")
         for name, entry in triton.index().items()
@@ -184,6 +184,8 @@ class Supervisor:
             if not self._stopping.is_set():
                 on_ready()
             while not self._stopping.wait(_POLL_S):
+                if self._server:
+                    self._server.follow_repositories()
                 for process in processes:
                     process.restart_if_ended(self._say)
         finally:
@@ -230,6 +232,8 @@ class Supervisor:
                 if pid and server.pid == pid:
                     os.kill(pid, signal.SIGKILL)
                 return
+            except GourmetError:
+                return  # it ended again, and is started again
             with contextlib.suppress(GourmetError):
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     index = triton.index()
@@ -329,12 +333,12 @@ class StubWatchdog:
 
         def watch() -> None:
             while not stopped.wait(_WATCHED_EVERY_S):
-                self._look(triton_pid())
+                self._check_stubs(triton_pid())
 
-        self._look(triton_pid())
+        self._check_stubs(triton_pid())
         threading.Thread(target=watch, daemon=True).start()
 
-    def _look(self, triton_pid: int | None) -> None:
+    def _check_stubs(self, triton_pid: int | None) -> None:
         """Notice stubs that died, and reload their models."""
         if triton_pid is None:
             return

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, shipped
+from gourmet.repository.models import link_models
+from gourmet.served.files import HOME_ENV, RunFolder, home, new_token, own_models, shipped
 from gourmet.served.instances import CONFIG_NAME_ENV
 from gourmet.stack.api_keys import LockedTriton
 from gourmet.stack.processes import Child, LineSink, wait_until
@@ -212,7 +213,9 @@ class TritonServer:
         self._models: Sequence[str] = ALL
         self._has_lock_fault = False
         self._backends = self._triton.assemble_backends(self._folder.path / "backends")
-        self._repositories = [self._plain(path.absolute()) for path in options.repositories]
+        self._views = dict[Path, Path]()  # what Triton sees, and of which repository that is a part
+        self._changed = 0
+        self._repositories = [self._seen(path.absolute()) for path in options.repositories]
 
     def __enter__(self) -> TritonServer:
         self.start()
@@ -229,13 +232,31 @@ class TritonServer:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def _plain(self, repository: Path) -> Path:
-        """Return a path of `repository` without spaces: Triton starts stubs by a line for a shell."""
+    def _seen(self, repository: Path) -> Path:
+        """Return a path of `repository` without spaces, or of a folder of links if models in it are replaced.
+
+        Triton starts stubs by a line for a shell.
+        """
+        own = own_models().resolve()
+        if own != repository.resolve() and own in (path.resolve() for path in self.options.repositories):
+            view = self._folder.path / f"repository-{new_token()}"
+            self._views[view] = repository
+            return view
         if shlex.quote(str(repository)) == str(repository):
             return repository
         link = self._folder.path / f"repository-{new_token()}"
         link.symlink_to(repository)
         return link
+
+    def follow_repositories(self) -> None:
+        """Have Triton see the shipped models without those of which the user has versions of their own."""
+        own = own_models()
+        folders = [*self._views.values(), *([own] if own.is_dir() else [])]
+        changed = max((folder.stat().st_mtime_ns for folder in folders), default=0)
+        if self._views and changed != self._changed:
+            for view, repository in self._views.items():
+                link_models(view, repository)
+            self._changed = changed
 
     def start(self, models: Sequence[str] = ALL) -> Child:
         """Start the process; call `wait_until_live` to wait until it answers.
@@ -243,6 +264,7 @@ class TritonServer:
         With explicit model control, `models` are loaded at the start.
         """
         self._models, self._has_lock_fault = models, False
+        self.follow_repositories()
         self._child = LockedTriton(
             self.command(models),
             self.options.key,

@@ -12,9 +12,9 @@ from typing import Any
 
 from gourmet.errors import UsageError
 from gourmet.repository.config_file import LABELS_FILE
-from gourmet.repository.models import CONFIG, DEFAULT_REPOSITORY, RepositoryError, model_names
+from gourmet.repository.models import CONFIG, DEFAULT_REPOSITORY, RepositoryError, models_in
 from gourmet.repository.versions import version_numbers, withdrawn_versions
-from gourmet.served.files import HOME_ENV
+from gourmet.served.files import HOME_ENV, own_models
 from gourmet.served.manifest import MANIFEST
 from gourmet.stack.overview import owner_of
 from gourmet.systems import described, folders, registry
@@ -76,11 +76,14 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
     name, slash, number = named.partition("/")
     its = models_of(name, repositories)
     system = name if its or name in {*registry.names(), *registry.broken()} else ""
-    models = its if system else [path for path in _models(repositories) if path.name == name]
+    models = its if system else [path for path in models_in(repositories) if path.name == name]
     if not system and not models:
         raise UsageError(f"{name!r} is neither a system nor a model: `gourmet list` has their names")
     if slash:
         return Removal("", (), (), [_version(models, number)])
+    mine = own_models().resolve()
+    if replacing := [model for model in models if model.parent == mine and _shipped(model)]:
+        return Removal("", (), replacing, [path for model in replacing for path in _deployed_files(model)])
     owners = {model: owner_of(model)[0] for model in models}
     code = [
         owner
@@ -90,7 +93,7 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
     code += [
         model.name
         for model, owner in owners.items()
-        if not owner and model.parent.resolve() == DEFAULT_REPOSITORY
+        if not owner and model.parent == DEFAULT_REPOSITORY.resolve()
     ]
     if code:
         raise UsageError(
@@ -98,7 +101,7 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         )
     own = [folder / system / file for folder in folders() for file in described.FILES]
     paths = [path for path in own if described.NAME.fullmatch(system) and path.exists()]
-    return Removal(system, paths, models, [path for model in models for path in _made(model)])
+    return Removal(system, paths, models, [path for model in models for path in _deployed_files(model)])
 
 
 def take_away(paths: Sequence[Path]) -> list[Path]:
@@ -119,11 +122,7 @@ def take_away(paths: Sequence[Path]) -> list[Path]:
 
 def models_of(system: str, repositories: Sequence[Path]) -> list[Path]:
     """Return the models whose config names the system."""
-    return [model for model in _models(repositories) if owner_of(model)[0] == system]
-
-
-def _models(repositories: Sequence[Path]) -> Iterator[Path]:
-    return (folder / name for folder in repositories for name in model_names(folder))
+    return [model for model in models_in(repositories) if owner_of(model)[0] == system]
 
 
 def _version(models: Sequence[Path], number: str) -> Path:
@@ -145,7 +144,7 @@ def _version(models: Sequence[Path], number: str) -> Path:
     return model / str(int(number))
 
 
-def _made(model: Path) -> list[Path]:
+def _deployed_files(model: Path) -> list[Path]:
     """Return what deploying wrote into a model's folder."""
     paths = [model / str(number) for number in version_numbers(model)]
     if strange := [str(path) for path in paths if not (path / MANIFEST).is_file()]:
@@ -153,4 +152,12 @@ def _made(model: Path) -> list[Path]:
             f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
         )
     paths += withdrawn_versions(model)
-    return [*paths, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]
+    names = dict.fromkeys([LABELS_FILE, CONFIG, *(path.name for path in _shipped(model))])
+    return [*paths, *(path for name in names if (path := model / name).exists() and path not in paths)]
+
+
+def _shipped(model: Path) -> list[Path]:
+    """Return what the shipped model of this name has in its folder."""
+    return (
+        [*(DEFAULT_REPOSITORY / model.name).iterdir()] if (DEFAULT_REPOSITORY / model.name).is_dir() else []
+    )

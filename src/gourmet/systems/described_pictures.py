@@ -213,7 +213,7 @@ def as_given(
     file = ("the file", {"size": side, **signature.statistics})
     system = _with_pictures(system, options, [file, *known], show)
     try:
-        rows = network.answers(system, batched=False)(some_pictures(system, 4))
+        rows = network.scores_for(system, batched=False)(some_pictures(system, 4))
     except GourmetError as exc:
         if signature.rows < 2:
             raise
@@ -246,7 +246,7 @@ def doubt(system: PictureClassifier, served: Path) -> str:
 
     network = GivenOnnx(served, system.layout)
     pictures = some_pictures(system, 16)
-    scores = network.answers(system, batched=network.signature.rows != 1)(pictures)
+    scores = network.scores_for(system, batched=network.signature.rows != 1)(pictures)
     rows = system.probabilities_from({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
     small = 1e-5 * float(np.abs(scores).max())
     if np.ptp(scores, axis=1).max() <= small:
@@ -324,12 +324,12 @@ class DescribedExport:
             "accuracy": accuracy,
             "verified_on": "made-up pictures",
         }
-        return Deployment({ONNX: _given(system, weights, network)}, facts, vars(calibration))
+        return Deployment({ONNX: _target_of_onnx(system, weights, network)}, facts, vars(calibration))
 
     def _measured(
         self, labelled: Path, network: GivenOnnx, tick: ReportProgress
     ) -> tuple[Calibration, Report]:
-        answers = network.answers(self.system, batched=network.signature.rows != 1)
+        answers = network.scores_for(self.system, batched=network.signature.rows != 1)
         return calibrated(self.system, data(self.system), labelled, answers, tick)
 
     def find(self, checkpoint: str) -> Path:
@@ -374,7 +374,7 @@ def _network(system: PictureClassifier) -> TorchvisionNetwork:
     return TorchvisionNetwork(system, system.architecture)
 
 
-def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
+def _target_of_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
     from gourmet.export.given_onnx import GivenOnnx
     from gourmet.export.picture_export import onnx_config
@@ -383,7 +383,7 @@ def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     batched = signature.rows != 1
 
     def opened(path: Path) -> Answers:
-        return GivenOnnx(path, system.layout).answers(system, batched=batched)
+        return GivenOnnx(path, system.layout).scores_for(system, batched=batched)
 
     def write(path: Path) -> dict[str, Any]:
         if network.changed is None:
@@ -393,7 +393,9 @@ def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
         return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     alone = partial(
-        same_answers.same_answers, network.answers(system, batched=False), photos=some_pictures(system, 16)
+        same_answers.same_answers,
+        network.scores_for(system, batched=False),
+        photos=some_pictures(system, 16),
     )
     row = system.tensor(some_pictures(system, 1), system.datatypes[0]).shape[1:]
     types = (signature.datatype, signature.scores)

@@ -1,4 +1,4 @@
-"""A folder of one's own beside the served models: copied into the user's repository, and taken out again.
+"""Copies in the user's repository: of a folder of one's own, and of shipped models that get a version there.
 
 The copy has a mark, so that nothing else is ever replaced or removed. A Triton that does not serve the user's
 repository, such as one in a container, is sent the files instead, and keeps them until it ends.
@@ -6,6 +6,7 @@ repository, such as one in a container, is sent the files instead, and keeps the
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import UsageError
-from gourmet.repository.models import CONFIG, read_config
-from gourmet.repository.versions import version_numbers
+from gourmet.repository.models import CONFIG, DEFAULT_REPOSITORY, read_config
+from gourmet.repository.versions import newest_version, version_numbers
 from gourmet.served.files import new_token, own_models
+from gourmet.served.manifest import facts
 from gourmet.stack.run_file import RunningStack
 from gourmet.systems import described
+from gourmet.systems.data_systems import models_of
 
 _MARK: Final = ".loaded-from"
 _NAME_LINE: Final = re.compile(r"^\s*name\s*:.*\n?", re.MULTILINE)
@@ -72,3 +75,37 @@ def remove_own_copy(name: str) -> None:
     """Remove what `gourmet load --from` put into the user's repository, and nothing else."""
     if is_own_copy(own_models() / name):
         shutil.rmtree(own_models() / name)
+
+
+@contextmanager
+def copies_of_shipped(system: str, models: Path) -> Iterator[None]:
+    """Have a copy of each shipped model of `system` in `models`, if that is the user's repository.
+
+    A version that is deployed beside it replaces the shipped one. Copies that got none are removed again.
+    """
+    is_own = models.resolve() == own_models().resolve()
+    copies = {
+        shipped: models / shipped.name
+        for shipped in (models_of(system, [DEFAULT_REPOSITORY]) if is_own else ())
+        if not (models / shipped.name).exists()
+    }
+    try:
+        for shipped, copy in copies.items():
+            aside = models / f".{copy.name}.part"
+            shutil.rmtree(aside, ignore_errors=True)
+            skipped = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(shipped, aside, copy_function=_link, ignore=skipped)
+            aside.rename(copy)
+        yield
+    finally:
+        for shipped, copy in copies.items():
+            if copy.exists() and facts(newest_version(copy)) == facts(newest_version(shipped)):
+                shutil.rmtree(copy)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it to another disk."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -159,7 +159,7 @@ class AsyncGrpc:
         self._client = _client(aio.InferenceServerClient, at)
         self._token, self._timeout_s = at.authorization(), timeout_s
 
-    async def ask(self, request: dict[str, Any], *, streams: bool) -> AsyncIterator[InferResult]:
+    async def replies_to(self, request: dict[str, Any], *, streams: bool) -> AsyncIterator[InferResult]:
         """Yield the answer, or each piece of it that has outputs, for `outputs_of`; raise TritonError."""
 
         async def requests() -> AsyncIterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA, DRAWN
 from gourmet.systems.digits.network import load
 
-# The bundled validation part is small: where all of it is right, it says nothing of doubt.
+# The bundled validation part is small: where all answers are right, no threshold can be chosen.
 EVALUATION: Final[Evaluation] = ClassifierEvaluation(
     SYSTEM, DATA, load, accuracy_goals={"validation": 0.995, DRAWN: 0.99}
 )

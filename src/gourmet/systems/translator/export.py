@@ -31,7 +31,7 @@ from gourmet.generation.answers import Parts
 from gourmet.generation.loop import Row
 from gourmet.progress import ReportProgress
 from gourmet.repository.gate import Calibrated, Deployment, Export, Target
-from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
+from gourmet.repository.models import read_config, repository_of
 from gourmet.repository.versions import version_numbers
 from gourmet.served.instances import available_cpus
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
@@ -213,14 +213,14 @@ class TranslatorExport(GenerationExport):
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, self.fp32, self.system, sources, answers)
         lack = "name sentences and their translations with --data"
-        targets = source.compared(_targets(source), weights, self._held_out(data), lack)
+        targets = source.compared(_targets(source), weights, self._held_out_sentences(data), lack)
         facts = source.facts(weights, data)
         if data is None:
             return Deployment(targets, facts)
         sure = self._calibrated(source.files, data, tick)
         return Deployment(targets, {**facts, **sure.facts}, sure.calibration)
 
-    def _held_out(self, data: Path | None) -> HeldOut | None:
+    def _held_out_sentences(self, data: Path | None) -> HeldOut | None:
         """Return sentences of the data, or the shipped ones; None if none has a translation."""
         references: Sequence[Reference] = ()
         if data:
@@ -287,7 +287,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
 
 def _like(ours: str, target: Target, system: Translator) -> Target:
     """Return a target that needs no model in the repository: it takes the config and code of our model."""
-    folder = DEFAULT_REPOSITORY / ours
+    folder = repository_of(ours) / ours
     config = as_json(read_config(folder))
     config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
 
