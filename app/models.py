@@ -248,13 +248,13 @@ class Classifier(ServedModels[PictureClassifier]):
             raise
         try:
             try:
-                return self._ask(served, photo, deadline, with_server_timing)
+                return self._ask_model(served, photo, deadline, with_server_timing)
             except InvalidRequest:
                 # Another version with other inputs may have replaced the model.
                 before, served = served, self._find_again(served, deadline)
                 if served.info.inputs == before.info.inputs:
                     raise
-                return self._ask(served, photo, deadline, with_server_timing)
+                return self._ask_model(served, photo, deadline, with_server_timing)
         except InvalidRequest as error:
             if served.bytes_kind != "photo":  # decoded here, so the photo is not at fault
                 raise
@@ -319,7 +319,7 @@ class Classifier(ServedModels[PictureClassifier]):
     def _find_again(self, served: Model[PictureClassifier], deadline: Deadline) -> Model[PictureClassifier]:
         return self.find(served.info.target, deadline, served.system.name, use_cache=False)
 
-    def _ask(
+    def _ask_model(
         self, served: Model[PictureClassifier], photo: bytes, deadline: Deadline, with_server_timing: bool
     ) -> Prediction:
         system, spec = served.system, served.info.inputs[0]
@@ -349,7 +349,7 @@ class Classifier(ServedModels[PictureClassifier]):
                 served = self.find(replacement, deadline, system.name)
             except (ModelUnavailable, UnknownModel):  # replaced again
                 served = self._find_again(served, deadline)
-                return self._ask(served, photo, deadline, with_server_timing)
+                return self._ask_model(served, photo, deadline, with_server_timing)
         return _prediction(served, answer, phases, inside)
 
     def _counted(self, model: str, deadline: Deadline) -> ModelStatistics | None:

@@ -21,7 +21,7 @@ from gourmet.training.files import load_tensors, save_tensors
 
 def main(path: Path) -> None:
     theirs, _ = load_tensors(path)
-    tensors = [theirs[name] for name in sorted(theirs, key=_place) if name.startswith("features.")]
+    tensors = [theirs[name] for name in sorted(theirs, key=_sort_key) if name.startswith("features.")]
     own_state = body().state_dict()
     for name, tensor in zip(own_state, tensors, strict=True):
         own_state[name].copy_(tensor)
@@ -37,7 +37,7 @@ def main(path: Path) -> None:
     save_tensors(STARTING_WEIGHTS, halved, {"from": path.name})
 
 
-def _place(name: str) -> tuple[int, bool]:
+def _sort_key(name: str) -> tuple[int, bool]:
     """Return a sort key: layers in their order, and each weight before its bias."""
     parts = name.split(".")
     return (int(parts[1]) if parts[1].isdigit() else -1, parts[-1] == "bias")

@@ -34,7 +34,6 @@ from gourmet.triton_client.tensors import JSON_LENGTH, datatype_of, dtype_of, ra
 # A tensor of one photo as JSON has 150,528 numbers. Larger ones have to be binary: a parser makes an object
 # of each number before it counts them.
 _MAX_COMMAS: Final = 200_000
-_TEXT: Final = "text/plain"  # HTML would come with the page's cookie
 _EXPECTED: Final = '{"inputs": [{"name": …, "shape": …, "datatype": …, "data": …}]}'
 
 
@@ -88,22 +87,21 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
 
     @routes.get("/health/live")
     @route_options(open=True, probe=True)
-    def live() -> Response:
-        return Response(content_type=_TEXT)
+    def live() -> dict[str, Any]:
+        return {"live": True}
 
     @routes.get("/health/ready")
     @route_options(open=True, probe=True)
-    def ready() -> Response:
+    def ready() -> dict[str, Any]:
         state = services.readiness[services.first_system].current_state()
         if isinstance(state, ServingError):
             raise state
-        return Response(content_type=_TEXT)
+        return {"ready": True}
 
     @routes.get(f"{model_path[0]}/ready", defaults={"version": ""})
     @routes.get(f"{model_path[1]}/ready")
-    def model_ready(model: str, version: str) -> Response:
-        found(model, version)
-        return Response(content_type=_TEXT)
+    def model_ready(model: str, version: str) -> dict[str, Any]:
+        return {"name": found(model, version).info.name, "ready": True}
 
     @routes.get(model_path[0], defaults={"version": ""})
     @routes.get(model_path[1])
@@ -146,7 +144,7 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
                 reply = services.triton.infer(served.info.target, inputs, deadline)
         except InvalidRequest as exc:
             raise refused_picture(exc) or BadRequest(str(exc)) from exc
-        return _answer(sent, served.info.name, reply.model_version, reply.outputs)
+        return _response_of(sent, served.info.name, reply.model_version, reply.outputs)
 
     app.register_blueprint(routes)
     return ()
@@ -224,7 +222,7 @@ def _of_bytes(data: bytes, datatype: str, count: int) -> Array:
     return values
 
 
-def _answer(sent: _Request, model: str, version: str, outputs: Mapping[str, Array]) -> Response:
+def _response_of(sent: _Request, model: str, version: str, outputs: Mapping[str, Array]) -> Response:
     """Return the outputs that the request wants, each as JSON or as binary data."""
     default = sent.parameters.binary_data_output
     wanted = {output.name: output.parameters.binary_data for output in sent.outputs} or dict.fromkeys(outputs)

@@ -153,7 +153,7 @@ def _operation(path: str, method: str, view: Any, endpoint: str, responses: Docu
     statuses |= {429, 502, 503, 504} if in_api or options.charged else set()
     statuses |= {403, 404, 413, 415, 500} if method == "post" else set()
     kind = "photos" if described.each_fails else "html" if described.html else ""
-    made["responses"] = {"200": _answer(described)}
+    made["responses"] = {"200": _describe_answer(described)}
     for status in sorted(statuses):
         its_kind = "" if kind == "photos" and status in (401, 403, 404, 429) else kind
         responses[f"{its_kind}{status}"] = _error(status, its_kind)
@@ -177,7 +177,7 @@ def _body(described: Operation) -> Document:
     return content
 
 
-def _answer(described: Operation) -> Document:
+def _describe_answer(described: Operation) -> Document:
     content: Document = {}
     about = "Lines of JSON"
     if described.answer:

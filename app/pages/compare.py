@@ -25,10 +25,9 @@ from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor
 from app.web.http import render, route_options
-from app.web.messages import starting_with, t
+from app.web.messages import t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
-from gourmet.pictures.certainty import marks
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.triton_client.deadline import Deadline
 
@@ -59,8 +58,6 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     app.jinja_env.globals.update(
         model_names=model_names,
         icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
-        script_texts=starting_with("js."),
-        marks=marks,
         first_system=services.first_system,
     )
 
@@ -163,7 +160,7 @@ def _ask_in_turns(
     for model in models:
         # A sample that cannot be used costs the warm-up only.
         with contextlib.suppress(Exception):
-            _ask(classifier, model, model.system.sample(), deadline)
+            _ask_model(classifier, model, model.system.sample(), deadline)
     started = time.monotonic()
     for turn in range(_TURNS):
         taken_s = time.monotonic() - started
@@ -174,13 +171,15 @@ def _ask_in_turns(
             if isinstance(answers, GourmetError):
                 continue
             try:
-                answers.append(_ask(classifier, model, data, deadline))
+                answers.append(_ask_model(classifier, model, data, deadline))
             except GourmetError as error:  # no other model would answer a photo that is at fault
                 answers_by_model[index] = error
     return answers_by_model, _TURNS
 
 
-def _ask(classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline) -> Timed:
+def _ask_model(
+    classifier: Classifier, model: Model[PictureClassifier], data: bytes, deadline: Deadline
+) -> Timed:
     started = time.perf_counter()
     system = model.system.name
     prediction = classifier.classify(data, deadline, model.info.target, system=system)

@@ -102,13 +102,13 @@ class Metrics:
     def __init__(self, systems: Iterable[System] = ()) -> None:
         self._registry = CollectorRegistry()  # one per app, so that a process may have several apps
         self.of_system = {
-            system.name: self._made(
+            system.name: self._make_metrics(
                 re.sub(r"\W", "_", system.metrics_prefix),
                 _OF_TEXTS if isinstance(system, Generation) else _OF_PICTURES,
             )
             for system in systems
         }
-        web = self._made("web", _OF_THE_WEB)
+        web = self._make_metrics("web", _OF_THE_WEB)
         self.requests: Counter = web["requests_total"]
         self.request_seconds: Histogram = web["request_seconds"]
         self.model_requests: Counter = web["model_requests_total"]
@@ -123,7 +123,7 @@ class Metrics:
         web["started_seconds"].set_to_current_time()
         self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
 
-    def _made(self, prefix: str, table: _Table) -> dict[str, Any]:
+    def _make_metrics(self, prefix: str, table: _Table) -> dict[str, Any]:
         return {
             name: kind(f"{prefix}_{name}", text, labels, registry=self._registry)
             for name, (kind, text, labels) in table.items()

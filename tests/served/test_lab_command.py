@@ -194,7 +194,7 @@ def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restore
     assert f"{MODEL} " in line
     assert f"gourmet config {MODEL} --reset --url {url}" in line
     monkeypatch.setattr("gourmet.commands.lab.DEFAULT_REPOSITORY", repository)
-    assert [MODEL in str(finding) for finding in lab_command._strayed(url, named=True)] == [True]
+    assert [MODEL in str(finding) for finding in lab_command._changed_configs(url, named=True)] == [True]
     assert "food_first answers" in gourmet("load", "food_first")
     restore_models(url)
     assert instances(url) == 2

@@ -21,7 +21,7 @@ from gourmet.evaluation.accuracy import (
 )
 from gourmet.evaluation.calibration import Calibration, write_report
 from gourmet.evaluation.picture_evaluation import evaluate_parts
-from gourmet.evaluation.picture_scores import LabelledScores
+from gourmet.evaluation.picture_scores import LabelledScores, calibrate
 from gourmet.evaluation.system_parts import EvaluateOptions, Reference
 from gourmet.evaluation.text_evaluation import TextEvaluation
 from gourmet.pictures.certainty import softmax
@@ -185,3 +185,13 @@ def test_texts_are_scored_by_part_length_and_source_and_shown_to_read() -> None:
     assert re.search(r"^up to 12 words +25 +100.0 +100.0$", report.text(), re.M)
     assert "<h1>pairs: last.safetensors" in report.page()
     assert "<td>validation 0<td>answer validation 0<td>answer validation 0" in report.page()
+
+
+def test_a_picture_that_may_show_something_else_has_no_probability_and_one_in_a_hundred_is_denied() -> None:
+    logits = np.tile(np.array([[3.0, 0.0]], np.float32), (100, 1))
+    shown = LabelledScores(logits, np.zeros(100, int), relevance=np.arange(1, 101, dtype=np.float32) / 100)
+    calibration = calibrate({"": shown}, {"": 0.9}, temperature=1.0)
+    assert 0.0099 <= calibration.subject_threshold <= 0.02, "one of a hundred is below"
+    half = Calibration(1.0, 0.5, 0.5)
+    assert shown.relevant(half).sum() == 51, "from 0.50 on"
+    assert (shown.probabilities(half).max(axis=1) > 0).sum() == 13, "from 0.88 on: surely shown"

@@ -62,6 +62,8 @@ def test_photos_of_a_new_kind_are_right_afterwards_and_the_others_stay_so() -> N
     assert broth == {"label": "broth", "photos": 13, "measured": 13, "before": 7, "now": 13, "more": 0}
     assert none == {"label": "no soup", "photos": 10, "measured": 10, "before": 0, "now": 10, "more": 0}
     assert not result.kept.lost
+    examples = {measure.what: measure.examples for measure in result.kept.measures}
+    assert (examples["every class alike"], examples["stew"], examples["broth"]) == (200, 100, 100)
     assert result.sentence.startswith("Better: 23 of your 23 photos are right")
 
 

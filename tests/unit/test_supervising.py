@@ -31,6 +31,7 @@ def test_a_model_without_a_version_has_no_older_one_to_load(tmp_path: Path) -> N
             return {"soup": {"state": "UNAVAILABLE", "reason": "no version"}}
 
     (tmp_path / "soup").mkdir()
+    (tmp_path / "soup" / "config.pbtxt").touch()
     said: list[str] = []
     load_older_versions(Triton(), [tmp_path], {}, said.append)  # type: ignore[arg-type]
     assert said == ["the model 'soup' did not load, the others serve: no version"]

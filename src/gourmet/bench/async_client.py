@@ -119,7 +119,7 @@ class LoadGenerator:
 
     async def _ask_in_turn(self) -> None:
         while not self.is_over:
-            await self._ask(time.perf_counter())
+            await self._send_request(time.perf_counter())
             if not self.times:
                 await asyncio.sleep(_AFTER_FAILURE_S)
 
@@ -133,9 +133,9 @@ class LoadGenerator:
             late_s = time.perf_counter() - due
             if self.in_flight >= self.max_in_flight or late_s > self.max_late_s:
                 raise validity.too_many_in_flight(self.in_flight, late_s)
-            group.create_task(self._ask(due))
+            group.create_task(self._send_request(due))
 
-    async def _ask(self, due: float) -> None:
+    async def _send_request(self, due: float) -> None:
         request = next(self.requests)
         sent = time.perf_counter()
         self.in_flight += 1

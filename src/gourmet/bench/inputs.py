@@ -115,10 +115,10 @@ def rows_of(
             requests = [system.request_inputs(example, info) for example in examples]
     except ValueError as exc:
         raise UsageError(f"{about} cannot be sent: {exc}") from exc
-    return _asked(info, requests, examples, about)
+    return _input_rows(info, requests, examples, about)
 
 
-def _asked(
+def _input_rows(
     info: ModelInfo, requests: Sequence[Tensors], examples: Sequence[bytes], about: str, system: str = ""
 ) -> InputRows:
     """Return the rows of requests, one for each example."""
@@ -159,7 +159,7 @@ def first_steps(info: ModelInfo, system: str, source: DataSource) -> InputRows:
     """Return the rows that such a client sends first. Every step costs the same."""
     loop = client_loop(system)
     examples, about = examples_of(registry.load(system), source)
-    return _asked(info, [next(loop.steps_of(example)) for example in examples], examples, about, system)
+    return _input_rows(info, [next(loop.steps_of(example)) for example in examples], examples, about, system)
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:

@@ -303,7 +303,7 @@ class _SizedGraph:
             self._stored[node.output[0]] = self._stored.get(node.input[0], node.input[0])
         elif not is_constant and node.op_type not in _FREE:
             weights = sum(self._size_of(name) for name in node.input if name in self._constants)
-            moved = sum(self._read(node, name) for name in node.input if name not in self._constants)
+            moved = sum(self._bytes_read(node, name) for name in node.input if name not in self._constants)
             written = sum(self._bytes.get(name, 0.0) for name in node.output)
             operations, layer = self._operations(node), self._joined(node)
             if layer is None:
@@ -331,7 +331,7 @@ class _SizedGraph:
     def _size_of(self, name: str) -> float:
         return self._bytes.get(self._stored.get(name, name), 0.0)
 
-    def _read(self, node: Any, name: str) -> float:
+    def _bytes_read(self, node: Any, name: str) -> float:
         if node.op_type in _PARTIAL_READS and name == node.input[0]:
             return sum(self._bytes.get(output, 0.0) for output in node.output)
         return self._size_of(name)
@@ -346,7 +346,7 @@ class _SizedGraph:
         return float(rule(node, shapes, self._shapes[node.output[0]]))
 
 
-def _each(operations: int) -> _Count:
+def _for_each_element(operations: int) -> _Count:
     return lambda node, ins, out: operations * math.prod(out)
 
 
@@ -366,8 +366,8 @@ def _pool(node: Any, ins: Sequence[Shape], out: Shape) -> float:
 
 
 _COUNTS: Final[dict[str, _Count]] = {
-    **dict.fromkeys(_MOVES, _each(0)),
-    **{name: _each(operations) for operations, names in _EACH.items() for name in names.split()},
+    **dict.fromkeys(_MOVES, _for_each_element(0)),
+    **{name: _for_each_element(operations) for operations, names in _EACH.items() for name in names.split()},
     **dict.fromkeys(_REDUCTIONS, lambda node, ins, out: math.prod(ins[0])),
     **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
     "ConvTranspose": _transposed_convolution,

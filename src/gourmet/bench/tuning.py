@@ -312,7 +312,7 @@ class _Search:
     def try_grid(self, options: MeasureOptions, of_the_present: MeasureOptions) -> None:
         """Measure the present config and each change of the grid that differs from it."""
         running, changes = self._grid.running, self._grid.changes()
-        self.trials[PRESENT] = self._tried(Trial(PRESENT, running), of_the_present)
+        self.trials[PRESENT] = self._measure_trial(Trial(PRESENT, running), of_the_present)
         # The present config may leave its threads to the default, which a change names.
         threads = Change(threads=cpu_threads(running)) if self._grid.on_cpu else Change()
         present = summary(changed(running, threads))
@@ -321,7 +321,7 @@ class _Search:
             if (name := summary(config)) in (present, *self.trials):
                 continue
             self._on_step(0.05 + 0.55 * number / len(changes), f"{number + 1} of {len(changes)}: {name}")
-            self.trials[name] = self._tried(Trial(name, config), options)
+            self.trials[name] = self._measure_trial(Trial(name, config), options)
 
     def decide(self, options: MeasureOptions) -> tuple[Verdict, Trial, FinalComparison | None]:
         """Return the best config, and its final against the present one, if that was possible."""
@@ -341,7 +341,7 @@ class _Search:
         name = max(finals, key=lambda name: (finals[name].won, finals[name].gain.value))
         return "better" if finals[name].won else "no better", self.trials[name], finals[name]
 
-    def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
+    def _measure_trial(self, trial: Trial, options: MeasureOptions) -> Trial:
         try:
             self._configs.serve(self._request.model, trial.config)
             points, refused = sweep.run_sweep(

@@ -59,12 +59,12 @@ class Photos:
 
     def __iter__(self) -> Iterator[str]:
         for source in self.sources:
-            yield from self._of(source)
+            yield from self._lines_of_source(source)
 
     def count(self) -> int | None:
         return None if STDIN in self.sources else sum(1 for _ in self)
 
-    def _of(self, source: str) -> Iterator[str]:
+    def _lines_of_source(self, source: str) -> Iterator[str]:
         if source == STDIN:
             yield from _lines(source, sys.stdin.buffer)
         elif Path(source).is_dir():

@@ -76,8 +76,8 @@ class ModelRows:
 
     def rows(self, names: Sequence[str]) -> list[Row]:
         """Return a row for each input. A bad input gets an error in its row; other failures are raised."""
-        examples = [self._read(name) for name in names]
-        answers = iter(self._answers([example for example in examples if example.inputs is not None]))
+        examples = [self._read_example(name) for name in names]
+        answers = iter(self._answer_examples([example for example in examples if example.inputs is not None]))
         return [
             self._row(example, {"error": example.error} if example.inputs is None else next(answers))
             for example in examples
@@ -86,13 +86,13 @@ class ModelRows:
     def close(self) -> None:
         self._triton.close()
 
-    def _read(self, name: str) -> Example:
+    def _read_example(self, name: str) -> Example:
         raise NotImplementedError
 
     def _answer_rows(self, examples: Sequence[Example], outputs: Tensors) -> list[Row]:
         raise NotImplementedError
 
-    def _answers(self, examples: Sequence[Example]) -> list[Row]:
+    def _answer_examples(self, examples: Sequence[Example]) -> list[Row]:
         if not examples:
             return []
         tensors = [example.inputs or {} for example in examples]
@@ -101,7 +101,7 @@ class ModelRows:
             answer = self._triton.infer(self.model.target, batch, Deadline(self.within_s))
         except InvalidRequest as exc:
             if len(examples) > 1:  # find the bad one
-                return [row for example in examples for row in self._answers([example])]
+                return [row for example in examples for row in self._answer_examples([example])]
             return [{"error": printable(_ONLY_ROW.sub("", str(exc)))}]
         return [
             {**row, "version": answer.model_version} for row in self._answer_rows(examples, answer.outputs)
@@ -157,7 +157,7 @@ class PhotoRows(ModelRows):
     def _tells_subject(self) -> bool:
         return bool(self.contract.subject and self.model.subject_threshold)
 
-    def _read(self, name: str) -> Example:
+    def _read_example(self, name: str) -> Example:
         try:
             data = Path(name).read_bytes()
         except OSError as exc:
@@ -179,9 +179,11 @@ class PhotoRows(ModelRows):
         relevance = self.contract.relevance(outputs, self.model)
         shares = [None] * len(rows) if relevance is None else relevance.tolist()
         finer = self.contract.finer(outputs, len(rows))
-        return [self._answer(*row) for row in zip(rows.tolist(), shares, finer, strict=True)]
+        return [self._row_of_answer(*row) for row in zip(rows.tolist(), shares, finer, strict=True)]
 
-    def _answer(self, probabilities: Sequence[float], relevance: float | None, finer: Sequence[Named]) -> Row:
+    def _row_of_answer(
+        self, probabilities: Sequence[float], relevance: float | None, finer: Sequence[Named]
+    ) -> Row:
         answer = RankedLabels(
             self.contract,
             self.labels,
@@ -250,7 +252,7 @@ class GeneratedRows(ModelRows):
         columns = {self.named: str, self.made: str, **sure, "score": float, "warning": str}
         return {**columns, "error": str, "model": str, "version": str}
 
-    def _read(self, name: str) -> Example:
+    def _read_example(self, name: str) -> Example:
         try:
             if self.system.example_kind == "picture":
                 example = read_photo(name)

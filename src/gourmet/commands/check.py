@@ -89,7 +89,7 @@ def check(
             report = checking.check_model(triton, options, info, SystemParts(info.system), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
-    _give(report, json_to, page)
+    _print_report(report, json_to, page)
 
 
 def _page_path(out: Path | None, model: str) -> Path | None:
@@ -104,7 +104,7 @@ def _write_json(text: str, json_to: str) -> None:
     echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
 
 
-def _give(report: Report, json_to: str | None, page: Path | None) -> None:
+def _print_report(report: Report, json_to: str | None, page: Path | None) -> None:
     """Print and write the report; raise Stopped after Ctrl-C, or GourmetError if it has failures."""
     if json_to:
         _write_json(report.json(), json_to)

@@ -157,7 +157,7 @@ def lab(
         if chosen or triton.is_live():
             whose = f"your Triton, process {own.pid}," if own else "the Triton"
             log.say("gourmet", f"the notebook asks {whose} at {url}")
-            for finding in _strayed(url, chosen is not None):
+            for finding in _changed_configs(url, chosen is not None):
                 log.say("gourmet", str(finding), "yellow")
             if fresh:
                 restore_models(url)
@@ -195,7 +195,7 @@ def _free(ports: dict[str, int], named: Collection[str]) -> dict[str, int]:
     return free
 
 
-def _strayed(url: str, named: bool) -> list[Finding]:
+def _changed_configs(url: str, named: bool) -> list[Finding]:
     """Report what a killed notebook left changed, and how to put it back."""
     running = stack_at(url)
     folders = tuple(map(Path, running.repositories)) if running else (DEFAULT_REPOSITORY,)

@@ -153,7 +153,7 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
     with alone_in(models):
         chosen, triton = models_deployed_together(models, name, undo=undo), url or serving_url(models)
 
-        if triton and not _answers(triton):
+        if triton and not _is_answering(triton):
             echo(f"no Triton answers at {triton}; the files are changed for its next start", err=True)
             triton = None
 
@@ -185,7 +185,7 @@ def rollback(name: str, undo: bool, models: Path, url: str | None, send: bool, a
             echo(f"{model.name}: {change} {serves}")
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     with connect(url) as triton:
         return triton.is_live()
 

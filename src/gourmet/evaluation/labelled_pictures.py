@@ -80,17 +80,17 @@ class LabelledPictures:
         if part == ALL:
             return tuple(self.listing(data, "train") if _is_divided(data) else self._photos(data))
         if part == OTHER_TRAIN:
-            return tuple(photo for photo in self.others(data) if not _held_out(photo, "test"))
+            return tuple(photo for photo in self.others(data) if not _is_held_out(photo, "test"))
         check_part(part, PARTS)
         sources = _sources(data)
         if part == OTHER:
-            photos = [photo for photo in self.others(data) if _held_out(photo, "test")]
+            photos = [photo for photo in self.others(data) if _is_held_out(photo, "test")]
         elif part in sources:
             photos = self._photos(sources[part])
             if part == "train" and "validation" not in sources:
-                photos = [photo for photo in photos if not _held_out(photo, "validation")]
+                photos = [photo for photo in photos if not _is_held_out(photo, "validation")]
         elif part == "validation" and "train" in sources:
-            photos = [photo for photo in self._photos(sources["train"]) if _held_out(photo, "validation")]
+            photos = [photo for photo in self._photos(sources["train"]) if _is_held_out(photo, "validation")]
         elif not _is_divided(data):
             photos = [photo for photo in self._photos(data) if _part_of(photo) == part]
         else:
@@ -178,7 +178,7 @@ def decode(
         ) from exc
     images = [image for pixels in decoded for image in pixels.images]
     everything = [photo for photos in parts for photo in photos]
-    for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
+    for number, image in enumerate(_use_each_photo(everything, lambda data: square_pixels(data, side))):
         images[number][:] = image
         tick((number + 1) / len(everything))
     return decoded
@@ -187,10 +187,12 @@ def decode(
 def natural_side(photos: Sequence[LabelledPhoto], max_side: int, samples: int = 64) -> int:
     """Return the side at which to keep photos: their own, up to `max_side`."""
     some = photos[:: max(1, len(photos) // samples)]
-    return min(max_side, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
+    return min(
+        max_side, int(np.median([min(info.width, info.height) for info in _use_each_photo(some, identify)]))
+    )
 
 
-def _each(photos: Sequence[LabelledPhoto], use: Callable[[bytes], Used]) -> Iterator[Used]:
+def _use_each_photo(photos: Sequence[LabelledPhoto], use: Callable[[bytes], Used]) -> Iterator[Used]:
     for photo, data in zip(photos, LabelledPictures.read(photos), strict=True):
         try:
             yield use(data)
@@ -236,11 +238,11 @@ def _members(source: Path) -> list[str]:
     return sorted(name for name in shown if Path(name).suffix.lower() in SUFFIXES)
 
 
-def _held_out(photo: LabelledPhoto, part: str) -> bool:
+def _is_held_out(photo: LabelledPhoto, part: str) -> bool:
     # The file's own name, not its folder's: it stays in its part when the class folders are renamed.
     name = f"{part} {Path(photo.name).name}"
     return zlib.crc32(name.encode(errors="surrogateescape")) % _HELD_OUT[part] == 0
 
 
 def _part_of(photo: LabelledPhoto) -> str:
-    return next((part for part in ("test", "validation") if _held_out(photo, part)), "train")
+    return next((part for part in ("test", "validation") if _is_held_out(photo, part)), "train")

@@ -88,7 +88,7 @@ class Candidate:
 
         def compare(version: Path, tick: ReportProgress) -> Comparison:
             tick(0.0, "reading pictures that are held out")
-            held_out = self._held_out
+            held_out = self._read_held_out
 
             def measure(served: Answers) -> Iterator[Measure]:
                 calibration = _calibration(version)
@@ -100,13 +100,17 @@ class Candidate:
                     yield from measures(of, before, self._on_held_out, self.system)
 
             return comparison_of(
-                version, self.weights_sha256, partial(open_file, version / file), measure, self._lack
+                version,
+                self.weights_sha256,
+                partial(open_file, version / file),
+                measure,
+                self._reason_without_measure,
             )
 
         return compare
 
     @property
-    def _lack(self) -> str:
+    def _reason_without_measure(self) -> str:
         if self.system.multi_label:
             return "a picture may have several labels, which nothing here measures"
         if self.folder is None:
@@ -114,7 +118,7 @@ class Candidate:
         return f"{self.folder} holds no picture out"
 
     @cached_property
-    def _held_out(self) -> HeldOut | None:
+    def _read_held_out(self) -> HeldOut | None:
         if self.folder is None or self.system.multi_label:
             return None
         return HeldOut.of(self.system, self.data, self.folder)
@@ -122,8 +126,8 @@ class Candidate:
     @cached_property
     def _on_held_out(self) -> Mapping[str, tuple[float, int]]:
         """Measure the candidate on the held-out pictures, once for all formats."""
-        assert self._held_out
-        return self._shares(self.answers, self._held_out, self.calibration, self.are_probabilities)
+        assert self._read_held_out
+        return self._shares(self.answers, self._read_held_out, self.calibration, self.are_probabilities)
 
     def _shares(
         self, answers: Answers, held_out: HeldOut, calibration: Calibration, are_probabilities: bool

@@ -81,7 +81,9 @@ class ClassifierEvaluation:
         self, network: nn.Module, pictures: Sequence[Any], device: str, on_progress: ReportProgress
     ) -> LabelledScores:
         """Return the network's answers to listed pictures."""
-        logits = _ask(network, self.system, self.data.read(pictures), len(pictures), on_progress, device)
+        logits = _logits_of(
+            network, self.system, self.data.read(pictures), len(pictures), on_progress, device
+        )
         return LabelledScores(
             logits,
             classes=np.array([picture.class_id for picture in pictures]),
@@ -93,12 +95,12 @@ class ClassifierEvaluation:
     def _made_up(self, network: nn.Module, device: str, on_progress: ReportProgress) -> LabelledScores:
         """Return the network's answers to made-up pictures, which do not show the subject."""
         files = self.system.nothing(_MADE_UP, seed=1)
-        logits = _ask(network, self.system, iter(files), len(files), on_progress, device)
+        logits = _logits_of(network, self.system, iter(files), len(files), on_progress, device)
         none = np.full(len(files), len(self.system.labels))
         return LabelledScores(logits, none, relevance=relevance(logits))
 
 
-def _ask(
+def _logits_of(
     network: nn.Module,
     system: PictureClassifier,
     pictures: Iterator[bytes],

@@ -56,7 +56,7 @@ def same_answers(
     """
     checks, agreeing, compared = [], 0, 0
     for size in _batches(photos):
-        scores, right = _asked(model, photos[:size]), _asked(network, photos[:size])
+        scores, right = _checked_scores(model, photos[:size]), _checked_scores(network, photos[:size])
         difference = float(np.abs(scores - right).max())
         what = f"largest difference, batch {size}"
         checks.append(Check(what, f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed))
@@ -76,7 +76,7 @@ def close_answers(
     """
     checks = []
     for rows in _batches(photos):
-        _asked(model, photos[:rows])
+        _checked_scores(model, photos[:rows])
         checks.append(Check(f"answers, batch {rows}", str(rows), str(rows), True))
     theirs, right = _best(model, photos), _best(network, photos)
     labelled = len(photos if classes is None else classes)
@@ -129,7 +129,7 @@ def _best(answers: Answers, photos: Pixels) -> npt.NDArray[np.signedinteger[Any]
     return np.concatenate([answers(batch).argmax(axis=1) for batch in batches])
 
 
-def _asked(model: Answers, photos: Pixels) -> Scores:
+def _checked_scores(model: Answers, photos: Pixels) -> Scores:
     scores = model(photos)
     if scores.ndim != 2 or len(scores) != len(photos):
         raise ValueError(f"{len(photos)} rows have an answer of the shape {list(scores.shape)}")

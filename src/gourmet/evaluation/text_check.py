@@ -224,7 +224,7 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     if data is None:
         examples = parts.generator.examples(options.limit or _EXAMPLES, seed=0)
         return [
-            TextQuestion(example, Reference("", _shown(example, n), ""))
+            TextQuestion(example, Reference("", _name_of_example(example, n), ""))
             for n, example in enumerate(examples, 1)
         ]
     if parts.generator.example_kind == "picture":
@@ -254,7 +254,7 @@ def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
             raise UsageError(f"--data {path} cannot be read: {error_summary(exc)}") from exc
 
 
-def _shown(example: bytes, number: int) -> str:
+def _name_of_example(example: bytes, number: int) -> str:
     """Return a text itself, or the number of any other example, such as a picture."""
     try:
         return example.decode()

@@ -50,7 +50,9 @@ def read_package(path: Path) -> dict[str, bytes]:
         with malformed_as_value_error(), zipfile.ZipFile(path) as package:
             files = {name: package.read(name) for name in package.namelist()}
             references = json.loads(files.pop(_ELSEWHERE, b"{}"))
-            graphs = {name: _beside(path, reference, _GRAPH) for name, reference in references.items()}
+            graphs = {
+                name: _referenced_file(path, reference, _GRAPH) for name, reference in references.items()
+            }
         return files | {name: graph.read_bytes() for name, graph in graphs.items()}
     except ZIP_ERRORS as exc:
         raise GourmetError(
@@ -104,12 +106,12 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _referred_to(path: Path) -> Path:
     try:
-        return _beside(path, read_reference(path), FILE)
+        return _referenced_file(path, read_reference(path), FILE)
     except (OSError, ValueError) as exc:
         raise GourmetError(f"{path} cannot be read ({exc!r}): deploy the model again") from exc
 
 
-def _beside(path: Path, reference: Mapping[str, Any], file: str) -> Path:
+def _referenced_file(path: Path, reference: Mapping[str, Any], file: str) -> Path:
     """Return the `file` with the reference's sha256 of another model in the repository of `path`."""
     name, digest = str(reference["model"]), str(reference["sha256"])
     if name != Path(name).name or name in ("", ".."):

@@ -26,7 +26,7 @@ def ask(model: str, example: Example) -> GeneratedText:
         info = triton.describe(model)
         system = registry.generation(info.system)
         return system.generated(
-            triton.infer(model, system.request_inputs(_sent(example), info)).outputs, info
+            triton.infer(model, system.request_inputs(_as_bytes(example), info)).outputs, info
         )
 
 
@@ -38,7 +38,7 @@ def pieces(model: str, example: Example) -> list[tuple[float, str]]:
         began = time.perf_counter()
         return [
             (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
-            for outputs in triton.stream(info, system.request_inputs(_sent(example), info))
+            for outputs in triton.stream(info, system.request_inputs(_as_bytes(example), info))
             if outputs
         ]
 
@@ -62,5 +62,5 @@ def keeping_busy(model: str, example: Example, clients: int) -> Iterator[None]:
             client.result()
 
 
-def _sent(example: Example) -> bytes:
+def _as_bytes(example: Example) -> bytes:
     return example.encode() if isinstance(example, str) else example

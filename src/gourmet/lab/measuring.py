@@ -361,12 +361,12 @@ def in_turns(count: int, *calls: Callable[[], object]) -> list[Run]:
 
 def times(ours: Run, theirs: Run) -> Figure:
     """Return the ratio of our rows per second to theirs."""
-    return _of(lambda: stats.ratio(ours.rates, theirs.rates), ours, theirs)
+    return _figure_of(lambda: stats.ratio(ours.rates, theirs.rates), ours, theirs)
 
 
 def times_as_long(ours: Run, theirs: Run) -> Figure:
     """Return the ratio of our mean latency to theirs."""
-    return _of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
+    return _figure_of(lambda: stats.ratio(ours.latencies_ms, theirs.latencies_ms), ours, theirs)
 
 
 def times_the_percentile(share: int, ours: Run, theirs: Run) -> Figure:
@@ -374,32 +374,32 @@ def times_the_percentile(share: int, ours: Run, theirs: Run) -> Figure:
     if share not in (50, 90, 95, 99):
         raise UsageError(f"there is no percentile {share}: choose 50, 90, 95 or 99")
     mine, other = ([getattr(point.latency_ms, f"p{share}") for point in run.points] for run in (ours, theirs))
-    return _of(lambda: stats.ratio(mine, other), ours, theirs)
+    return _figure_of(lambda: stats.ratio(mine, other), ours, theirs)
 
 
 def times_as_long_in_triton(ours: Run, theirs: Run) -> Figure:
     """Return the ratio of our requests' mean time in Triton to theirs, by Triton's count."""
     mine, other = ([point.split_ms.server for point in run.points] for run in (ours, theirs))
-    return _of(lambda: stats.ratio(mine, other), ours, theirs)
+    return _figure_of(lambda: stats.ratio(mine, other), ours, theirs)
 
 
 def average(run: Run) -> Figure:
     """Return the mean latency of a request, or the mean figure of `in_turns`."""
-    return _of(lambda: stats.interval(run.latencies_ms), run)
+    return _figure_of(lambda: stats.interval(run.latencies_ms), run)
 
 
 def infer_share(run: Run) -> Figure:
     """Return the share of a request's time in the model, in percent, by Triton's count."""
     shares = [100 * point.split_ms.infer / point.latency_ms.mean for point in run.points]
-    return _of(lambda: stats.interval(shares), run)
+    return _figure_of(lambda: stats.interval(shares), run)
 
 
 def rows_per_execution(run: Run) -> Figure:
     """Return the mean rows of an execution, by Triton's count."""
-    return _of(lambda: stats.interval([point.executed_rows for point in run.points]), run)
+    return _figure_of(lambda: stats.interval([point.executed_rows for point in run.points]), run)
 
 
-def _of(estimate: Callable[[], Estimate], *runs: Run) -> Figure:
+def _figure_of(estimate: Callable[[], Estimate], *runs: Run) -> Figure:
     if missing := [run for run in runs if not run.latencies_ms]:
         return Figure(Estimate(float("nan")), missing[0].disturbed)
     disturbed = next((run.disturbed for run in runs if run.disturbed), "")

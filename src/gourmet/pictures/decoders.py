@@ -69,12 +69,12 @@ def decoder_queue(places: int) -> FairQueue:
 def decoder_place(queue: FairQueue, client: str) -> Iterator[None]:
     """Hold a place while an expensive picture is decoded, here or in another server; raise DecodersBusy."""
     end = time.monotonic() + _MAX_WAIT_S
-    with _place(queue, client, end):
+    with _place_in_queue(queue, client, end):
         yield
 
 
 @contextlib.contextmanager
-def _place(
+def _place_in_queue(
     queue: FairQueue, client: str, until: float, has_left: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
     with contextlib.ExitStack() as held:
@@ -137,13 +137,15 @@ class Decoders:
         with contextlib.ExitStack() as held:
             if client.queue:
                 held.enter_context(decoder_place(client.queue, client.name))
-            held.enter_context(_place(self._queue, client.name, client.deadline, client.is_cancelled))
+            held.enter_context(
+                _place_in_queue(self._queue, client.name, client.deadline, client.is_cancelled)
+            )
             if client.has_left():
                 raise DecodersBusy("the client disconnected, or its time is over")
-            return self._ask(facts, data, client)
+            return self._ask_sandbox(facts, data, client)
 
-    def _ask(self, facts: Facts, data: bytes, client: Client) -> tuple[Facts, bytes]:
-        process = self._take()
+    def _ask_sandbox(self, facts: Facts, data: bytes, client: Client) -> tuple[Facts, bytes]:
+        process = self._take_sandbox()
         try:
             answer = process.request(facts, data, client.has_left)
         except Refused as exc:
@@ -161,7 +163,7 @@ class Decoders:
         self._idle.append(process)
         return answer
 
-    def _take(self) -> Sandbox:
+    def _take_sandbox(self) -> Sandbox:
         while True:
             try:
                 process = self._idle.pop()

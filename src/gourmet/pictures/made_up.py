@@ -38,7 +38,7 @@ def squares(count: int, seed: int, side: int) -> Pixels:
 def colour(random: Random, side: int) -> Pixels:
     """Draw one colour with little noise."""
     plane = np.broadcast_to(_colour(random), (side, side, 3)).astype(float)
-    return _whole(plane + random.normal(0, random.choice([0.0, 2.0, 6.0]), plane.shape))
+    return _as_pixels(plane + random.normal(0, random.choice([0.0, 2.0, 6.0]), plane.shape))
 
 
 def gradient(random: Random, side: int) -> Pixels:
@@ -51,7 +51,7 @@ def gradient(random: Random, side: int) -> Pixels:
         top, left = random.uniform(0, 1, 2)
         share = np.hypot(rows - top, columns - left) / random.uniform(0.4, 1.4)
     share = np.clip(share, 0, 1)[..., np.newaxis]
-    return _whole((1 - share) * _colour(random) + share * _colour(random))
+    return _as_pixels((1 - share) * _colour(random) + share * _colour(random))
 
 
 def noise(random: Random, side: int) -> Pixels:
@@ -61,7 +61,7 @@ def noise(random: Random, side: int) -> Pixels:
     shades = random.normal(0, random.uniform(15, 80), (grains, grains, channels))
     kernel = Image.Resampling.BICUBIC if random.random() < 0.5 else Image.Resampling.NEAREST
     spread = np.repeat(shades, 3 // channels, axis=2) + _colour(random)
-    return np.asarray(Image.fromarray(_whole(spread)).resize((side, side), kernel))
+    return np.asarray(Image.fromarray(_as_pixels(spread)).resize((side, side), kernel))
 
 
 def text(random: Random, side: int) -> Pixels:
@@ -106,7 +106,7 @@ def pattern(random: Random, side: int) -> Pixels:
     if random.random() < 0.5:
         wave = wave * np.sin(rows * np.cos(angle) - columns * np.sin(angle))
     share = (np.sign(wave) if random.random() < 0.6 else wave)[..., np.newaxis] / 2 + 0.5
-    return _whole(share * _colour(random) + (1 - share) * _colour(random))
+    return _as_pixels(share * _colour(random) + (1 - share) * _colour(random))
 
 
 KINDS: Final[Sequence[Callable[[Random, int], Pixels]]] = (colour, gradient, noise, text, drawing, pattern)
@@ -116,7 +116,7 @@ def _colour(random: Random) -> npt.NDArray[np.float64]:
     return random.uniform(0, 255, 3)
 
 
-def _whole(values: npt.NDArray[np.float64]) -> Pixels:
+def _as_pixels(values: npt.NDArray[np.float64]) -> Pixels:
     return np.clip(values, 0, 255).astype(np.uint8)
 
 

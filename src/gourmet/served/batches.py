@@ -79,11 +79,11 @@ class Executor:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request."""
-        jobs = [self._read(request) for request in requests]
+        jobs = [self._read_request(request) for request in requests]
         _answer_all(jobs, self._run, batched=self._batched)
         return [self._response(job) for job in jobs]
 
-    def _read(self, request: Any) -> Job:
+    def _read_request(self, request: Any) -> Job:
         job = Job({}, list(request.requested_output_names()))
         try:
             self._check_cancelled(request)

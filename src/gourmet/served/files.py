@@ -69,7 +69,7 @@ class RunFolder:
 
     def files_beside(self) -> list[Path]:
         """Return the files beside the folder that belong to it."""
-        return _beside(self.path)
+        return _files_beside(self.path)
 
     def remove_beside(self) -> None:
         _remove_beside(self.path)
@@ -103,7 +103,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _beside(path: Path) -> list[Path]:
+def _files_beside(path: Path) -> list[Path]:
     files = []
     for file in path.parent.glob(f"{path.name}-*"):
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def _beside(path: Path) -> list[Path]:
 
 
 def _remove_beside(path: Path) -> None:
-    for file in _beside(path):
+    for file in _files_beside(path):
         file.unlink(missing_ok=True)
 
 

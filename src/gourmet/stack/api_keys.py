@@ -74,9 +74,9 @@ class LockedTriton(Child):
         """Start the process with the options of a Child; without a key, nothing is locked."""
         self._key = key
         self._on_line = on_line
-        super().__init__([*command, *(arguments(key) if key else ())], on_line=self._see, **options)
+        super().__init__([*command, *(arguments(key) if key else ())], on_line=self._pass_line, **options)
 
-    def _see(self, line: str) -> None:
+    def _pass_line(self, line: str) -> None:
         if self._key and _LOG_LINE.match(line):
             hide(self.pid, self._key)
             self._key = ""

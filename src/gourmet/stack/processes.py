@@ -55,7 +55,7 @@ class Child:
             preexec_fn=_end_with_parent,
             pass_fds=keeps,
         )
-        self._pump = threading.Thread(target=self._read, args=(on_line,), daemon=True)
+        self._pump = threading.Thread(target=self._read_output, args=(on_line,), daemon=True)
         self._pump.start()
 
     @property
@@ -93,7 +93,7 @@ class Child:
         self._pump.join(timeout=2)
         output.close()
 
-    def _read(self, on_line: LineSink) -> None:
+    def _read_output(self, on_line: LineSink) -> None:
         assert self._process.stdout is not None
         with contextlib.suppress(ValueError):  # reap_group closes the output
             for line in self._process.stdout:

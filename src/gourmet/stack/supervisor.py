@@ -333,12 +333,12 @@ class StubWatchdog:
 
         def watch() -> None:
             while not stopped.wait(_WATCHED_EVERY_S):
-                self._look(triton_pid())
+                self._check_stubs(triton_pid())
 
-        self._look(triton_pid())
+        self._check_stubs(triton_pid())
         threading.Thread(target=watch, daemon=True).start()
 
-    def _look(self, triton_pid: int | None) -> None:
+    def _check_stubs(self, triton_pid: int | None) -> None:
         """Notice stubs that died, and reload their models."""
         if triton_pid is None:
             return

@@ -83,7 +83,7 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         return Removal("", (), (), [_version(models, number)])
     mine = own_models().resolve()
     if replacing := [model for model in models if model.parent == mine and _shipped(model)]:
-        return Removal("", (), replacing, [path for model in replacing for path in _made(model)])
+        return Removal("", (), replacing, [path for model in replacing for path in _deployed_files(model)])
     owners = {model: owner_of(model)[0] for model in models}
     code = [
         owner
@@ -101,7 +101,7 @@ def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
         )
     own = [folder / system / file for folder in folders() for file in described.FILES]
     paths = [path for path in own if described.NAME.fullmatch(system) and path.exists()]
-    return Removal(system, paths, models, [path for model in models for path in _made(model)])
+    return Removal(system, paths, models, [path for model in models for path in _deployed_files(model)])
 
 
 def take_away(paths: Sequence[Path]) -> list[Path]:
@@ -144,7 +144,7 @@ def _version(models: Sequence[Path], number: str) -> Path:
     return model / str(int(number))
 
 
-def _made(model: Path) -> list[Path]:
+def _deployed_files(model: Path) -> list[Path]:
     """Return what deploying wrote into a model's folder."""
     paths = [model / str(number) for number in version_numbers(model)]
     if strange := [str(path) for path in paths if not (path / MANIFEST).is_file()]:

@@ -324,7 +324,7 @@ class DescribedExport:
             "accuracy": accuracy,
             "verified_on": "made-up pictures",
         }
-        return Deployment({ONNX: _given(system, weights, network)}, facts, vars(calibration))
+        return Deployment({ONNX: _target_of_onnx(system, weights, network)}, facts, vars(calibration))
 
     def _measured(
         self, labelled: Path, network: GivenOnnx, tick: ReportProgress
@@ -374,7 +374,7 @@ def _network(system: PictureClassifier) -> TorchvisionNetwork:
     return TorchvisionNetwork(system, system.architecture)
 
 
-def _given(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
+def _target_of_onnx(system: PictureClassifier, file: Path, network: GivenOnnx) -> Target:
     """Return the target of an ONNX file, which is compared with its own answers to single pictures."""
     from gourmet.export.given_onnx import GivenOnnx
     from gourmet.export.picture_export import onnx_config

@@ -279,7 +279,7 @@ class _Connection:
             self._receive(deadline, within_s)
             if not self._received.startswith(_HTTP[: len(self._received)]):
                 raise _NotHttp(f"it begins with {bytes(self._received[:20])!r}")
-        status, *lines = self._taken(end, 4).decode("latin-1").split("\r\n")
+        status, *lines = self._take_received(end, 4).decode("latin-1").split("\r\n")
         fields = (line.partition(":") for line in lines)
         try:
             return _Head(int(status.split()[1]), {name.lower(): value.strip() for name, _, value in fields})
@@ -292,7 +292,7 @@ class _Connection:
         length = _number(head.headers.get("content-length", "0"), 10)
         while len(self._received) < length:
             self._receive(deadline, has_begun=True)
-        return self._taken(length)
+        return self._take_received(length)
 
     def chunk(self, deadline: Deadline, within_s: float = math.inf) -> bytes:
         """Return the next chunk of a chunked body; empty at its end."""
@@ -301,10 +301,10 @@ class _Connection:
             if begin > 1:
                 size = _number(self._received[: begin - 2].partition(b";")[0].decode("latin-1"), 16)
                 if len(self._received) >= begin + size + 2:
-                    return self._taken(begin + size, 2)[begin:]
+                    return self._take_received(begin + size, 2)[begin:]
             self._receive(deadline, within_s)
 
-    def _taken(self, size: int, besides: int = 0) -> bytes:
+    def _take_received(self, size: int, besides: int = 0) -> bytes:
         taken = bytes(memoryview(self._received)[:size])
         del self._received[: size + besides]
         return taken

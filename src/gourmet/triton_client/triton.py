@@ -86,7 +86,7 @@ class Triton:
 
     def check_live(self) -> None:
         """Raise TritonError unless the server answers."""
-        self._ask("is_server_live")
+        self._call("is_server_live")
 
     def is_live(self) -> bool:
         with contextlib.suppress(TritonError):
@@ -96,13 +96,13 @@ class Triton:
 
     def is_ready(self, model: str, deadline: Deadline | None = None) -> bool:
         with contextlib.suppress(TritonRefused):
-            self._ask("is_model_ready", model, deadline)
+            self._call("is_model_ready", model, deadline)
             return True
         return False
 
     def version(self) -> str:
         """Return the name and version of the server."""
-        about = self._ask("get_server_metadata")
+        about = self._call("get_server_metadata")
         return f"{about['name']} {about['version']}"
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
@@ -119,7 +119,7 @@ class Triton:
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
         """Return the counts of `model`, or of each ready model, version by version."""
-        answer = self._ask("get_inference_statistics", model, deadline)
+        answer = self._call("get_inference_statistics", model, deadline)
         return self._parsed(lambda: by_version(answer))
 
     def total(self, model: str, deadline: Deadline | None = None) -> ModelStatistics:
@@ -232,7 +232,7 @@ class Triton:
         with contextlib.closing(self._new_load_wire()) as wire:
             return self._ask_locked(operation, model, fields, wire=wire)
 
-    def _ask(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
+    def _call(self, operation: str, target: str = "", deadline: Deadline | None = None) -> Any:
         """Return the answer in the form of HTTP's JSON; operations have tritonclient's names."""
         return self._wire.call(operation, target, deadline or Deadline(self._timeout_s), {}, {})
 
@@ -255,7 +255,7 @@ class Triton:
 
     def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
-            return self._ask(operation, model, deadline)
+            return self._call(operation, model, deadline)
         except TritonRefused as exc:
             raise self._specific_error(model, exc, deadline) from exc
 

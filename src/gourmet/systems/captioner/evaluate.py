@@ -82,7 +82,7 @@ class CaptionEvaluation:
         captions: dict[str, list[Caption]] = {}
         for part in _PARTS:
             with progress_bar(part) as on_progress:
-                captions |= _answers(served, data, part, photos(data, part, limit), on_progress)
+                captions |= _caption_photos(served, data, part, photos(data, part, limit), on_progress)
         validation = captions["validation"]
         near = [caption.is_near for caption in validation]
         threshold = chosen([caption.score for caption in validation], near, 1 - _WRONG, errors=0.0)
@@ -109,7 +109,7 @@ class CaptionEvaluation:
         return Report(title, COMPARED, measured, [section]), measured
 
 
-def _answers(
+def _caption_photos(
     served: CaptionerNetwork,
     data: Path,
     part: str,

@@ -231,7 +231,7 @@ class CaptionerExport(GenerationExport):
             held = photos(data, "validation", _VERIFIED)
             pictures = list(decoded(data, held, side))
         source = TrainedCaptioner(checkpoint, self.fp32, SYSTEM, pictures)
-        held_out = _held_out(data) if data else None
+        held_out = _held_out_photos(data) if data else None
         lack = "name photos and their captions with --data"
         targets = source.compared(_targets(source), weights, held_out, lack)
         facts = source.facts(weights, data)
@@ -251,7 +251,7 @@ class CaptionerExport(GenerationExport):
         return Deployment(targets, facts, sure)
 
 
-def _held_out(data: Path) -> HeldOut:
+def _held_out_photos(data: Path) -> HeldOut:
     """Return photos that the network did not learn from, with captions by people to score with."""
     shown = held_out_part(lambda part: photos(data, part, _COMPARED))
 

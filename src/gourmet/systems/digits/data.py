@@ -125,7 +125,7 @@ def _photo_pieces(count: int, seed: int) -> Iterator[bytes]:
 @functools.lru_cache(maxsize=2)
 def _divided(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """Return `data` by part. Cached, since verbs read part after part, and large files take long."""
-    parts = _read(data)
+    parts = _read_digits(data)
     lots = np.random.default_rng(_SEED)
     if "test" not in parts:
         parts["test"], parts["train"] = _hold_out(parts["train"], 5, lots)
@@ -147,7 +147,7 @@ def _hold_out(
     )
 
 
-def _read(data: Path) -> dict[str, Sequence[LabelledDigit]]:
+def _read_digits(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """Return the digits in `data` by part; all are in "train" if it is not divided."""
     if not data.is_dir():
         return {"train": _csv(data)}

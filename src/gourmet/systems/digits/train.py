@@ -104,14 +104,14 @@ def _pixels(digits: Sequence[LabelledDigit]) -> Pixels:
 
 def varied(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Augment float [N, 1, 28, 28] from 0 to 1: turn, slant, bend, and write with another pen."""
-    return _pen(_hand(images, generator), generator)
+    return _pen(_distort(images, generator), generator)
 
 
 def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> torch.Tensor:
     return low + (high - low) * torch.rand(count, generator=generator)
 
 
-def _hand(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _distort(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Turn, slant, scale, move and bend."""
     count = len(images)
     turn, slant = _uniform(count, -_TURN, _TURN, generator), _uniform(count, -0.3, 0.3, generator)

@@ -45,7 +45,7 @@ class SentenceData:
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
         """Return one part of `data`; with a `limit`, sampled evenly."""
         check_part(part, PARTS)
-        if not (pairs := _read(data, self.is_russian).get(part, ())):
+        if not (pairs := _read_pairs(data, self.is_russian).get(part, ())):
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
         return sample_evenly(pairs, limit)
 
@@ -62,7 +62,7 @@ def pairs_of_file(data: Path, name: str) -> tuple[Reference, ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
+def _read_pairs(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
     path = data / PAIRS if data.is_dir() else data
     rows = _rows(path, 4, 2)
     parts: dict[str, list[Reference]] = {part: [] for part in PARTS}

@@ -71,9 +71,9 @@ def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
     return checkpoint.network, checkpoint.about
 
 
-def _answer(weights: Path, texts: Sequence[str], device: str, tick: ReportProgress) -> Sequence[str]:
+def _translate_with(weights: Path, texts: Sequence[str], device: str, tick: ReportProgress) -> Sequence[str]:
     checkpoint = load(weights)
     return translate(checkpoint.network.to(device), checkpoint.tokenizer, texts, tick)
 
 
-EVALUATION: Final = TextEvaluation(_network, DATA, _answer)
+EVALUATION: Final = TextEvaluation(_network, DATA, _translate_with)

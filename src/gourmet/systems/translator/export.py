@@ -213,14 +213,14 @@ class TranslatorExport(GenerationExport):
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, self.fp32, self.system, sources, answers)
         lack = "name sentences and their translations with --data"
-        targets = source.compared(_targets(source), weights, self._held_out(data), lack)
+        targets = source.compared(_targets(source), weights, self._held_out_sentences(data), lack)
         facts = source.facts(weights, data)
         if data is None:
             return Deployment(targets, facts)
         sure = self._calibrated(source.files, data, tick)
         return Deployment(targets, {**facts, **sure.facts}, sure.calibration)
 
-    def _held_out(self, data: Path | None) -> HeldOut | None:
+    def _held_out_sentences(self, data: Path | None) -> HeldOut | None:
         """Return sentences of the data, or the shipped ones; None if none has a translation."""
         references: Sequence[Reference] = ()
         if data:

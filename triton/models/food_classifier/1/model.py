@@ -59,7 +59,7 @@ class TritonPythonModel:
     ) -> list[pb_utils.InferenceResponse | None]:
         jobs = [self._decode(request) for request in requests]
         rows = [row for job in jobs if isinstance(job, list) for row in job]
-        return self._answer(jobs, rows)
+        return self._answer_jobs(jobs, rows)
 
     def finalize(self) -> None:
         self._stopped.set()
@@ -110,7 +110,7 @@ class TritonPythonModel:
     ) -> None:
         try:
             job = self._decode_in_sandbox(sender, rows, deadline, client)
-            (response,) = self._answer([job], job if isinstance(job, list) else [])
+            (response,) = self._answer_jobs([job], job if isinstance(job, list) else [])
         except Exception as exc:  # the client needs an answer, and nothing else would report the error
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(repr(exc)))
         finally:
@@ -136,11 +136,11 @@ class TritonPythonModel:
                     return _busy(str(exc))
         return decoded
 
-    def _answer(
+    def _answer_jobs(
         self, jobs: Sequence[Decoded], rows: Sequence[Pixels]
     ) -> list[pb_utils.InferenceResponse | None]:
         """Return a response for each job, in their order. All `rows` go through the network together."""
-        probabilities, food, dishes = self._ask(rows)
+        probabilities, food, dishes = self._run_network(rows)
         names, likely = _best_dishes(dishes)
         responses: list[pb_utils.InferenceResponse | None] = []
         first = 0
@@ -165,7 +165,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 
-    def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats, Floats]:
+    def _run_network(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats, Floats]:
         """Return the probabilities of labels [rows, labels], of food [rows] and of dishes [rows, dishes].
 
         At most max_batch_size rows go through the network at a time.

@@ -39,15 +39,18 @@ class TritonPythonModel:
                 tokenizer = Tokenizer(package.open_version(version, config))
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
-        encoder, decoder = partial(_ask, "translator_encoder"), partial(_ask, "translator_decoder")
+        encoder, decoder = (
+            partial(_ask_model, "translator_encoder"),
+            partial(_ask_model, "translator_decoder"),
+        )
         policy = config.get("dynamic_batching", {}).get("default_queue_policy", {})
         self._timeout_s = int(policy.get("default_timeout_microseconds", 0)) / 1e6 or _DEFAULT_TIMEOUT_S
         self._network = TranslatorNetwork(MarianEngine(encoder, decoder, tokenizer.pad), tokenizer)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        return [self._answer(request) for request in requests]
+        return [self._answer_request(request) for request in requests]
 
-    def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
+    def _answer_request(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
         if request.is_cancelled():
             return refusal(ClientLeft(CLIENT_LEFT))
         loop = Loop(self._network.engine, self._network.vocabulary, _ROWS)
@@ -59,7 +62,7 @@ class TritonPythonModel:
         return whole_response(answers, self._network, rows=True)
 
 
-def _ask(
+def _ask_model(
     model: str, outputs: Sequence[str], inputs: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
     """Send a request to another model of this server; raise TritonModelException if it fails."""
