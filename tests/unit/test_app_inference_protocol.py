@@ -85,6 +85,12 @@ def test_an_unknown_model_is_404_and_a_probe_gets_no_cookie(listen: Listen) -> N
     assert "Set-Cookie" not in browser.get("/v2/health/live").headers
 
 
+def test_health_has_the_bodies_that_kserve_s_client_reads(browser: FlaskClient) -> None:
+    assert browser.get("/v2/health/live").json == {"live": True}
+    assert browser.get("/v2/health/ready").json == {"ready": True}
+    assert browser.get(f"/v2/models/{NAME}/ready").json == {"name": NAME, "ready": True}
+
+
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v2/unknown"), ("POST", "/v2/repository/index"), ("GET", INFER)]
 )
