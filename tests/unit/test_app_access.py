@@ -237,6 +237,8 @@ def named() -> FlaskClient:
         ("evil.example", 400),
         ("food.example.evil", 400),
         ("evilb.example", 400),
+        ("evilfood.example", 400),
+        ("evillocalhost", 400),
         ("food.example@evil", 400),
         ("", 400),
     ],
