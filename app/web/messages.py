@@ -74,7 +74,7 @@ def say(answer: RankedLabels) -> Verdict:
     return answer.say(VERDICTS[language()], names())
 
 
-def problem(code: str, message: str) -> str:
+def message_of(code: str, message: str) -> str:
     """Return what an error says to a visitor."""
     return PROBLEMS[language()].get(code, message).replace("{message}", message)
 
@@ -111,7 +111,7 @@ def other_languages() -> dict[str, tuple[str, str]]:
 def init_app(app: Flask, _: Settings) -> None:
     app.jinja_env.filters.update(soft=soft, name=name)
     app.jinja_env.globals.update(
-        **{"t": t, "names": names, "say": say, "marks": marks, "problem": problem},
+        **{"t": t, "names": names, "say": say, "marks": marks, "message_of": message_of},
         **{"script_texts": script_texts, "language": language, "other_languages": other_languages},
     )
 
