@@ -103,6 +103,8 @@ def test_labels_that_the_network_finds_impossible_are_doubted() -> None:
     assert taught.doubted().tolist() == [False, True, False, True, False, True]
     weak = replace(taught, initial_layer=Layer(np.zeros((2, 40), np.float32), np.zeros(2, np.float32)))
     assert not weak.doubted().any(), "it finds all labels possible"
+    leaning = replace(weak, initial_layer=replace(weak.initial_layer, bias=np.array([3, 0], np.float32)))
+    assert not leaning.doubted().any(), "broth has one in twenty-five"
 
 
 @pytest.mark.promise("README: so is one whose labels contradict the model too often")
