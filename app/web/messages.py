@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from flask import Flask, Response, g, has_request_context, request, url_for
 from markupsafe import Markup, escape
@@ -98,13 +99,15 @@ def soft(text: str) -> Markup:
 
 def other_languages() -> dict[str, tuple[str, str]]:
     """Return the address of this page in each other language, with the language's own name."""
+    if request.blueprint in _FOR_ENGINEERS:
+        return {}
     may_be_asked = request.url_rule and "GET" in (request.url_rule.methods or ())
-    endpoint = request.endpoint if may_be_asked else "food.index"
-    values = {**request.args.to_dict(), **(request.view_args or {})} if may_be_asked else {}
+    path = "" if may_be_asked else url_for("food.index")
+    kept = [pair for pair in request.args.items(multi=True) if pair[0] != "language" and may_be_asked]
     return {
-        code: (url_for(endpoint or "food.index", **{**values, "language": code}), own_name)
+        code: (f"{path}?{urlencode([*kept, ('language', code)])}", own_name)
         for code, own_name in LANGUAGES.items()
-        if code != language() and request.blueprint not in _FOR_ENGINEERS
+        if code != language()
     }
 
 
