@@ -31,7 +31,7 @@ run_tests = OMP_NUM_THREADS=1 $(PYTEST) $(1) $(ARGS) || { status=$$?; [ $$status
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-nightly test-hard test-containers test-gpu check audit docs dist format bench bench-peers bench-generation nightly clean
+.PHONY: help setup train-setup setup-dev setup-lab up lab smoke test test-unit test-slow test-nightly test-containers test-gpu check audit docs dist format bench bench-peers bench-generation nightly clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,14 +55,11 @@ endif
 test-slow: setup-dev setup-lab ## Run the slow ones, which CI runs too: trainings, tuning, faults, a wheel in an empty environment
 	@$(call run_tests,$(TIERS) $(WORKERS) -m slow)
 
-test-nightly: setup-dev ## Run the slowest ones: whole trainings, whole notebooks, thousands of photos
+test-nightly: setup-dev ## Run the slowest ones: whole trainings and notebooks, thousands of photos, overload and a soak
 	@$(call run_tests,$(TIERS) $(WORKERS) -m nightly)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@$(call run_tests,tests/unit --dist loadfile --numprocesses 2 -m "not slow and not nightly")
-
-test-hard: setup-dev ## Overload, faults and soak on the real stack, with the figures at the end
-	$(PYTEST) tests/hard --timeout 3600 $(ARGS)
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)

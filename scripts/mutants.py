@@ -94,9 +94,9 @@ def copied(into: Path) -> Path:
         capture_output=True,
     ).stdout
     for name in filter(None, files.decode().split("\0")):
-        if (ROOT / name).is_file():
+        if os.path.lexists(ROOT / name):
             (into / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, into / name)
+            shutil.copy2(ROOT / name, into / name, follow_symlinks=False)
     subprocess.run(["cp", "-al", ROOT / ".venv", into / ".venv"], check=True)
     (site,) = (into / ".venv" / "lib").glob("python3*/site-packages")
     for path in (*site.glob("__editable__*"), *(into / ".venv" / "bin").iterdir()):
@@ -127,7 +127,7 @@ class Tester:
         """Return whether these files of tests pass."""
         assert self._process.stdin
         assert self._process.stdout
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", "--timeout-method", "thread"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", "--timeout-method", "thread"]
         arguments = [*options, "-m", "not slow and not nightly", *tests]
         print(json.dumps(arguments), file=self._process.stdin, flush=True)
         status, _, self.output = self._process.stdout.readline().partition(" ")

@@ -28,7 +28,7 @@ from gourmet.stack.preflight import check_repositories, free_ports, held_back
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-TIERS = {"unit", "served", "web", "hard", "containers"}
+TIERS = {"unit", "served", "web", "containers"}
 HERE = Path(__file__).parent
 # Begun first, so that no worker is left with one of them while the others have nothing more to do.
 LONGEST = (
@@ -66,7 +66,7 @@ LONGEST = (
     "unit/test_bring_a_translator.py",
     "web/test_triton_trouble.py",
     "served/test_pytorch_backend.py",
-    "web/test_faults_short.py",
+    "web/test_faults.py",
     "web/test_haproxy.py",
     "web/test_shared_rates.py",
     "unit/test_deployer.py",

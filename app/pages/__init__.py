@@ -18,6 +18,7 @@ from app.pages import (
     generate,
     lab,
     model_cards,
+    new_classifier,
     teach,
     translate,
 )
@@ -29,6 +30,7 @@ FEATURES: Final = (
     translate.add_routes,
     caption.add_routes,
     compare.add_generic_pages,
+    new_classifier.add_routes,
     explain.add_routes,
     corrections.add_routes,
     teach.add_routes,

@@ -6,6 +6,7 @@ starts its jobs, for clients on this machine or with an API key. Otherwise the p
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import json
 import os
@@ -28,9 +29,10 @@ from app.web.http import render
 from app.web.settings import Settings
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.label_folders import OTHER, class_of, folder_of
+from gourmet.systems.registry import is_data
 
 _ANSWERS_WITHIN_S: Final = 5.0
-_JOBS: Final = ("learn", "use", "confirm", "undo", "redo", "cancel")
+_JOBS: Final = ("learn", "use", "confirm", "undo", "redo", "cancel", "delete")
 _CHANGES: Final = ("relabel", "remove")
 _PHOTO: Final = re.compile(r"[0-9a-f]{32}\.jpg")
 _MIN_PHOTOS: Final = 8
@@ -61,7 +63,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             for kept, class_id in rows
         ]
         counts = Counter(photo["label"] for photo in photos)
-        may_look = _may_teach(settings)
+        may_look, state = may_teach(settings), ask_up(settings, "look", system.name)
         return {
             "system": system.name,
             "folder": str(folder or "") if may_look else "",
@@ -71,7 +73,8 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             "contradictions": sum(bool(photo["contradicted"]) for photo in photos),
             "photos": photos[:_SHOWN] if may_look else [],
             "lacking": max(0, _MIN_PHOTOS - len(photos)),
-            "state": _ask(settings, "look", system.name),
+            "state": state,
+            "may_delete": bool(state) and is_data(system.name),
         }
 
     @routes.get("/teach")
@@ -83,28 +86,35 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def picture(name: str, folder: str, photo: str) -> Response:
         """Send a stored photo to those who may teach."""
         kept = settings.keep_corrections
-        if not kept or name not in services.pictures or not _may_teach(settings):
+        if not kept or name not in services.pictures or not may_teach(settings):
             abort(404)
         path = safe_join(str(kept / name), folder, photo)
         if not path or not path.endswith(".jpg") or not Path(path).is_file():
             abort(404)
-        return Response(
-            Path(path).read_bytes(), content_type="image/jpeg", headers={"Cache-Control": "no-store"}
-        )
+        return unstored_jpeg(Path(path).read_bytes())
+
+    @routes.get("/teach/<name>/wrong/<int:number>.jpg")
+    def wrong(name: str, number: int) -> Response:
+        """Send one of the photos that a new classifier got most wrong."""
+        known = ask_up(settings, "look", name) or {}
+        photos = (known.get("made") or {}).get("worst", [])
+        if number >= len(photos):
+            abort(404)
+        return unstored_jpeg(base64.b64decode(photos[number]["jpeg"]))
 
     @routes.post("/teach")
     def do() -> Response:
         job, system = request.form.get("do", ""), chosen()
         if job not in (*_JOBS, *_CHANGES):
             raise BadRequest(f"do is {job[:50]!r}; allowed: {', '.join((*_JOBS, *_CHANGES))}")
-        if not _may_teach(settings):
+        if not may_teach(settings):
             raise ServingError(
                 "key_needed",
                 "only programs of this machine, or those that send an API key, may teach the model",
             )
         if job in _CHANGES:
             change(system, job)
-        elif not _ask(settings, job, system.name):
+        elif not ask_up(settings, job, system.name):
             raise ServingError(
                 "corrections_unavailable",
                 f"no `gourmet up` answers: run `gourmet learn-more {system.name} FOLDER`",
@@ -136,9 +146,13 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return ()
 
 
-def _ask(settings: Settings, job: str, system: str) -> dict[str, Any] | None:
-    """Run `job` and return the state of teaching; None if teaching is off or refused to this client."""
-    if not settings.teach_socket or not _may_teach(settings):
+def unstored_jpeg(photo: bytes) -> Response:
+    return Response(photo, content_type="image/jpeg", headers={"Cache-Control": "no-store"})
+
+
+def ask_up(settings: Settings, job: str, system: str, title: str = "") -> dict[str, Any] | None:
+    """Run `job` and return the system's state; None if `gourmet up` refuses, or this client may not ask."""
+    if not settings.teach_socket or not may_teach(settings):
         return None
     folder = os.open(settings.teach_socket.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -146,7 +160,7 @@ def _ask(settings: Settings, job: str, system: str) -> dict[str, Any] | None:
             connection.settimeout(_ANSWERS_WITHIN_S)
             # A socket's address has at most 108 bytes, and the folder's path may be longer.
             connection.connect(f"/proc/self/fd/{folder}/{settings.teach_socket.name}")
-            connection.sendall(json.dumps({"do": job, "system": system}).encode() + b"\n")
+            connection.sendall(json.dumps({"do": job, "system": system, "title": title}).encode() + b"\n")
             with connection.makefile() as answer:
                 return dict(json.loads(answer.readline()))
     except (OSError, ValueError, TypeError):  # null: this system cannot learn more
@@ -155,7 +169,7 @@ def _ask(settings: Settings, job: str, system: str) -> dict[str, Any] | None:
         os.close(folder)
 
 
-def _may_teach(settings: Settings) -> bool:
+def may_teach(settings: Settings) -> bool:
     """Return True for a request with a key, or from this machine without a proxy in between."""
     if has_key(settings):
         return True

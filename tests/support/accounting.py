@@ -10,9 +10,8 @@
     account.count(WRONG), account.count(SILENT), account.recovery_s(ended)
 
 Requests are sent when they are due, however many are still under way (an open loop), each on a
-connection of its own. With `asks_again` a request whose connection ended before
-its answer did, or for which the proxy asks to come again, is sent once more. `at_once` instead of `per_s`
-sends the next when one is answered (a closed loop), which finds out how much can be done.
+connection of its own. `at_once` instead of `per_s` sends the next when one is answered (a closed loop),
+which finds out how much can be done.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SILENT: Final = "silent"
 
 # Batches of other sizes round differently; the photos' own answers lie further apart than this.
 _SAME: Final = 2e-3
-_CONNECTION_ENDED: Final = "the connection was"
+_SILENT_AFTER_S: Final = 30
 _PROXY: Final = "503 of the proxy"
 _MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -131,11 +130,9 @@ class PhotoLoad:
         per_s: float = 0.0,
         *,
         at_once: int = 0,
-        silent_after_s: float = 30.0,
-        asks_again: bool = False,
     ) -> None:
         spec = LoadSpec("", at_once) if at_once else LoadSpec("", per_s, "constant")
-        client = _PhotosClient(url, silent_after_s, asks_again)
+        client = _PhotosClient(url)
         requests = (
             Request((), photo, {"X-Request-ID": f"load-{n}"}) for n, photo in enumerate(cycle(photos))
         )
@@ -180,33 +177,26 @@ class PhotoLoad:
 class _PhotosClient:
     """Asks the app for one photo, as a form."""
 
-    def __init__(self, url: str, silent_after_s: float = 30.0, asks_again: bool = False) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._silent_after_s, self._asks_again = silent_after_s, asks_again
 
     async def send(self, request: Request) -> RawReply:
         """The body of the reply is the outcome and its reason."""
-        outcome, reason = await self._exchange(request)
-        if self._asks_again and reason.startswith((_CONNECTION_ENDED, _PROXY)):
-            outcome, reason = await self._exchange(request)
-        return RawReply({}, (outcome, reason))
-
-    async def _exchange(self, request: Request) -> tuple[Outcome, str]:
         photo, name = request.body, request.headers["X-Request-ID"]
         try:
-            return judge(await self.ask(photo.data, name), photo, name)
+            return RawReply({}, judge(await self.ask(photo.data, name), photo, name))
         except Unanswered as exc:
-            return SILENT, str(exc)
+            return RawReply({}, (SILENT, str(exc)))
 
     async def ask(self, photo: bytes, name: str) -> HttpAnswer:
         connection = None
         try:
-            async with asyncio.timeout(self._silent_after_s):
+            async with asyncio.timeout(_SILENT_AFTER_S):
                 connection = await connect(self._host, self._port)
                 return await connection.exchange(self._message(name, photo))
         except TimeoutError:
-            raise Unanswered(f"no answer within {self._silent_after_s:g} s") from None
+            raise Unanswered(f"no answer within {_SILENT_AFTER_S} s") from None
         finally:
             if connection:
                 connection.close()

@@ -3,7 +3,7 @@
     name, data = hostile.file(4711)  # the same number has always the same bytes
 
 A file begins as one of the seeds, a small picture of every format and mode, and has one to four defects
-done to it. `bombs()` are the few that are expensive on purpose: honest ones at the limits and ones beyond.
+done to it.
 """
 
 from __future__ import annotations
@@ -262,53 +262,6 @@ def decode(data: bytes) -> str:
     return "pixels"
 
 
-def bombs() -> dict[str, bytes]:
-    """Files that are expensive to decode: at the limits of each format, and beyond them where they lie."""
-    five, four = (4999, 4999), (3999, 3999)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    deep = Image.new("I;16", five)
-    return {
-        "png of colours": encoded(Image.new("RGB", five), "PNG", compress_level=1),
-        "png with transparency, turned": encoded(Image.new("RGBA", five), "PNG", compress_level=1, exif=exif),
-        "png of deep greys": encoded(deep, "PNG", compress_level=1),
-        "png of a palette": encoded(Image.new("P", five), "PNG", transparency=0),
-        "webp": encoded(Image.new("RGBA", four), "WEBP", lossless=True, method=0),
-        "webp beyond the limit": encoded(Image.new("RGB", five), "WEBP", lossless=True, method=0),
-        "gif with transparency": encoded(Image.new("P", five), "GIF", transparency=0),
-        "gif of many frames": encoded(
-            Image.new("P", (500, 500)),
-            "GIF",
-            save_all=True,
-            append_images=[Image.new("P", (500, 500), 1 + n % 99) for n in range(300)],
-        ),
-        "tiff with transparency": encoded(Image.new("RGBA", five), "TIFF", compression="tiff_lzw"),
-        "tiff of deep greys": encoded(deep, "TIFF", compression="tiff_lzw"),
-        "tiff of numbers": encoded(Image.new("F", five), "TIFF", compression="tiff_deflate"),
-        "tiff of 2,000 pages": _deep_tiff(2000),
-        "avif with transparency": encoded(Image.new("RGBA", four), "AVIF", speed=10),
-        "avif, fine colours": encoded(Image.new("RGB", four), "AVIF", speed=10, subsampling="4:4:4"),
-        "avif that lies about its size": lying_avif(12_000),
-        "jpeg of 64 megapixels": encoded(Image.new("RGB", (8000, 8000)), "JPEG"),
-        "progressive jpeg of 50 megapixels": encoded(
-            Image.new("RGB", (7071, 7071)), "JPEG", progressive=True
-        ),
-        "progressive jpeg, fine colours": encoded(
-            Image.new("RGB", (6300, 6300)), "JPEG", progressive=True, subsampling=0
-        ),
-        "progressive jpeg of four colours": encoded(
-            Image.new("CMYK", (7071, 7071)), "JPEG", progressive=True, subsampling=0
-        ),
-        "progressive jpeg of many scans": _many_scans(6300, 18),
-        "jpeg with a colour profile of 9 MB": encoded(scene(), "JPEG", icc_profile=b"\xaa" * 9_000_000),
-        "png with text that unpacks to 1 GB": _png_text_bomb(),
-        "webp with 9 MB of metadata": encoded(scene(), "WEBP", xmp=b"<x/>" * 2_250_000),
-        "tiff with a note of 9 MB": encoded(scene(), "TIFF", description="x" * 9_000_000),
-        "base64 of 9 MB of nothing": base64.b64encode(bytes(7_000_000)),
-        "bmp of four billion pixels": _sized_bmp(65_535),
-    }
-
-
 def arithmetic_jpeg(scans: int = 24) -> bytes:
     """Four kilobytes: 8000×6000, progressive, of arithmetic coding, whose scans say nothing."""
 
@@ -337,27 +290,6 @@ def lying_avif(side: int) -> bytes:
     data = encoded(Image.new("RGB", (side, side), "red"), "AVIF", speed=10)
     at = data.index(b"ispe") + 8
     return data[:at] + struct.pack(">II", 100, 100) + data[at + 8 :]
-
-
-def _deep_tiff(pages: int) -> bytes:
-    return encoded(scene(8, 8), "TIFF", save_all=True, append_images=[scene(8, 8)] * (pages - 1))
-
-
-def _many_scans(side: int, more: int) -> bytes:
-    data = encoded(Image.new("RGB", (side, side)), "JPEG", progressive=True, subsampling=0)
-    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * more + b"\xff\xd9"
-
-
-def _png_text_bomb() -> bytes:
-    data = encoded(scene(), "PNG")
-    packer = zlib.compressobj(9)
-    packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1024)) + packer.flush()
-    return data[:33] + png_chunk(b"zTXt", b"name\0\0" + packed) + data[33:]
-
-
-def _sized_bmp(side: int) -> bytes:
-    data = encoded(scene(), "BMP")
-    return data[:18] + struct.pack("<ii", side, side) + data[26:]
 
 
 def request(number: int, host: str = "127.0.0.1") -> tuple[str, bytes]:

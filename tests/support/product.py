@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,11 +52,6 @@ class Product:
                     results.append(stub)
         return results
 
-    def workers(self) -> list[psutil.Process]:
-        """gunicorn's, without the one that watches over them."""
-        (master,) = (process for process in self.processes()[WEB] if process.ppid() == self.up.process.pid)
-        return master.children()
-
     def counts(self) -> dict[str, int]:
         return {kind: len(processes) for kind, processes in self.processes().items()}
 
@@ -68,17 +61,3 @@ class Product:
         ours.add(self.up.process.pid)
         self.up.ended()  # it learns the names of its folders
         return [pid for pid in self.up.processes() if pid not in ours and psutil.pid_exists(pid)]
-
-
-@contextlib.contextmanager
-def running(models: Path, *, tmp: Path, within: tuple[str, ...] = ()) -> Iterator[Product]:
-    """`gourmet up --unlocked`, which leaves nothing behind in the end; `within` as for `Up`."""
-    up = Up("--unlocked", "--model-repository", str(models), tmp=tmp, within=within)
-    try:
-        up.wait_for("the page http://127.0.0.1:", 180)
-        yield Product(up, models)
-    finally:
-        if up.process.poll() is None:
-            up.stop(signal.SIGTERM)
-    assert not up.processes()
-    assert within or not up.leftovers()  # in mounts of its own, nobody sees its folders

@@ -104,6 +104,20 @@ def test_a_client_may_fill_the_queue_until_another_comes() -> None:
     assert [waiter.client for waiter in queued.queue._waiting] == [ME, ME, YOU]
 
 
+def test_the_machine_itself_may_have_all_places() -> None:
+    queue = FairQueue(4, max_per_client=2)
+    assert [queue.acquire("", time.monotonic() + 0.01) for _ in range(4)] == [0.0] * 4
+
+
+def test_of_clients_with_as_many_requests_the_newcomer_is_refused() -> None:
+    queued = Queued(FairQueue(1, max_waiting=2))
+    queued.queue.acquire(ME, EVER)
+    queued.come(ME, YOU)
+    with pytest.raises(QueueFull):
+        queued.queue.acquire(SHE, EVER)
+    assert queued.refused == []
+
+
 def test_waiting_requests_sleep_until_they_get_a_place() -> None:
     """Found: a thousand that looked ten times a second took a quarter of the CPU."""
     queued = Queued(FairQueue(1))

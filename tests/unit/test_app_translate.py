@@ -17,8 +17,6 @@ from app.pages.translate import MAX_TEXTS
 from app.web.settings import Settings
 from gourmet.commands.translate import translate
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.systems.translator.contract import MAX_CHARACTERS
-from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 __all__ = ["listen"]  # the fixture
 
@@ -61,19 +59,6 @@ def test_a_call_with_too_many_sentences_is_refused_with_the_limit(browser: Flask
     assert (reply.status_code, reply.json["error"]["code"]) == (413, "too_many_sentences")
     assert "the texts have 401 sentences or lines together; at most 400" in reply.json["error"]["message"]
     assert browser.post(TRANSLATE, json={"texts": texts}).status_code == 503  # no Triton is there
-
-
-def test_the_openapi_document_has_the_limits_of_translation(browser: FlaskClient) -> None:
-    shape = browser.get("/api/v1/openapi.json").json["components"]["schemas"]["TranslateRequest"][
-        "properties"
-    ]
-    texts, text = (shape[name]["anyOf"][0] for name in ("texts", "text"))  # or null
-    assert (texts["maxItems"], text["maxLength"]) == (MAX_TEXTS, MAX_CHARACTERS)
-    options = {
-        name: (option["minimum"], option["maximum"])
-        for name, option in shape["options"]["properties"].items()
-    }
-    assert options == {name: (minimum, maximum) for name, (minimum, maximum, _) in TRANSLATOR.options.items()}
 
 
 def test_the_translation_page_works_without_a_script_and_without_a_model(

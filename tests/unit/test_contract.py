@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from PIL import Image
 
-from gourmet.contracts import ModelInfo
+from gourmet.contracts import WEB_PARAMETER, BadModel, GeneratedText, ModelInfo, ScoredSentence, TensorSpec
 from gourmet.pictures.certainty import softmax
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.digits import contract as digits
@@ -66,3 +69,78 @@ def test_types_and_outputs_of_other_models_are_named(
         system.encode(system.sample(), "INT64")
     with pytest.raises(ValueError, match=rf"\['translation'\] have none of {answers}"):
         system.probabilities_from({"translation": LOGITS})
+
+
+IMAGES = np.random.default_rng(2).integers(0, 256, (2, 5, 4, 3), np.uint8)
+TINTED = replace(contract.SYSTEM, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+
+
+def test_pixels_are_normalised_by_channel_and_laid_out_as_the_network_wants() -> None:
+    rows = (IMAGES / 255 - np.array(TINTED.mean)) / np.array(TINTED.std)
+    channels_first = rows.transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(TINTED.tensor(IMAGES, "FP32"), channels_first, atol=1e-5)
+    np.testing.assert_allclose(replace(TINTED, layout="NHWC").tensor(IMAGES, "FP32"), rows, atol=1e-5)
+    half = TINTED.tensor(IMAGES, "FP16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(TINTED.tensor(IMAGES, "UINT8"), IMAGES)
+    first = replace(TINTED, layout="NCHW").tensor(IMAGES, "UINT8")
+    np.testing.assert_array_equal(first, IMAGES.transpose(0, 3, 1, 2))
+    grey = replace(TINTED, mean=(0.0,), std=(1.0,)).tensor(IMAGES, "UINT8")
+    np.testing.assert_array_equal(grey[0, :, :, 0], np.asarray(Image.fromarray(IMAGES[0]).convert("L")))
+
+
+def test_labels_that_exclude_nothing_have_a_probability_each() -> None:
+    several = replace(TINTED, multi_label=True, subject="")
+    np.testing.assert_allclose(
+        several.to_probabilities(LOGITS, 2.0), 1 / (1 + np.exp(-LOGITS / 2)), rtol=1e-5
+    )
+    assert several.are_probabilities(np.array([[0.0, 1.0]], np.float32))
+    assert not several.are_probabilities(np.array([[0.5, 1.01]], np.float32))
+    assert TINTED.are_probabilities(np.array([[0.6, 0.4005]], np.float32))
+    assert not TINTED.are_probabilities(np.array([[0.6, 0.41]], np.float32))
+    assert not TINTED.are_probabilities(np.array([[np.nan, 0.4]], np.float32))
+
+
+def model(scores: int, inputs: int = 1, **parameters: str) -> ModelInfo:
+    taken = tuple(TensorSpec(f"input{number}", "FP32", (3, 224, 224)) for number in range(inputs))
+    return ModelInfo("m", taken, (TensorSpec("output", "FP32", (-1, scores)),), parameters)
+
+
+def test_a_model_has_a_score_for_each_of_its_labels_and_one_input() -> None:
+    assert contract.SYSTEM.labels_of(model(11)) == contract.SYSTEM.labels
+    assert contract.SYSTEM.labels_of(model(2, labels='["rose", "tulip"]')) == ("rose", "tulip")
+    for wrong in (model(12), model(3, labels='["rose", "tulip"]'), model(11, labels='["rose", "tulip"]')):
+        with pytest.raises(BadModel, match="scores a picture, but food11 has"):
+            contract.SYSTEM.labels_of(wrong)
+    assert contract.SYSTEM.takes(model(11))
+    assert not contract.SYSTEM.takes(model(11, inputs=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("", 1.0), ("0.5", 0.5), ("0", None), ("nan", None), ("inf", None)]
+)
+def test_a_temperature_is_a_number_above_zero(text: str, number: float | None) -> None:
+    served = model(11, temperature=text)
+    if number is None:
+        with pytest.raises(BadModel, match="it must be a number above 0"):
+            assert served.temperature
+    else:
+        assert served.temperature == number
+
+
+def test_the_newest_version_is_the_largest_number() -> None:
+    metadata = {"name": "m", "inputs": [], "outputs": [], "versions": ["9", "10", "2"]}
+    newest = ModelInfo.from_triton(metadata, {})
+    assert (newest.version, newest.target) == ("10", "m")
+    assert newest.at("9").target == "m/9"
+
+
+def test_a_text_is_sure_from_the_threshold_on_if_each_sentence_is_and_nothing_warns() -> None:
+    served = model(11, threshold="-0.5")
+    assert [served.reaches(score) for score in (-0.5, -0.51, None)] == [True, False, None]
+    assert model(11).reaches(-0.5) is None, "it has no threshold"
+    sentences = [ScoredSentence(0, 3, -0.1), ScoredSentence(3, 6, -0.7)]
+    assert served.is_sure(GeneratedText("a b", score=-0.4))
+    assert not served.is_sure(GeneratedText("a b", score=-0.4, sentences=sentences))
+    assert not served.is_sure(GeneratedText("a b", score=-0.4, warning="rare words"))
+    assert not model(11, **{WEB_PARAMETER: "no"}).is_open_to_web

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,12 @@ from PIL import Image
 from support.eventually import eventually
 from support.planted import busy_with, gif, plant
 
+from gourmet.errors import GourmetError
 from gourmet.pictures import decode, decoders
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.errors import DecodersBusy, PictureError
+from gourmet.pictures.sandbox import Limits
+from gourmet.triton_client.deadline import Deadline
 
 SIZE = 32
 
@@ -63,7 +67,6 @@ def code_of(comment: str) -> str:
     return caught.value.code
 
 
-@pytest.mark.promise("SECURITY 1")
 @pytest.mark.slow
 def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
     with ThreadPoolExecutor() as pool:
@@ -74,6 +77,18 @@ def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_o
         assert not stuck.done()
         assert stuck.result() == "too_slow"
     assert len(processes()) == 1
+
+
+@pytest.mark.promise("SECURITY 1")
+@pytest.mark.parametrize(("comment", "limits"), [("never returns", (0.3, 8.0)), ("sleeps", (3.0, 0.5))])
+def test_a_decoder_is_ended_at_its_limits(
+    comment: str, limits: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asdict(decoders.LIMITS) == {"cpu_s": 3.0, "wall_s": 8.0, "memory_bytes": 400_000_000}
+    with monkeypatch.context() as shorter:
+        shorter.setattr(decoders, "LIMITS", Limits(*limits, memory_bytes=400_000_000))
+        assert code_of(comment) == "too_slow"
+    assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
 
 
 def test_a_sleeping_decoder_is_ended_at_its_client_s_deadline() -> None:
@@ -89,6 +104,11 @@ def test_nothing_is_computed_for_a_client_that_left() -> None:
     with decoding_for(60, lambda: busy_with("never returns") != []):
         assert code_of("never returns") == "too_slow"
     assert processes() == []
+
+
+def test_no_decoder_is_asked_for_a_client_that_left_before() -> None:
+    with decoding_for(60, lambda: True), pytest.raises(DecodersBusy, match="the client disconnected"):
+        decode.square_pixels(gif("honest"), SIZE)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +177,21 @@ def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others() -> 
         left.set()
         # Two had places, one of them a process too; when that gave up, so had the other.
         assert Counter(future.result() for future in slow) == {"too_slow": 1, "busy": 5}
+
+
+def test_a_model_that_decodes_is_asked_about_a_slow_picture_only_with_a_place() -> None:
+    decoding, caller = decoders.Decoding(1), Deadline(60, client="me")
+    harmless = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(harmless, "JPEG")
+    with decoding.decode_in_model(gif("honest"), caller):
+        with pytest.raises(DecodersBusy), decoding.decode_in_model(gif("honest"), caller):
+            pass
+        with decoding.decode_in_model(harmless.getvalue(), caller):
+            pass
+    with decoding.decode_in_model(gif("honest"), caller):  # the place is free again
+        pass
+    with pytest.raises(PictureError, match="not a picture"), decoding.decode_in_model(b"words", caller):
+        raise GourmetError("the model's words")
 
 
 def test_a_decoder_process_returns_the_same_pixels_as_this_process() -> None:

@@ -73,6 +73,7 @@ def test_a_folder_becomes_a_classifier_without_torch_and_lives_like_any_other(
     assert registry.classification("drawn").labels == KINDS
     assert answers(model / "1", "drawn", others) > 0.9
 
+    assert "`gourmet check drawn_onnx" in verb("evaluate", "drawn", succeeds=False)
     run = tmp_path / "run"
     words = ["learn-more", "drawn", str(others), "--out", str(run)]
     done = subprocess.run(

@@ -79,6 +79,8 @@ def lossy(width: int, height: int) -> bytes:
         pytest.param(with_tables(16_384), with_tables(16_385), id="16 kB of tables"),
         pytest.param(PLAIN, PLAIN[:2] + PLAIN[PLAIN.index(b"\xff\xc0") :][:19] + PLAIN[2:], id="two frames"),
         pytest.param(png(2000, 2000), png(2000, 2001), id="png of 4 million"),
+        pytest.param(png(20, 20), png(20, 20)[:-12], id="png without end"),
+        pytest.param(png(20, 20), png(20, 20)[:33] + png(20, 20)[8:], id="png of two headers"),
         pytest.param(extended(2000, 2000), extended(2000, 2001), id="extended webp of 4 million"),
         pytest.param(extended(20, 20), extended(20, 20, flags=2), id="moving webp"),
         pytest.param(lossless(2000, 2000), lossless(2000, 2001), id="lossless webp of 4 million"),
@@ -96,6 +98,17 @@ def test_a_jpeg_may_have_two_thousand_segments() -> None:
     assert header.read_markers(data).data == PLAIN
     with pytest.raises(PictureError, match="more than 2000 segments"):
         header.read_markers(data[:2] + b"\xff\xe3\0\2" + data[2:])
+
+
+@pytest.mark.parametrize("frame", [0xC3, 0xC5, 0xCF])
+def test_a_jpeg_of_another_coding_is_refused(frame: int) -> None:
+    with pytest.raises(PictureError, match=f"has the coding SOF{frame - 0xC0}"):
+        header.read_markers(PLAIN.replace(b"\xff\xc0", bytes([0xFF, frame]), 1))
+
+
+def test_a_known_format_is_named_in_any_case() -> None:
+    with pytest.raises(PictureError, match="this is an HTML page"):
+        header.parse_header(b"\n <HtmL>")
 
 
 def exif(orientation: int, order: str) -> bytes:
@@ -123,3 +136,11 @@ def test_an_archive_behind_a_large_photo_is_refused_and_one_amid_its_pixels_is_c
 def test_a_small_picture_is_not_enlarged_and_text_that_is_not_base64_stays() -> None:
     assert decode.whole_pixels(PLAIN, 100).shape == (64, 64, 3)
     assert decode.from_base64(b"abcd$efg") == b"abcd$efg"
+
+
+def test_the_shorter_side_is_resized_to_the_edge_as_torchvision_does_it() -> None:
+    """The longer side loses its fraction: 335 · 50 / 101 is 165.8."""
+    (left, top, right, bottom), size = decode.Frame("square", 40, edge=50).box_and_size(101, 335)
+    assert size == (40, 40)
+    assert (left, right) == pytest.approx((5 * 101 / 50, 45 * 101 / 50))
+    assert (top, bottom) == pytest.approx((62 * 335 / 165, 102 * 335 / 165))

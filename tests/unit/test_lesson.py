@@ -62,6 +62,8 @@ def test_photos_of_a_new_kind_are_right_afterwards_and_the_others_stay_so() -> N
     assert broth == {"label": "broth", "photos": 13, "measured": 13, "before": 7, "now": 13, "more": 0}
     assert none == {"label": "no soup", "photos": 10, "measured": 10, "before": 0, "now": 10, "more": 0}
     assert not result.kept.lost
+    examples = {measure.what: measure.examples for measure in result.kept.measures}
+    assert (examples["every class alike"], examples["stew"], examples["broth"]) == (200, 100, 100)
     assert result.sentence.startswith("Better: 23 of your 23 photos are right")
 
 
@@ -101,6 +103,8 @@ def test_labels_that_the_network_finds_impossible_are_doubted() -> None:
     assert taught.doubted().tolist() == [False, True, False, True, False, True]
     weak = replace(taught, initial_layer=Layer(np.zeros((2, 40), np.float32), np.zeros(2, np.float32)))
     assert not weak.doubted().any(), "it finds all labels possible"
+    leaning = replace(weak, initial_layer=replace(weak.initial_layer, bias=np.array([3, 0], np.float32)))
+    assert not leaning.doubted().any(), "broth has one in twenty-five"
 
 
 @pytest.mark.promise("README: so is one whose labels contradict the model too often")

@@ -38,6 +38,23 @@ def test_another_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
         manifest.check_files(file, {})
 
 
+def test_all_files_of_a_version_are_checked_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "1"
+    folder.mkdir()
+    more = folder / "model_int8.onnx"
+    more.write_bytes(b"small")
+    version(folder, also={more.name: {"sha256": manifest.sha256(more)}})
+    assert manifest.check_files(None, {}, folder)
+    for content in (b"smalL", b"", b"small\0", b"s"):
+        more.write_bytes(content)
+        with pytest.raises(manifest.ManifestError, match="this is not the deployed file"):
+            manifest.check_files(None, {}, folder)
+    (tmp_path / "outside").write_bytes(b"small")
+    version(folder, also={"../outside": {"sha256": manifest.sha256(tmp_path / "outside")}})
+    with pytest.raises(manifest.ManifestError, match="is not a file of the version"):
+        manifest.check_files(None, {}, folder)
+
+
 def test_without_a_manifest_the_config_decides(tmp_path: Path) -> None:
     file = version(tmp_path)
     (tmp_path / manifest.MANIFEST).unlink()

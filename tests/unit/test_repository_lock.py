@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.repository.lock import changing
+from gourmet.repository.lock import UNDO_FILE, all_or_nothing, changing, tidied, undo
 from gourmet.repository.models import RepositoryError
 
 GOURMET = Path(sys.executable).with_name("gourmet")
@@ -80,3 +80,45 @@ def test_a_repository_that_cannot_be_written_is_an_error_with_its_name(tmp_path:
         changing(tmp_path / "file" / "models", pytest.fail),
     ):
         pass
+
+
+def test_a_change_that_is_interrupted_is_put_back_and_a_whole_one_stays(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    for folder, text in (("1", "one"), ("next", "two")):
+        (model / folder).mkdir(parents=True)
+        (model / folder / "weights").write_text(text)
+    (model / "config.pbtxt").write_text("old")
+    renames = [(model / "1", model / "before"), (model / "next", model / "1")]
+    texts = {model / "config.pbtxt": "new", model / "labels.txt": "rose"}
+    seen = []
+
+    def interrupted() -> None:
+        with all_or_nothing([model], renames, texts):
+            seen.append(((tmp_path / UNDO_FILE).exists(), (model / "1" / "weights").read_text()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert seen == [(True, "two")], "there is what the next verb needs to put it back"
+    assert (model / "1" / "weights").read_text() == "one"
+    assert (model / "next" / "weights").read_text() == "two"
+    assert (model / "config.pbtxt").read_text() == "old"
+    assert not (model / "labels.txt").exists()
+    with all_or_nothing([model], renames, texts):
+        pass
+    assert not (tmp_path / UNDO_FILE).exists()
+    assert undo(tmp_path) == []
+    assert (model / "1" / "weights").read_text() == "two"
+    assert (model / "labels.txt").read_text() == "rose"
+
+
+def test_what_a_killed_verb_left_is_removed_and_a_link_without_its_target(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    (target / "1").mkdir(parents=True)
+    model = tmp_path / "m"
+    (model / "1").mkdir(parents=True)
+    (model / ".next.77" / "1").mkdir(parents=True)
+    (model / ".old-2").symlink_to(target)
+    assert tidied(model) == (1,)
+    assert [path.name for path in model.iterdir()] == ["1"]
+    assert (target / "1").is_dir()

@@ -30,8 +30,13 @@ from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
 from gourmet.repository.deploy import deploy, recalibrate, rollback
 from gourmet.repository.gate import Deployment, ModelFile, Target
 from gourmet.repository.lock import changing, tidied
-from gourmet.repository.models import read_config
-from gourmet.repository.versions import version_numbers, withdrawn_versions
+from gourmet.repository.models import RepositoryError, read_config
+from gourmet.repository.versions import (
+    newest_intact_version,
+    newest_version,
+    version_numbers,
+    withdrawn_versions,
+)
 from gourmet.served.manifest import ManifestError, sha256
 
 Gourmet = Callable[..., Result]
@@ -55,6 +60,23 @@ def put(model: Path, number: int, at: str, **about: object) -> None:
     file.write_text(f"weights {number}")
     says = {"file": file.name, "sha256": sha256(file), "network": {"system": "soups"}, "deployed": {"at": at}}
     (file.parent / "manifest.json").write_text(json.dumps({**says, **about}))
+
+
+def test_versions_are_ordered_as_numbers_and_a_damaged_one_does_not_serve(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    for number in (1, 9, 10):
+        put(model, number, "")
+    (model / "11").touch()  # a file is no version
+    (model / "notes").mkdir()
+    assert version_numbers(model) == (1, 9, 10)
+    assert newest_version(model) == newest_intact_version(model) == model / "10"
+    (model / "10" / "model.onnx").write_text("others")
+    assert newest_intact_version(model) == model / "9"
+    for number in (10, 9):
+        (model / str(number)).rename(model / f".withdrawn-{number}")
+    assert [path.name for path in withdrawn_versions(model)] == [".withdrawn-9", ".withdrawn-10"]
+    with pytest.raises(RepositoryError, match="has no version"):
+        newest_version(tmp_path / "none")
 
 
 @pytest.mark.promise("README: *Undo* goes back")

@@ -427,3 +427,29 @@ def test_a_correction_stays_visible_when_panels_open_and_offers_not_food(
     page.get_by_role("button", name="not food").click()
     expect(page.locator(".correction .note")).to_contain_text("kept as not food")
     assert len(list(corrections.glob("food11/other/*.jpg"))) == 1
+    page.reload()
+    expect(page.locator(".said")).to_contain_text("You said: not food.")
+    page.locator("#history > summary").click()
+    expect(page.locator("#history-list")).to_contain_text("You said: not food.")
+    with page.expect_download() as saving:
+        page.click("#history-csv")
+    rows = csv.DictReader(Path(saving.value.path()).read_text().splitlines())
+    assert [row["you_said"] for row in rows] == ["not food"]
+
+
+def test_cards_that_another_version_answered_are_marked_and_asked_again(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url)
+    page.set_input_files("#file", photo(two_colours()))
+    expect(page.locator(".card .top")).to_be_visible()
+    for version, count in (("2", 1), ("1", 0), ("2", 1)):
+        page.evaluate(
+            f"document.dispatchEvent(new CustomEvent('gourmet:version', {{ detail: '{version}' }}))"
+        )
+        expect(page.locator(".outdated")).to_have_count(count)
+        expect(page.locator("#again-all")).to_be_visible(visible=bool(count))
+    expect(page.locator(".outdated")).to_contain_text("Version 1 said this.")
+    page.get_by_role("button", name="Ask again all").click()
+    expect(page.locator(".outdated")).to_have_count(0)
+    expect(page.locator(".card .top")).to_be_visible()

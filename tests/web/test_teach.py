@@ -95,8 +95,11 @@ def test_24_corrections_are_learned_deployed_and_rolled_back_without_a_lost_requ
         use.click()
         expect(panel).to_contain_text("Version 2, which learned your photos, answers now.", timeout=120_000)
         assert version(url) == "2"
+        expect(page.locator(".outdated")).to_have_count(3 * EACH)
+        expect(page.get_by_role("button", name="Ask again all")).to_be_visible()
         panel.get_by_role("button", name="Undo").click()
         expect(panel.get_by_role("button", name="Undo")).to_have_count(0, timeout=60_000)
         expect(panel).not_to_have_attribute("data-busy", "", timeout=60_000)
     assert version(url) == "1"
+    expect(page.locator(".outdated")).to_have_count(0)
     assert set(statuses) == {200}

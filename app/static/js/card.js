@@ -48,6 +48,16 @@ export class Card {
     return this.#row?.() ?? null;
   }
 
+  get answer() {
+    return this.#answer;
+  }
+
+  /** Say that another version answers now; an empty text takes it back. */
+  outdated(text) {
+    this.#below.querySelector(".outdated")?.remove();
+    if (text) this.#below.prepend(h("p", { class: "outdated" }, text));
+  }
+
   /** What is said of the answer at the reader's threshold; null if the card shows no answer. */
   get verdict() {
     return this.#answer && judged(this.#answer);

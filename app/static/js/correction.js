@@ -1,10 +1,10 @@
 // The button "Not right?" on every answered card, if the operator stores corrections.
 import { correct } from "./api.js";
-import { h, icon, percent, say, settings, soft, t } from "./ui.js";
+import { h, icon, named, percent, say, settings, soft, t } from "./ui.js";
 
 const OTHER = "other"; // the API's label for a photo that shows none of the labels
 
-document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions, below } }) => {
+document.addEventListener("gourmet:answered", ({ detail: { name, photo, answer, actions, below } }) => {
   const note = h("p", { class: "note" }, t("correction_note"));
   const said = h("p", { class: "said", hidden: true }); // what was said of this photo, beside the answer
   const show = (label, words, contradicted) => {
@@ -23,18 +23,20 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
       buttons.hidden = !undo;
       note.textContent = undo ? t("correction_undone") : show(label, words, contradicted);
       opener.focus({ preventScroll: true });
-      document.dispatchEvent(new CustomEvent("gourmet:corrected", { detail: { name, label: undo ? "" : words } }));
+      answer.you_said = undo ? undefined : words;
+      document.dispatchEvent(new CustomEvent("gourmet:corrected", { detail: { answer } }));
     } catch (error) {
       note.textContent = error.message;
     }
     say(note.textContent);
   };
-  const button = (label, words = label) => {
+  const button = (label, words = named(label)) => {
     const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
     choice.addEventListener("click", () => tell(label, words));
     return choice;
   };
-  const none = settings.subject ? [button(OTHER, t("irrelevant_short", { subject: settings.subject }))] : [];
+  const noneOf = settings.subject && t("irrelevant_short", { subject: settings.subject });
+  const none = noneOf ? [button(OTHER, noneOf)] : [];
   const buttons = h("div", {}, h("p", {}, t("correction_is")),
     h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none));
   const choices = h("div", { class: "correction", role: "group", "aria-label": t("correction_is"), hidden: true },
@@ -48,4 +50,5 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, actions,
     opener.setAttribute("aria-expanded", String(!choices.hidden));
   });
   actions.prepend(opener);
+  if (answer.you_said) show(settings.labels.find((label) => named(label) === answer.you_said) ?? OTHER, answer.you_said);
 });

@@ -49,11 +49,19 @@ export async function add(entry) {
   }
 }
 
+/** Replace the answer of the entry with the card `shown`. */
+export const change = (shown, answer) => transaction("readwrite", (store) => {
+  store.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+    if (cursor?.value.shown === shown) cursor.update({ ...cursor.value, answer });
+    else cursor?.continue();
+  };
+}).catch(() => {});
+
 export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
 
 /** Return the columns of an answer, named as in the API. */
 export const WORDS = ["verdict", "label", "probability", "sure", "threshold", "relevant", "doubtful", ...(settings.subject ? [settings.subject] : []),
-  "candidates", "dish", "model", "version"];
+  "candidates", "dish", ...(settings.urls.corrections ? ["you_said"] : []), "model", "version"];
 
 /** Return an entry as a row; those of earlier versions of this page had the answer's fields themselves. */
 const rowOf = ({ at, file, answer, ...entry }) => ({ ...entry, ...answer, at, file, model: answer?.model.name ?? entry.model,

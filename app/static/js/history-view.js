@@ -1,6 +1,6 @@
 // The history below the answers: thumbnails, export as JSON or CSV, and clearing it.
 import { byId, h, icon, mark, save, say, settings, soft, t } from "./ui.js";
-import { add, all, asJson, clear, historyAsCsv } from "./history-store.js";
+import { add, all, asJson, change, clear, historyAsCsv } from "./history-store.js";
 import { judged } from "./strictness.js";
 import { thumbnail } from "./shrink.js";
 
@@ -20,6 +20,12 @@ export async function remember(file, blob, answer, { original }, shown) {
     file: file.name,
     thumb: await thumbnail(blob),
   });
+  await show();
+}
+
+/** Store that the reader corrected the answer of a card. */
+export async function corrected(shown, answer) {
+  await change(shown, answer);
   await show();
 }
 
@@ -44,6 +50,7 @@ function row(entry) {
   }
   return h("li", {}, picture, h("div", { class: "what" },
     h("b", {}, ...soft(verdict.text)), mark(verdict),
+    ...(answer.you_said ? [h("small", {}, t("you_said", { label: answer.you_said }))] : []),
     h("small", {}, `${entry.file} · ${answer.model.name ?? entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })), opener(entry));
 }

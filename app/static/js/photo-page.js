@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { Card } from "./card.js";
 import * as cardStore from "./card-store.js";
 import * as health from "./health.js";
-import { history, remember } from "./history-view.js";
+import { corrected, history, remember } from "./history-view.js";
 import { modelToAsk, refresh } from "./model-select.js";
 import { photoInput } from "./photo-input.js";
 import { samples } from "./samples.js";
@@ -79,6 +79,12 @@ class Job {
   start() {
     this.shown = "";
     return this.#alone((signal) => this.#ask(signal, 1));
+  }
+
+  /** Store that the reader corrected the answer. */
+  corrected() {
+    this.#keep({ answer: this.card.answer, shown: this.shown });
+    corrected(this.shown, this.card.answer);
   }
 
   cancel() {
@@ -281,6 +287,19 @@ byId("clear").addEventListener("click", () => {
   tidy();
   byId("file").focus({ preventScroll: true });
   say(t("cleared"));
+});
+document.addEventListener("gourmet:corrected", ({ detail: { answer } }) =>
+  [...jobs].find(({ card }) => card.answer === answer)?.corrected());
+/** Mark the cards that another version of the model answered. */
+document.addEventListener("gourmet:version", ({ detail: version }) => {
+  const isOld = ({ card: { answer } }) => answer?.model.name === settings.model && answer.model.version !== version;
+  const button = byId("again-all");
+  button.hidden = ![...jobs].some(isOld);
+  for (const job of jobs) job.card.outdated(isOld(job) ? t("outdated", { version: job.card.answer.model.version }) : "");
+  button.onclick = () => {
+    button.hidden = true;
+    for (const job of jobs) if (isOld(job)) job.start();
+  };
 });
 byId("model")?.addEventListener("focus", refresh);
 document.addEventListener("gourmet:back", refresh);

@@ -11,6 +11,7 @@ async function show(form) {
   const headers = { Accept: "text/html", "X-Requested-With": "fetch" };
   const response = await fetch(byId("teach").dataset.url, { method: form ? "POST" : "GET", body: form, headers }).catch(() => null);
   if (version !== latest) return;
+  if (response?.status === 400) location.href = "/"; // the classifier was deleted
   if (!response?.ok) {
     setTimeout(show, 4 * LOOK_MS);
     return;
@@ -18,9 +19,11 @@ async function show(form) {
   const before = byId("teach");
   const focused = before.contains(document.activeElement) && document.activeElement.value;
   const place = [...before.querySelectorAll("select")].indexOf(document.activeElement?.form?.querySelector("select"));
-  const { open } = before, isOpen = byId("taught")?.open;
+  const { open, dataset } = before, isOpen = byId("taught")?.open;
   before.outerHTML = await response.text();
   byId("teach").open ||= open;
+  const now = byId("teach").dataset.version;
+  if (now && now !== dataset.version) document.dispatchEvent(new CustomEvent("gourmet:version", { detail: now }));
   if (isOpen && byId("taught")) byId("taught").open = true;
   begin();
   if (!focused) return;

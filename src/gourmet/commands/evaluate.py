@@ -35,6 +35,8 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
+    if not weights:
+        _refuse_made_from_photos(system)
     evaluation = SystemParts(system).evaluation
     trained = Path("runs") / system / "last.safetensors"
     if not weights and not trained.exists():
@@ -48,6 +50,20 @@ def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool
     report, measured = evaluation.evaluate(EvaluateOptions(weights, data or data_of(weights), **how), bar)
     page = write_report(report, weights, measured)
     echo(report.json() if as_json else f"{report.text()}\nreport in {page}")
+
+
+def _refuse_made_from_photos(system: str) -> None:
+    """Raise UsageError for a classifier that was made without training: it has no weights to measure."""
+    from gourmet.repository.versions import newest_intact_version
+    from gourmet.served import manifest
+
+    name = registry.load(system).default_model
+    version = newest_intact_version(repository_of(name) / name)
+    if version and "cross-validation" in manifest.facts(version).get("accuracy", {}):
+        raise UsageError(
+            f"{system} was made from photos: its model card has its accuracy by cross-validation, and "
+            f"`gourmet check {name} --data FOLDER` measures it on other photos"
+        )
 
 
 def _served(system: str) -> Path:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from gourmet.commands.options import to_option
-from gourmet.commands.progress import bar
+from gourmet.commands.progress import bar, json_lines
 from gourmet.commands.values import FOUND_FOLDER, PATH, system_of
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.progress import ReportProgress
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -45,7 +42,7 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     if file.exists():
         raise GourmetError(f"{file.parent} holds a run already: name another --out, or delete it")
     model = models / classifier.default_model
-    with _json_lines() if as_json else bar("learning") as tick:
+    with json_lines() if as_json else bar("learning") as tick:
         learned = more.learn(classifier, data, newest_version(model), folder, tick)
     learned.write(file)
     if as_json:
@@ -72,9 +69,3 @@ def learn_more(system: str, folder: Path, models: Path, out: Path | None, as_jso
     if not as_json:
         confirmed = " --force     if the labels are right all the same" if learned.must_confirm else ""
         echo(f"next: gourmet deploy {system} --weights {file}{confirmed}")
-
-
-@contextlib.contextmanager
-def _json_lines() -> Iterator[ReportProgress]:
-    """Print progress as lines of JSON for another program."""
-    yield lambda share, words="": echo(json.dumps({"share": round(share, 3), "doing": words}))

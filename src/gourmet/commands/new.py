@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
-from gourmet.commands.progress import bar
+from gourmet.commands.progress import bar, json_lines
 from gourmet.commands.running import install, served_as_before, tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions, labels_of
 from gourmet.errors import UsageError, echo
@@ -80,6 +81,7 @@ _OF_BOTH: Final = ("title", "like", "data")
     "Load the model into this Triton.  [default: the running stack, if it serves --to]", required=False
 )
 @send_option
+@click.option("--json", "as_json", is_flag=True, help="With --data alone: print progress and result as JSON.")
 def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: bool, **options: Any) -> None:
     """Make a system called NAME that classifies pictures, from a folder of photos or from WEIGHTS.
 
@@ -110,7 +112,7 @@ def new(name: str, checkpoint: str | None, models: Path, url: str | None, send: 
         _translator(name, where, checkpoint, **options)
     elif "source" in options:
         _from_hugging_face(name, where, **options)
-    elif options.keys() <= {"labels", "title", "data"} and "data" in options:
+    elif options.keys() <= {"labels", "title", "data", "as_json"} and "data" in options:
         _from_photos(name, where, **options)
     else:
         _classifier(name, where, **options)
@@ -226,11 +228,13 @@ def _from_hugging_face(
         )
 
 
-def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", title: str = "") -> None:
+def _from_photos(
+    name: str, where: _Where, *, data: Path, labels: str = "", title: str = "", as_json: bool = False
+) -> None:
     """Make a classifier of the photos in `data`, and serve it."""
     from gourmet.learning import from_photos
 
-    with bar("reading") as tick:
+    with json_lines(0.0, 0.1) if as_json else bar("reading") as tick:
         photos = from_photos.Photos.read(data, labels_of(labels) if labels else (), tick)
     system = from_photos.describe(
         PictureClassifier(
@@ -239,7 +243,7 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
             labels=photos.labels,
         )
     )
-    with bar("learning") as tick:
+    with json_lines(0.1, 0.8) if as_json else bar("learning") as tick:
         made, tried = from_photos.make(system, photos, [from_photos.own_body(), *served_bodies()], tick)
     files: dict[str, str | bytes] = {described.MODEL_CARD: made.card(), described.SAMPLE: photos.sample()}
     about = {
@@ -247,7 +251,12 @@ def _from_photos(name: str, where: _Where, *, data: Path, labels: str = "", titl
         "provenance": {"photos": data.resolve().name, "body": made.body.title},
     }
     with _make_system(name, where, about, files, [system.default_model]) as folder:
-        _deploy(made.deployment(), where)
+        if as_json:
+            echo(json.dumps({"share": 0.85, "doing": "serving"}))
+        _deploy(made.deployment(), where, err=as_json)
+    if as_json:
+        echo(json.dumps(made.as_dict()))
+        return
     bodies = " to ".join(f"{one.right:.2f}" for one in sorted(tried, key=lambda one: -one.right))
     echo(f"body: {made.body.title}, right for {bodies}\n\n{made.report()}\n")
     echo(f"{folder}: its description, a sample and its model card\n\nNext:")
@@ -332,7 +341,11 @@ def _make_system(
 
 
 def _deploy(
-    deployment: Deployment, where: _Where, check: Callable[[Path], None] = lambda _version: None
+    deployment: Deployment,
+    where: _Where,
+    check: Callable[[Path], None] = lambda _version: None,
+    *,
+    err: bool = False,
 ) -> None:
     """Deploy all formats, and have Triton serve them."""
     for form in deployment.targets:
@@ -340,7 +353,7 @@ def _deploy(
             version, report = install(
                 deployment, form, where.models, where.triton, send=where.send, check=check
             )
-        echo(f"{version}\n{report}")
+        echo(f"{version}\n{report}", err=err)
 
 
 def _pictures_of(like: str) -> tuple[str, dict[str, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, echo
 from gourmet.progress import ReportProgress
 
 
@@ -31,3 +32,13 @@ def bar(title: str) -> Iterator[ReportProgress]:
 
     with progress:
         yield tick
+
+
+@contextlib.contextmanager
+def json_lines(first: float = 0.0, last: float = 1.0) -> Iterator[ReportProgress]:
+    """Print progress as lines of JSON for another program; the work is the part from `first` to `last`."""
+
+    def tick(share: float, words: str = "") -> None:
+        echo(json.dumps({"share": round(first + share * (last - first), 3), "doing": words}))
+
+    yield tick

@@ -7,6 +7,7 @@ sure it may be: each photo is answered by a layer that was solved without it.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Sequence
@@ -134,9 +135,13 @@ class Photos:
 
     def sample(self) -> bytes:
         """Return the first photo, as the layer sees it."""
-        file = io.BytesIO()
-        Image.fromarray(self.images[0]).save(file, "JPEG", quality=92)
-        return file.getvalue()
+        return jpeg(self.images[0])
+
+
+def jpeg(image: npt.NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=92)
+    return file.getvalue()
 
 
 def _labels_of(folder: Path, labels: Sequence[str]) -> tuple[str, ...]:
@@ -195,22 +200,30 @@ class Classifier:
         measured = accuracy(self.crossed[shown], self.photos.classes[shown], self.photos.labels)
         return measured.balanced
 
-    def report(self) -> str:
-        """Return the check's table: right and sure by class, each photo by a layer that had not seen it."""
+    def table(self) -> list[tuple[str, int, float, float]]:
+        """Return photos, right and sure of each class, and of all under an empty name.
+
+        Each photo is answered by a layer that had not seen it.
+        """
         labels, classes = self.photos.labels, self.photos.classes
         scores = LabelledScores(self.crossed, classes, relevance=relevance(self.crossed))
         likely = scores.probabilities(self.calibration)
-        rows = [("", "photos", "right", "sure")]
-        for number, label in [(-1, "all"), *enumerate(labels)]:
+        rows = []
+        for number, label in [*enumerate(labels), (-1, "")]:
             mine = classes < len(labels) if number < 0 else classes == number
             right = float(np.mean(self.crossed[mine].argmax(axis=1) == classes[mine]))
             sure = operating_at(self.calibration.threshold, likely[mine], classes[mine]).coverage
-            rows.append((label, str(int(mine.sum())), f"{right:.0%}", f"{sure:.0%}"))
-        text = columns([*rows[:1], *rows[2:], rows[1]])
-        worst = [
-            f"  {self.photos.names[row]}, taken for {labels[self.crossed[row].argmax()]}"
-            for row in self._worst()
+            rows.append((label, int(mine.sum()), right, float(sure)))
+        return rows
+
+    def report(self) -> str:
+        """Return the check's table: right and sure by class, and the photos that are most wrong."""
+        rows = [
+            (label or "all", str(count), f"{right:.0%}", f"{sure:.0%}")
+            for label, count, right, sure in self.table()
         ]
+        text = columns([("", "photos", "right", "sure"), *rows])
+        worst = [f"  {self.photos.names[row]}, taken for {self._answer(row)}" for row in self._worst()]
         return "\n".join(
             [text, *(["most wrong, each by a layer that had not seen it:"] if worst else []), *worst]
         )
@@ -219,6 +232,22 @@ class Classifier:
         """Return the model card, which its owner completes."""
         listed = "".join(f"- {label}\n" for label in self.photos.labels)
         return _CARD.format(made=self, system=self.system, report=self.report(), listed=listed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table for a page, and the photos that are most wrong as small JPEGs in base64."""
+        labels, classes = self.photos.labels, self.photos.classes
+        worst = [
+            {
+                "label": labels[classes[row]],
+                "answer": self._answer(row),
+                "jpeg": base64.b64encode(jpeg(self.photos.images[row])).decode(),
+            }
+            for row in self._worst()
+        ]
+        return {"body": self.body.title, "table": self.table(), "worst": worst}
+
+    def _answer(self, row: int) -> str:
+        return self.photos.labels[int(self.crossed[row].argmax())]
 
     def _worst(self) -> list[int]:
         """Return the photos that are most wrong, the worst first."""

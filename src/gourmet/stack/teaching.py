@@ -3,7 +3,8 @@
 The web app has neither the key that changes Triton nor the right to write models. It asks here, on a socket
 that this user alone can open, by a line of JSON: {"system": "flowers", "do": "learn"}, or "use", "confirm"
 (use it although many labels are doubted), "undo", "redo", "cancel" or "look". Each answer is the system's
-state. A job is a verb of the command line in a process of its own.
+state. A job is a verb of the command line in a process of its own. "new" makes a system of the photos that
+the app has put into a folder of `home()/drafts`, and "delete" removes one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socketserver
 import sys
 import threading
@@ -24,13 +26,16 @@ from gourmet.repository.versions import newest_version, version_numbers, withdra
 from gourmet.served import manifest
 from gourmet.served.files import home, own_models
 from gourmet.stack.processes import Child
-from gourmet.systems import registry
+from gourmet.systems import described, registry
 
 _POLL_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 2.0
 # gourmet.evaluation.rehearsal writes it.
 _REHEARSED: Final = "model.rehearsal.safetensors"
-JOBS: Final = ("learn", "use", "confirm", "undo", "redo")
+JOBS: Final = ("learn", "use", "confirm", "undo", "redo", "new", "delete")
+# Photos of a new classifier, until it is made.
+DRAFTS: Final = "drafts"
+LABELS: Final = "labels.txt"
 _LEARNED: Final = "learned.npz"
 _PROGRESS: Final = ("share", "doing")
 
@@ -58,7 +63,13 @@ class Teaching:
         self._cancelled = False
         self._states = dict[str, dict[str, Any]]()
 
-    def _verb(self, system: str, job: str, model: Path) -> list[str]:
+    def _verb(self, system: str, job: str, model: Path | None, title: str) -> list[str]:
+        if job == "new":
+            draft = home() / DRAFTS / system
+            labels = ["--data", str(draft), "--labels", str(draft / LABELS), "--title", title]
+            return ["new", system, *labels, "--url", self._triton_url, "--json"]
+        if not model or job == "delete":
+            return ["remove", system, "--yes", "--url", self._triton_url]
         # Versions of a shipped model go to the user's repository, if that is served.
         own = own_models().resolve()
         new = own if own in self._repositories else model.parent
@@ -82,30 +93,39 @@ class Teaching:
         """Start or cancel the requested job, and return the system's state; None if it cannot learn more."""
         job, system = request.get("do"), str(request.get("system"))
         model = teachable(system, self._repositories)
-        if not model:
+        is_there = system in registry.names()
+        if (job == "new" and (is_there or not described.NAME.fullmatch(system))) or (
+            job == "delete" and not (is_there and registry.is_data(system))
+        ):
+            job = "look"
+        if not model and job not in ("new", "delete") and system not in self._states:
             return None
         if job == "cancel":
             self.close()
         with self._lock:
             state = self._states.setdefault(
                 system,
-                {"system": system, "job": "", "share": 0.0, "doing": "", "error": "", "learned": None},
+                {
+                    **{"system": system, "job": "", "share": 0.0, "doing": "", "error": ""},
+                    **{"learned": None, "made": None},
+                },
             )
             busy = next((one["system"] for one in self._states.values() if one["job"]), "")
             if job in JOBS and not busy:
                 state.update(job=job, share=0.0, doing="", error="")
                 self._cancelled = False
-                verb = self._verb(system, job, model)
+                verb = self._verb(system, job, model, str(request.get("title")))
                 self._job = threading.Thread(target=self._run, args=(state, verb), daemon=True)
                 self._job.start()
             elif job in JOBS and busy != system:
                 state["error"] = f"{busy} is being taught: try again when that has ended"
-        numbers = version_numbers(model)
-        about = manifest.facts(model / str(numbers[-1]))
+        if not model:
+            return state
+        version = newest_version(model)
         return {
             **state,
-            "version": numbers[-1],
-            "taught": "learned_more" in about.get("training", {}),
+            "version": int(version.name),
+            "taught": "learned_more" in manifest.facts(version).get("training", {}),
             "withdrawn": bool(withdrawn_versions(model)),
         }
 
@@ -119,20 +139,22 @@ class Teaching:
         out, job = self._out(state["system"]), state["job"]
         self._say(f"the page asks: gourmet {' '.join(verb)}")
         try:
-            error, learned = self._outcome(state, verb)
+            error, result = self._outcome(state, verb)
             if not error and job == "learn":
                 (out / "run" / _LEARNED).replace(out / _LEARNED)
             if not error:
-                state["learned"] = learned
+                state["learned"], state["made"] = (result, None) if job != "new" else (None, result)
+            if job == "new":
+                shutil.rmtree(home() / DRAFTS / state["system"], ignore_errors=True)
         except OSError as exc:
             error = f"it cannot be run: {exc}"
         self._say(f"{job}: {error or 'done'}")
         state.update(job="", error=error)
 
     def _outcome(self, state: dict[str, Any], verb: list[str]) -> tuple[str, dict[str, Any] | None]:
-        """Run a verb; return its error, empty if there is none, and what it learned."""
+        """Run a verb; return its error, empty if there is none, and its result."""
         (self._out(state["system"]) / "run" / _LEARNED).unlink(missing_ok=True)
-        lines, learned = list[str](), list[dict[str, Any]]()
+        lines, results = list[str](), list[dict[str, Any]]()
 
         def read_line(line: str) -> None:
             try:
@@ -140,10 +162,10 @@ class Teaching:
             except (ValueError, TypeError):  # what a verb prints for people
                 lines.append(line)
                 return
-            if "own" in message:
-                learned.append(message)
-            else:
+            if "share" in message:
                 state.update({name: message[name] for name in _PROGRESS if name in message})
+            else:
+                results.append(message)
 
         # A child ends with the thread that started it: this one waits for it.
         child = Child(
@@ -160,7 +182,7 @@ class Teaching:
         if self._cancelled:
             return "cancelled", None
         reason = "\n".join(lines).rpartition("Error: ")[2].strip()
-        return (reason or f"it ended with status {status}") if status else "", next(iter(learned), None)
+        return (reason or f"it ended with status {status}") if status else "", next(iter(results), None)
 
 
 @contextlib.contextmanager
@@ -183,6 +205,7 @@ def listening(teaching: Teaching, name: str) -> Iterator[Path]:
             super().server_activate()
 
     home().mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(home() / DRAFTS, ignore_errors=True)  # of browsers that were closed
     path = home() / name
     path.unlink(missing_ok=True)
     folder = os.open(home(), os.O_RDONLY | os.O_DIRECTORY)

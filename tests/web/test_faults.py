@@ -1,4 +1,4 @@
-"""Short forms of tests/hard's faults: a stub or a worker that dies, the way to Triton cut and held up."""
+"""A stub or a worker that dies, and the way to Triton cut and held up."""
 
 from __future__ import annotations
 
