@@ -16,7 +16,7 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.generation.answers import Answer
+from gourmet.generation.answers import GrowingAnswer
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
 from gourmet.generation.scheduler import ClientQueues, DecodeScheduler
@@ -329,7 +329,7 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     (picture,) = pictures(1)
     network: Any = SimpleNamespace(vocabulary=Numbers())
     streamed, at_once = (
-        Answer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
+        GrowingAnswer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
     )
     pieces = list[str]()
     streamed.rows[0].on_tokens = lambda _row: pieces.append(streamed.new_piece().text)
