@@ -156,6 +156,19 @@ def test_a_score_is_the_sum_of_all_tokens() -> None:
     assert [(len(row.tokens), row.score) for row in rows] == [(1, -0.5), (2, -1.0), (4, -2.0)]
 
 
+def test_the_network_reads_the_whole_prompt() -> None:
+    class Noting(Pictures):
+        def step(self, *inputs: Any) -> Likeliest:
+            read.append(int(inputs[0][0]))
+            return super().step(*inputs)
+
+    read, row = list[int](), Row(pictures(1)[0], 3, prefix=PROMPT)
+    with opened(Noting()) as room:
+        room.submit([row])
+        finished([row])
+    assert read == [Numbers.start, *PROMPT, *row.tokens[:-1]]
+
+
 def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
     class Cropped(Pictures):
         def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
