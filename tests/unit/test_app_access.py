@@ -167,6 +167,7 @@ def test_an_ipv6_client_is_its_64_prefix() -> None:
     expected_statuses = [
         ("2001:db8::1", 200),
         ("2001:db8::ffff:1", 429),
+        ("2001:db8:0:0:ffff::1", 429),
         ("2001:db8:0:1::1", 200),
         ("::ffff:192.0.2.1", 200),
         ("192.0.2.1", 429),
@@ -236,6 +237,8 @@ def named() -> FlaskClient:
         ("evil.example", 400),
         ("food.example.evil", 400),
         ("evilb.example", 400),
+        ("evilfood.example", 400),
+        ("evillocalhost", 400),
         ("food.example@evil", 400),
         ("", 400),
     ],
