@@ -22,6 +22,7 @@ from app.services import Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor
 from app.web.http import phases_ms, render, request_id, unstored
+from app.web.messages import say
 from app.web.metrics import MAX_LABELS, OTHER, Metrics
 from app.web.rate_limit import count_photos
 from app.web.tracing import carried
@@ -155,7 +156,7 @@ def answer_of(
 ) -> P:
     """Return the answer as `shape`; `own` overrides its fields."""
     facts = {
-        "verdict": schemas.Verdict(**prediction.verdict._asdict()),
+        "verdict": schemas.Verdict(**say(prediction)._asdict()),
         "label": prediction.label,
         "probability": prediction.probability,
         "sure": prediction.sure,

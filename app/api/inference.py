@@ -34,7 +34,6 @@ from gourmet.triton_client.tensors import JSON_LENGTH, datatype_of, dtype_of, ra
 # A tensor of one photo as JSON has 150,528 numbers. Larger ones have to be binary: a parser makes an object
 # of each number before it counts them.
 _MAX_COMMAS: Final = 200_000
-_TEXT: Final = "text/plain"  # HTML would come with the page's cookie
 _EXPECTED: Final = '{"inputs": [{"name": …, "shape": …, "datatype": …, "data": …}]}'
 
 
@@ -65,6 +64,7 @@ class _RequestOptions(Schema):
 
 class _Request(Schema):
     id: str = Field(default="", max_length=256)
+    model_name: str = ""  # KServe's client repeats it here; the address decides
     inputs: list[_Input] = Field(min_length=1, max_length=16)
     outputs: list[_Output] = Field(default=[], max_length=16)
     parameters: _RequestOptions = _RequestOptions()
@@ -88,22 +88,21 @@ def add_routes(app: Flask, services: Services) -> tuple[NavigationEntry, ...]:
 
     @routes.get("/health/live")
     @route_options(open=True, probe=True)
-    def live() -> Response:
-        return Response(content_type=_TEXT)
+    def live() -> dict[str, Any]:
+        return {"live": True}
 
     @routes.get("/health/ready")
     @route_options(open=True, probe=True)
-    def ready() -> Response:
+    def ready() -> dict[str, Any]:
         state = services.readiness[services.first_system].current_state()
         if isinstance(state, ServingError):
             raise state
-        return Response(content_type=_TEXT)
+        return {"ready": True}
 
     @routes.get(f"{model_path[0]}/ready", defaults={"version": ""})
     @routes.get(f"{model_path[1]}/ready")
-    def model_ready(model: str, version: str) -> Response:
-        found(model, version)
-        return Response(content_type=_TEXT)
+    def model_ready(model: str, version: str) -> dict[str, Any]:
+        return {"name": found(model, version).info.name, "ready": True}
 
     @routes.get(model_path[0], defaults={"version": ""})
     @routes.get(model_path[1])

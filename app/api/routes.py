@@ -27,7 +27,6 @@ from app.photos import answer_of, classify_each
 from app.services import NavigationEntry, Services
 from app.web.errors import RETRY_AFTER_S, ServingError, as_dict
 from app.web.http import API, CONTENT_POLICY, JSON, route_options, unstored
-from app.web.messages import t
 from app.web.metrics import Metrics
 from gourmet.contracts import COVERAGE_PARAMETER
 from gourmet.triton_client.deadline import Deadline
@@ -140,7 +139,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     app.register_blueprint(pages)
     _add_probes(app, services)
-    return [NavigationEntry("docs.docs", t("nav.api"))]
+    return [NavigationEntry("docs.docs", "nav.api")]
 
 
 def _add_probes(app: Flask, services: Services) -> None:

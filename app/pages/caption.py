@@ -23,7 +23,7 @@ from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest
 from app.web.http import render, route_options
-from app.web.messages import starting_with, t
+from app.web.messages import t
 from app.web.rate_limit import count_photos
 from gourmet.contracts import GeneratedText, Generation
 from gourmet.systems.captioner.contract import SYSTEM
@@ -61,12 +61,10 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("caption", __name__)
     longest, beams = SYSTEM.options["max_tokens"][1], SYSTEM.options["beams"][1]
-    # Texts of the scripts that differ on this page.
-    own_texts = starting_with("caption.js.")
 
     @routes.get("/caption")
     def page() -> str:
-        return services.page("caption.html", SYSTEM, away=readiness.known_problem, own_texts=own_texts)
+        return services.page("caption.html", SYSTEM, away=readiness.known_problem)
 
     @routes.get("/caption/sample.jpg")
     def sample() -> Response:
@@ -126,7 +124,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return answer_each(photos, work, deadline)
 
     app.register_blueprint(routes)
-    return [NavigationEntry("caption.page", t("nav.caption"), readiness, is_demo=True)]
+    return [NavigationEntry("caption.page", "nav.caption", readiness, is_demo=True)]
 
 
 def _up_to(largest: int) -> str:

@@ -25,10 +25,9 @@ from app.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import ModelNotReady, as_dict, for_visitor
 from app.web.http import render, route_options
-from app.web.messages import starting_with, t
+from app.web.messages import t
 from app.web.rate_limit import count_photos
 from gourmet.errors import GourmetError
-from gourmet.pictures.certainty import marks
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.triton_client.deadline import Deadline
 
@@ -59,8 +58,6 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     app.jinja_env.globals.update(
         model_names=model_names,
         icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
-        script_texts=starting_with("js."),
-        marks=marks,
         first_system=services.first_system,
     )
 

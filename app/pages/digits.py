@@ -44,11 +44,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/digits")
     def page() -> str:
-        # Texts of the scripts that differ on this page.
-        own_texts = {"state_again": t("digits.state_again")}
-        return services.page(
-            "digits.html", SYSTEM, labels=SYSTEM.labels, away=readiness.known_problem, own_texts=own_texts
-        )
+        return services.page("digits.html", SYSTEM, labels=SYSTEM.labels, away=readiness.known_problem)
 
     @routes.post("/digits")
     @route_options(admitted="photos", charged=True)
@@ -74,4 +70,4 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return photos.classify_each(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
-    return [NavigationEntry("digits.page", t("nav.digits"), readiness, is_demo=True)]
+    return [NavigationEntry("digits.page", "nav.digits", readiness, is_demo=True)]

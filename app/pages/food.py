@@ -13,20 +13,20 @@ from app.api.schemas import Predicted
 from app.photos import form_answer
 from app.services import NavigationEntry, Services
 from app.web.http import route_options
-from app.web.messages import t
+from app.web.messages import NAMES, language
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 ABOUT: Final = SYSTEM.name
 
 
 @functools.cache
-def _dishes() -> dict[str, list[tuple[str, str]]]:
+def _dishes(language: str) -> dict[str, list[tuple[str, str]]]:
     """Return the dishes by class, each with its other names; those of several classes come last."""
+    names = NAMES[language]
     kinds: dict[str, list[tuple[str, str]]] = {label: [] for label in (*SYSTEM.labels, "")}
-    for dish in sorted(SYSTEM.dishes, key=lambda dish: dish.name.casefold()):
-        if dish.name:
-            kinds[dish.label].append((dish.name, "|".join(dish.also)))
-    return kinds
+    for dish in filter(lambda dish: dish.name, SYSTEM.dishes):
+        kinds[dish.label].append((names.get(dish.name, dish.name), "|".join((dish.name, *dish.also))))
+    return {label: sorted(dishes, key=lambda dish: dish[0].casefold()) for label, dishes in kinds.items()}
 
 
 def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -39,7 +39,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/")
     def index() -> str:
-        return services.page("food.html", SYSTEM, labels=SYSTEM.labels, dishes=_dishes())
+        return services.page("food.html", SYSTEM, labels=SYSTEM.labels, dishes=_dishes(language()))
 
     @routes.post("/predict")
     @route_options(admitted="photos", charged=True)
@@ -61,4 +61,4 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return Response(SYSTEM.sample(), content_type="image/jpeg")
 
     app.register_blueprint(routes)
-    return [NavigationEntry("food.index", t("nav.food"))]
+    return [NavigationEntry("food.index", "nav.food")]

@@ -17,7 +17,7 @@ from flask.typing import ResponseReturnValue
 from app.services import NavigationEntry, Services
 from app.web.errors import ServingError, as_serving_error
 from app.web.http import route_options
-from app.web.messages import starting_with, t
+from app.web.messages import t
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import TritonError
 from gourmet.triton_client.model_config import summary
@@ -100,9 +100,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.get("/lab")
     def page() -> str:
         model = settings.models[services.first_system]
-        return render_template(
-            "lab.html", looked=figures.get(), own_texts=starting_with("lab.js."), model=model
-        )
+        return render_template("lab.html", looked=figures.get(), model=model)
 
     @routes.get("/lab/figures")
     @route_options(probe=True)
@@ -119,7 +117,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return Response(sample, content_type="application/octet-stream")
 
     app.register_blueprint(routes)
-    return [NavigationEntry("lab.page", t("nav.lab"))]
+    return [NavigationEntry("lab.page", "nav.lab")]
 
 
 def figure(value: float) -> str:

@@ -22,7 +22,6 @@ from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, as_dict, for_visitor
 from app.web.http import as_json, route_options
-from app.web.messages import starting_with, t
 from gourmet.pictures.errors import PictureError
 from gourmet.pictures.label_folders import OTHER, folder_of
 from gourmet.systems.described import NAME
@@ -70,7 +69,6 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             is_on=bool(settings.teach_socket) and may_teach(settings),
             max_upload_bytes=settings.max_upload_bytes,
             urls={**urls, "thumbnail": url_for("pages.thumbnail")},
-            new_texts=starting_with("new.js_"),
         )
 
     @routes.post("/new")
@@ -133,7 +131,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return ()
     return [
         NavigationEntry(
-            "new_classifier.page", t("new.title"), is_own=True, is_offered=lambda: may_teach(settings)
+            "new_classifier.page", "new.title", is_own=True, is_offered=lambda: may_teach(settings)
         )
     ]
 

@@ -21,7 +21,6 @@ from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.web.http import request_id, route_options, unstored
-from app.web.messages import starting_with, t
 from app.web.rate_limit import count_photos
 from gourmet.contracts import GeneratedText, Generation
 from gourmet.errors import GourmetError
@@ -133,7 +132,6 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             examples={text: system.meanings[text] for text in example_texts},
             most_characters=MAX_CHARACTERS,
             away=services.readiness[system.name].known_problem,
-            script_texts=starting_with("js."),
             **context,
         )
 
@@ -226,7 +224,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return [
         NavigationEntry(
             "translate.page",
-            t("nav.translate") if system == SYSTEM else system.title,
+            "nav.translate" if system == SYSTEM else system.title,
             services.readiness[name],
             {"name": name},
             is_demo=system == SYSTEM,

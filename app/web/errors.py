@@ -24,7 +24,7 @@ from flask import Flask, Response, current_app, g, request
 from werkzeug.exceptions import HTTPException
 
 from app.web.http import PROTOCOL, render, request_id
-from app.web.messages import TEXTS
+from app.web.messages import TEXTS, message_of, t
 from app.web.settings import Settings
 from gourmet.contracts import BadAnswer, BadModel
 from gourmet.errors import GourmetError
@@ -188,7 +188,13 @@ def for_visitor(exc: BaseException) -> ServingError:
 
 
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
-    return {"error": {"code": error.code, "message": str(error), "request_id": request_id()}}
+    return {
+        "error": {
+            "code": error.code,
+            "message": message_of(error.code, str(error)),
+            "request_id": request_id(),
+        }
+    }
 
 
 def init_app(app: Flask, _: Settings) -> None:
@@ -199,7 +205,7 @@ def init_app(app: Flask, _: Settings) -> None:
 def answer_error(exc: Exception) -> Response:
     error = for_visitor(exc)
     g.error_code = error.code
-    title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
+    title = t(f"error.{error.status}" if f"error.{error.status}" in TEXTS else "error.other")
     # An error of the Open Inference Protocol is a message alone.
     body = {"error": str(error)} if request.path.startswith(PROTOCOL) else as_dict(error)
     response = render("error.html", lambda: body, error.status, error=error, title=title)

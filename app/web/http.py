@@ -123,7 +123,7 @@ def render(
         response = as_json(data())
     response.status_code = status
     response.headers["Cache-Control"] = "no-store"
-    response.headers["Vary"] = "Accept, X-Requested-With"
+    response.vary.update(("Accept", "X-Requested-With"))
     return response
 
 
@@ -139,6 +139,11 @@ def unstored(body: BaseModel) -> Response:
     response = as_json(body)
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+def is_for_visitor() -> bool:
+    """Return whether a page or its script asked, and not a program."""
+    return "X-Requested-With" in request.headers or _layout() is not None
 
 
 def _layout() -> str | None:

@@ -16,10 +16,10 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.generation.answers import Answer
+from gourmet.generation.answers import GrowingAnswer
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
-from gourmet.generation.scheduler import DecodeScheduler
+from gourmet.generation.scheduler import ClientQueues, DecodeScheduler
 
 Pixels = npt.NDArray[np.float32]
 PROMPT = [2, 3, 4]
@@ -329,7 +329,7 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     (picture,) = pictures(1)
     network: Any = SimpleNamespace(vocabulary=Numbers())
     streamed, at_once = (
-        Answer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
+        GrowingAnswer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
     )
     pieces = list[str]()
     streamed.rows[0].on_tokens = lambda _row: pieces.append(streamed.new_piece().text)
@@ -341,3 +341,14 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     assert len(pieces) > 3
     assert "".join(pieces) == whole.text
     assert whole.tokens == len(whole.text.removesuffix(" and that is all").split()) - len(PROMPT)
+
+
+def test_queues_of_clients_are_served_in_turn_and_in_their_order() -> None:
+    queues = ClientQueues()
+    for client in "aabbc":
+        queues.add(Row(None, 1, client=client, prefix=[len(queues)]))
+    assert (len(queues), queues.length_of("a"), queues.length_of("x")) == (5, 2, 0)
+    served = [queues.next() for _ in range(5)]
+    assert "".join(row.client for row in served) == "abcab"
+    assert [row.prefix for row in served if row.client == "b"] == [[2], [3]]
+    assert (len(queues), list(queues.clients)) == (0, [])

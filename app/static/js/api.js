@@ -35,7 +35,7 @@ export async function reaching(work) {
 }
 
 const request = (address, options) =>
-  reaching(() => fetch(address, { ...options, headers: { Accept: "application/json" } }));
+  reaching(() => fetch(address, { ...options, headers: { Accept: "application/json", "X-Requested-With": "fetch" } }));
 
 /** Retry once: a killed server process resets its connections, and another one takes over. */
 async function onceAgain(work, signal) {

@@ -1,7 +1,7 @@
 // Many cards: a compact grid with sorting and filters, the counts, and a table for download.
 import { cardOf } from "./card.js";
 import { WORDS, asCsv } from "./history-store.js";
-import { byId, save, settings, t } from "./ui.js";
+import { byId, named, save, settings, t } from "./ui.js";
 
 // The reader sees two or three cards of a phone's width, and more of a desk's.
 const COMPACT_ABOVE = matchMedia("(max-width: 39.99rem)").matches ? 3 : 6;
@@ -19,7 +19,7 @@ function grouped({ row, verdict }) {
   if (row?.error) return { isSure: false, isUnsure: false, group: t("many_failed") };
   const isSure = verdict ? verdict.state === "sure" : row?.sure !== false;
   if (!verdict) return { isSure, isUnsure: !isSure, group: t(isSure ? "many_described" : "many_unsure") };
-  return { isSure, isUnsure: ["not_sure", "doubtful"].includes(verdict.state), group: isSure ? row.label : verdict.word };
+  return { isSure, isUnsure: ["not_sure", "doubtful"].includes(verdict.state), group: isSure ? named(row.label) : verdict.word };
 }
 
 const newest = (a, b) => Number(b.card.dataset.added) - Number(a.card.dataset.added);

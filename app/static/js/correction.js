@@ -1,6 +1,6 @@
 // The button "Not right?" on every answered card, if the operator stores corrections.
 import { correct } from "./api.js";
-import { h, icon, percent, say, settings, soft, t } from "./ui.js";
+import { h, icon, named, percent, say, settings, soft, t } from "./ui.js";
 
 const OTHER = "other"; // the API's label for a photo that shows none of the labels
 
@@ -30,7 +30,7 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, answer, 
     }
     say(note.textContent);
   };
-  const button = (label, words = label) => {
+  const button = (label, words = named(label)) => {
     const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
     choice.addEventListener("click", () => tell(label, words));
     return choice;
@@ -50,5 +50,5 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, answer, 
     opener.setAttribute("aria-expanded", String(!choices.hidden));
   });
   actions.prepend(opener);
-  if (answer.you_said) show(answer.you_said === noneOf ? OTHER : answer.you_said, answer.you_said);
+  if (answer.you_said) show(settings.labels.find((label) => named(label) === answer.you_said) ?? OTHER, answer.you_said);
 });

@@ -106,7 +106,7 @@ async function below(entry, folder = "") {
 async function send(address, fields) {
   const body = new FormData();
   for (const [name, value, ...more] of fields) body.append(name, value, ...more);
-  const response = await fetch(address, { method: "POST", headers: { Accept: "application/json" }, body }).catch(() => null);
+  const response = await fetch(address, { method: "POST", headers: { Accept: "application/json", "X-Requested-With": "fetch" }, body }).catch(() => null);
   const answer = await response?.json().catch(() => null);
   if (answer?.error) throw new Error(answer.error.message ?? answer.error);
   if (!answer) throw new Error(t("unreachable"));
@@ -142,7 +142,7 @@ async function make() {
   const started = Date.now();
   for (;;) {
     await new Promise((done) => { setTimeout(done, LOOK_MS); });
-    const response = await fetch(address, { headers: { Accept: "application/json" } }).catch(() => null);
+    const response = await fetch(address, { headers: { Accept: "application/json", "X-Requested-With": "fetch" } }).catch(() => null);
     const state = response?.ok ? await response.json().catch(() => null) : null;
     if (response?.status === 404) throw new Error(t("unreachable"));
     if (!state) continue; // the web app's processes are being replaced

@@ -1,7 +1,7 @@
 // The slider "strict ↔ generous": the threshold at which this page calls an answer sure. The server's own stays.
 import { models } from "./api.js";
 import { modelToAsk } from "./model-select.js";
-import { byId, h, percent, settings, t } from "./ui.js";
+import { byId, h, named, percent, settings, t } from "./ui.js";
 
 const slider = byId("strict");
 let threshold = null; // null: the threshold of each answer
@@ -14,7 +14,7 @@ export function judged(answer) {
   const isFixed = threshold === null || answer.calibrated === false || answer.labels;
   if (isFixed || state === verdict.state || !["sure", "not_sure"].includes(verdict.state)) return verdict;
   const [sign, colour, word] = settings.marks[state];
-  return { ...verdict, state, sign, colour, word, hint: "", ...(verdict.kind ? { kind: answer.label } : { text: answer.label }) };
+  return { ...verdict, state, sign, colour, word, hint: "", ...(verdict.kind ? { kind: named(answer.label) } : { text: named(answer.label) }) };
 }
 
 function show(point, own) {

@@ -4,7 +4,7 @@ import { failed, reaching } from "./api.js";
 /** Post `body` and return the whole answer; `onPiece` gets each piece as it arrives. Throws a Failure. */
 export async function streamed(address, body, signal, onPiece, headers = {}) {
   const response = await reaching(() => fetch(address, {
-    method: "POST", signal, body, headers: { ...headers, Accept: "text/event-stream, application/json" },
+    method: "POST", signal, body, headers: { ...headers, Accept: "text/event-stream, application/json", "X-Requested-With": "fetch" },
   }));
   if (!response.ok) throw await failed(response);
   for await (const { event, data } of events(response.body)) {

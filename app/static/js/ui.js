@@ -3,9 +3,12 @@ export const byId = (id) => document.getElementById(id);
 
 export const settings = JSON.parse(byId("settings").textContent);
 
+/** Return what a class or a dish is called in the page's language; any other value as it is. */
+export const named = (value) => settings.names?.[value] ?? value;
+
 /** Return the text of this id with its {values}. */
 export const t = (id, values = {}) =>
-  settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+  settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(named(values[name])));
 
 /** Show the parts that need scripts, and those for touch screens or for a mouse and keys. */
 export function withScript() {
@@ -52,14 +55,14 @@ export function icon(label) {
 }
 
 /** Return a name as nodes that may break after `_`, `-`, `/` and `.`, so that lines do not break inside a word. */
-export const soft = (text) => text.split(/(?<=[_/.-])(?=.)/)
+export const soft = (text) => named(text).split(/(?<=[_/.-])(?=.)/)
   .flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 
 export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\u00a0%`;
 
-export const ms = (value) => `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`;
+export const ms = (value) => `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ${t("ms")}`;
 
-export const bytes = (count) => count < 1e6 ? `${Math.max(1, Math.round(count / 1e3))} KB` : `${(count / 1e6).toFixed(1)} MB`;
+export const bytes = (count) => count < 1e6 ? `${Math.max(1, Math.round(count / 1e3))} ${t("kb")}` : `${(count / 1e6).toFixed(1)} ${t("mb")}`;
 
 /** Show how sure an answer is, by sign, colour and word, and its class with the probability. */
 export const mark = ({ sign, colour, word, kind, probability }) => h("p", { class: "marked" },

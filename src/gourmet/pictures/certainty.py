@@ -48,12 +48,27 @@ def certain_subject_threshold(subject_threshold: float) -> float:
 
 
 State = Literal["sure", "not_sure", "doubtful", "irrelevant"]
-# The sign, the colour and the word of each state; {0} is the subject.
-_SIGNS: Final[Mapping[State, tuple[str, str, str]]] = {
-    "sure": ("✓", "green", "sure"),
-    "not_sure": ("?", "yellow", "not sure"),
-    "doubtful": ("!", "orange", "perhaps not {0}"),
-    "irrelevant": ("✕", "grey", "not {0}"),
+# The sign and the colour of each state.
+_SIGNS: Final[Mapping[State, tuple[str, str]]] = {
+    "sure": ("✓", "green"),
+    "not_sure": ("?", "yellow"),
+    "doubtful": ("!", "orange"),
+    "irrelevant": ("✕", "grey"),
+}
+# What is said of an answer, in English: a word for each state, and sentences.
+WORDS: Final[Mapping[str, str]] = {
+    "sure": "sure",
+    "not_sure": "not sure",
+    "doubtful": "perhaps not {subject}",
+    "irrelevant": "not {subject}",
+    "is_doubtful": "Not sure this is {what}",
+    "is_irrelevant": "This does not look like {what}",
+    "closest": "If it is {what}, the closest class is {label}.",
+    "or": "{one} or {other}",
+    "perhaps": "Perhaps {what}.",
+    "uncalibrated": "Not calibrated: `gourmet check --calibrate` measures the threshold of this model.",
+    "two": "These two share most of the probability.",
+    "below": "Below the {threshold} that make an answer sure: a closer photo may help.",
 }
 
 
@@ -73,9 +88,9 @@ class Verdict(NamedTuple):
     probability: float | None = None
 
 
-def marks(subject: str) -> dict[State, tuple[str, str, str]]:
+def marks(subject: str, words: Mapping[str, str] = WORDS) -> dict[State, tuple[str, str, str]]:
     """Return the sign, the colour and the word of each state."""
-    return {state: (sign, colour, word.format(subject)) for state, (sign, colour, word) in _SIGNS.items()}
+    return {state: (*signs, words[state].format(subject=subject)) for state, signs in _SIGNS.items()}
 
 
 @dataclass(frozen=True)
@@ -98,7 +113,7 @@ class RankedLabels:
     def _best(self) -> list[int]:
         return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
 
-    @property
+    @cached_property
     def top(self) -> list[tuple[str, float]]:
         """The likeliest labels with their probabilities, best first."""
         return [(self.labels[index], self.probabilities[index]) for index in self._best]
@@ -120,7 +135,7 @@ class RankedLabels:
         """True if the picture shows the subject, as far as the model can tell."""
         return self.relevance is None or self.relevance >= self.subject_threshold
 
-    @property
+    @cached_property
     def doubtful(self) -> bool:
         """True if the picture may show something else than the subject."""
         return (
@@ -134,7 +149,7 @@ class RankedLabels:
         """True if the threshold was measured, so that an answer may be sure."""
         return self.threshold > 0
 
-    @property
+    @cached_property
     def sure(self) -> bool:
         reached = self.calibrated and self.probability >= self.threshold
         return self.relevant and not self.doubtful and reached
@@ -152,7 +167,7 @@ class RankedLabels:
         have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.system.perhaps
         return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, float]]:
         """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]
@@ -169,23 +184,35 @@ class RankedLabels:
 
     @property
     def verdict(self) -> Verdict:
-        """What is said of this answer."""
+        """What is said of this answer, in English."""
+        return self.say(WORDS, {})
+
+    def say(self, words: Mapping[str, str], names: Mapping[str, str]) -> Verdict:
+        """Return what is said of this answer, in the language of `words` and `names`."""
+
+        def called(*given: str) -> str:
+            first, *more = [names.get(name, name) for name in given]
+            return words["or"].format(one=first, other=more[0]) if more else first
+
         subject = self.system.subject
+        signs = marks(called(subject), words)
         if not self.relevant or self.doubtful:
             state: State = "doubtful" if self.doubtful else "irrelevant"
-            what = self.system.subject_in_words or subject
-            text = f"Not sure this is {what}" if self.doubtful else f"This does not look like {what}"
-            hint = f"If it is {what}, the closest class is {self.label}."
-            return Verdict(state, *marks(subject)[state], text, hint=hint)
+            what = called(self.system.subject_in_words or subject)
+            hint = words["closest"].format(what=what, label=called(self.label))
+            return Verdict(state, *signs[state], words[f"is_{state}"].format(what=what), hint=hint)
         state = "sure" if self.sure else "not_sure"
-        separator = " or " if self.candidates else ", "
-        said = separator.join(label for label, _ in self.candidates or self.applying or ()) or self.label
-        text, kind = (self.finer_name, said) if self.finer_name else (said, "")
-        hints = [f"Perhaps {' or '.join(self.finer_candidates)}."] if self.finer_candidates else []
+        said = ", ".join(called(label) for label, _ in self.applying or ()) or called(self.label)
+        if self.candidates:
+            said = called(*(label for label, _ in self.candidates))
+        text, kind = (called(self.finer_name), said) if self.finer_name else (said, "")
+        hints = []
+        if self.finer_candidates:
+            hints.append(words["perhaps"].format(what=called(*self.finer_candidates)))
         if not self.calibrated:
-            hints.append("Not calibrated: `gourmet check --calibrate` measures the threshold of this model.")
+            hints.append(words["uncalibrated"])
         elif self.candidates:
-            hints.append("These two share most of the probability.")
+            hints.append(words["two"])
         elif not self.sure:
-            hints.append(f"Below the {self.threshold:.0%} that make an answer sure: a closer photo may help.")
-        return Verdict(state, *marks(subject)[state], text, kind, " ".join(hints), self.probability)
+            hints.append(words["below"].format(threshold=f"{self.threshold:.0%}"))
+        return Verdict(state, *signs[state], text, kind, " ".join(hints), self.probability)
