@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from flask import Flask, Response, g, has_request_context, request, url_for
 from markupsafe import Markup, escape
@@ -102,7 +102,7 @@ def other_languages() -> dict[str, tuple[str, str]]:
     if request.blueprint in _FOR_ENGINEERS:
         return {}
     may_be_asked = request.url_rule and "GET" in (request.url_rule.methods or ())
-    path = "" if may_be_asked else url_for("food.index")
+    path = quote(request.path) if may_be_asked else url_for("food.index")
     kept = [pair for pair in request.args.items(multi=True) if pair[0] != "language" and may_be_asked]
     return {
         code: (f"{path}?{urlencode([*kept, ('language', code)])}", own_name)
