@@ -17,7 +17,7 @@ from app.api.texts import Generator
 from app.models import Classifier, request_to_model
 from app.web import tracing
 from app.web.errors import ModelNotReady, ServingError, as_serving_error
-from app.web.messages import TEXTS, t
+from app.web.messages import TEXTS, message_of, t
 from app.web.metrics import Metrics
 from app.web.settings import Settings
 from gourmet.contracts import INSTEAD_OF, Generation, System
@@ -110,10 +110,8 @@ class Readiness:
             state = "not_ready"
         elif result.code == _AWAY and time.monotonic() < self._starting_until:
             state = "starting"
-        model = HealthModel(name=self._model)
-        return Health(
-            alive=True, ready=False, state=state, code=result.code, message=str(result), model=model
-        )
+        model, message = HealthModel(name=self._model), message_of(result.code, str(result))
+        return Health(alive=True, ready=False, state=state, code=result.code, message=message, model=model)
 
     def _age_s(self) -> float:
         return time.monotonic() - self._at

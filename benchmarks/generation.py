@@ -37,7 +37,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.export.checkpoints import Checkpoint
-from gourmet.generation.answers import Answer
+from gourmet.generation.answers import GrowingAnswer
 from gourmet.generation.scheduler import DecodeScheduler
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.repository.versions import served_package
@@ -231,7 +231,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
         def say(text: str) -> str:
             (parts,) = network.requested({TEXT: [text]})
             done = threading.Event()
-            answer = Answer(parts, network)
+            answer = GrowingAnswer(parts, network)
             for row in answer.rows:
                 row.deadline = time.monotonic() + _WITHIN_S
                 row.on_tokens = lambda _row: done.set() if all(row.finished for row in answer.rows) else None

@@ -127,7 +127,7 @@ class Tester:
         """Return whether these files of tests pass."""
         assert self._process.stdin
         assert self._process.stdout
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", "--timeout-method", "thread"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", "--timeout-method", "thread"]
         arguments = [*options, "-m", "not slow and not nightly", *tests]
         print(json.dumps(arguments), file=self._process.stdin, flush=True)
         status, _, self.output = self._process.stdout.readline().partition(" ")
@@ -166,33 +166,34 @@ def main(words: tuple[str, ...], jobs: int) -> None:
         mutant.applied_to(ROOT)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=ROOT.parent, prefix=f"{ROOT.name}-mutants-") as folder:
-        testers, passed = SimpleQueue[Tester](), set[tuple[str, ...]]()
+        testers, usable = SimpleQueue[Tester](), dict[tuple[str, ...], bool]()
         for number in range(jobs):
             testers.put(Tester(copied(Path(folder, str(number), ROOT.name))))
 
-        def tested(mutant: Mutant) -> bool:
+        def outcome(mutant: Mutant) -> str:
             tester, started = testers.get(), time.monotonic()
             try:
-                if mutant.tests not in passed:
-                    if not tester.passes(mutant.tests):
-                        raise click.ClickException(f"without a fault: {json.loads(tester.output)}")
-                    passed.add(mutant.tests)
-                noticed = tester.notices(mutant)
+                if mutant.tests not in usable:
+                    usable[mutant.tests] = tester.passes(mutant.tests)
+                if not usable[mutant.tests]:
+                    outcome = "UNUSABLE"  # its tests fail without a fault
+                else:
+                    outcome = "killed" if tester.notices(mutant) else "SURVIVED"
             finally:
                 testers.put(tester)
-            seconds = time.monotonic() - started
-            click.echo(f"{'killed  ' if noticed else 'SURVIVED'} {seconds:5.1f} s  {mutant}")
-            return noticed
+            click.echo(f"{outcome:8} {time.monotonic() - started:5.1f} s  {mutant}")
+            return outcome
 
         with ThreadPoolExecutor(jobs) as threads:
-            results = list(threads.map(tested, chosen))
+            outcomes = list(threads.map(outcome, chosen))
         for _ in range(jobs):
             testers.get().close()
-    minutes = (time.monotonic() - began) / 60
-    click.echo(f"{sum(results)} of {len(results)} killed in {minutes:.1f} min")
-    for mutant in (mutant for mutant, noticed in zip(chosen, results, strict=True) if not noticed):
-        click.echo(f"survived: {mutant}")
-    sys.exit(sum(results) < _GOAL * len(results))
+    killed, minutes = outcomes.count("killed"), (time.monotonic() - began) / 60
+    click.echo(f"{killed} of {len(outcomes)} killed in {minutes:.1f} min")
+    for mutant, what in zip(chosen, outcomes, strict=True):
+        if what != "killed":
+            click.echo(f"{what}: {mutant}")
+    sys.exit(killed < _GOAL * len(outcomes))
 
 
 if __name__ == "__main__":

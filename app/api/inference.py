@@ -64,6 +64,7 @@ class _RequestOptions(Schema):
 
 class _Request(Schema):
     id: str = Field(default="", max_length=256)
+    model_name: str = ""  # KServe's client repeats it here; the address decides
     inputs: list[_Input] = Field(min_length=1, max_length=16)
     outputs: list[_Output] = Field(default=[], max_length=16)
     parameters: _RequestOptions = _RequestOptions()

@@ -24,7 +24,7 @@ from flask import Flask, Response, current_app, g, request
 from werkzeug.exceptions import HTTPException
 
 from app.web.http import PROTOCOL, render, request_id
-from app.web.messages import TEXTS, problem, t
+from app.web.messages import TEXTS, message_of, t
 from app.web.settings import Settings
 from gourmet.contracts import BadAnswer, BadModel
 from gourmet.errors import GourmetError
@@ -189,7 +189,11 @@ def for_visitor(exc: BaseException) -> ServingError:
 
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
     return {
-        "error": {"code": error.code, "message": problem(error.code, str(error)), "request_id": request_id()}
+        "error": {
+            "code": error.code,
+            "message": message_of(error.code, str(error)),
+            "request_id": request_id(),
+        }
     }
 
 

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from flask import Flask, Response, g, has_request_context, request, url_for
 from markupsafe import Markup, escape
@@ -74,7 +75,7 @@ def say(answer: RankedLabels) -> Verdict:
     return answer.say(VERDICTS[language()], names())
 
 
-def problem(code: str, message: str) -> str:
+def message_of(code: str, message: str) -> str:
     """Return what an error says to a visitor."""
     return PROBLEMS[language()].get(code, message).replace("{message}", message)
 
@@ -98,20 +99,22 @@ def soft(text: str) -> Markup:
 
 def other_languages() -> dict[str, tuple[str, str]]:
     """Return the address of this page in each other language, with the language's own name."""
+    if request.blueprint in _FOR_ENGINEERS:
+        return {}
     may_be_asked = request.url_rule and "GET" in (request.url_rule.methods or ())
-    endpoint = request.endpoint if may_be_asked else "food.index"
-    values = {**request.args.to_dict(), **(request.view_args or {})} if may_be_asked else {}
+    path = quote(request.path) if may_be_asked else url_for("food.index")
+    kept = [pair for pair in request.args.items(multi=True) if pair[0] != "language" and may_be_asked]
     return {
-        code: (url_for(endpoint or "food.index", **{**values, "language": code}), own_name)
+        code: (f"{path}?{urlencode([*kept, ('language', code)])}", own_name)
         for code, own_name in LANGUAGES.items()
-        if code != language() and request.blueprint not in _FOR_ENGINEERS
+        if code != language()
     }
 
 
 def init_app(app: Flask, _: Settings) -> None:
     app.jinja_env.filters.update(soft=soft, name=name)
     app.jinja_env.globals.update(
-        **{"t": t, "names": names, "say": say, "marks": marks, "problem": problem},
+        **{"t": t, "names": names, "say": say, "marks": marks, "message_of": message_of},
         **{"script_texts": script_texts, "language": language, "other_languages": other_languages},
     )
 

@@ -196,7 +196,7 @@ def test_without_data_the_bundled_examples_are_checked(triton: Any, faulty: str)
     assert ", 1 request\n" in done.output
     none = run("food_none", "--url", faulty)
     assert none.exit_code == 2
-    assert "food11 brings no pictures along: name some to ask about with --data" in none.output
+    assert "food11 has no bundled pictures: name some to ask about with --data" in none.output
 
 
 def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Path) -> None:

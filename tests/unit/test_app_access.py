@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from limits.strategies import MovingWindowRateLimiter
 from support.fake_classifier import client, code, form
 
 from app.web.settings import Rate, Settings, SettingsError
@@ -69,6 +70,8 @@ def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:
     assert "Secure" in browser.get("/", base_url="https://localhost").headers["Set-Cookie"]
     assert browser.get(MODELS).status_code == 200
     assert classify(browser).status_code == 200
+    missing = client(api_keys=KEYS).get("/nowhere", headers={"Accept": "text/html"})
+    assert "Set-Cookie" not in missing.headers
     other = client(api_keys=("x" * 20,))
     other.set_cookie("gourmet-page", re.findall(r"gourmet-page=([^;]+)", cookie)[0], path="/api/v1/")
     assert other.get(MODELS).status_code == 401
@@ -98,9 +101,17 @@ def test_a_request_beyond_the_rate_limit_gets_retry_after() -> None:
     assert classify(browser, 2).status_code == 200
     reply = classify(browser)
     assert code(reply) == (429, "too_many_requests")
-    assert 0 < int(reply.headers["Retry-After"]) <= 60
+    assert 30 < int(reply.headers["Retry-After"]) <= 60, "when the first leaves the window"
     assert reply.headers["RateLimit"].startswith('"default";r=0')
     assert browser.get("/test", headers={"Accept": "application/json"}).status_code == 429
+
+
+def test_the_window_moves_and_preflights_are_not_counted() -> None:
+    browser = client(rate_limit=Rate(1, 3600), cors_origins=("https://a.example",))
+    assert [browser.options(MODELS, headers=PREFLIGHT).status_code for _ in range(3)] == [200] * 3
+    assert [browser.get(MODELS).status_code for _ in range(2)] == [200, 429]
+    (limiter,) = browser.application.extensions["limiter"]
+    assert isinstance(limiter.limiter, MovingWindowRateLimiter)
 
 
 def test_a_call_s_photos_count_each() -> None:
@@ -156,6 +167,7 @@ def test_an_ipv6_client_is_its_64_prefix() -> None:
     expected_statuses = [
         ("2001:db8::1", 200),
         ("2001:db8::ffff:1", 429),
+        ("2001:db8:0:0:ffff::1", 429),
         ("2001:db8:0:1::1", 200),
         ("::ffff:192.0.2.1", 200),
         ("192.0.2.1", 429),
@@ -225,6 +237,8 @@ def named() -> FlaskClient:
         ("evil.example", 400),
         ("food.example.evil", 400),
         ("evilb.example", 400),
+        ("evilfood.example", 400),
+        ("evillocalhost", 400),
         ("food.example@evil", 400),
         ("", 400),
     ],

@@ -85,7 +85,9 @@ def test_an_unknown_model_is_404_and_a_probe_gets_no_cookie(listen: Listen) -> N
     assert "Set-Cookie" not in browser.get("/v2/health/live").headers
 
 
-def test_health_has_the_bodies_that_kserve_s_client_reads(browser: FlaskClient) -> None:
+def test_kserve_s_client_is_understood(browser: FlaskClient) -> None:
+    """It reads the bodies of the health routes, and repeats the model's name."""
+    assert post(browser, json.dumps({"model_name": NAME, "inputs": [described()]}).encode())[0] == 200
     assert browser.get("/v2/health/live").json == {"live": True}
     assert browser.get("/v2/health/ready").json == {"ready": True}
     assert browser.get(f"/v2/models/{NAME}/ready").json == {"name": NAME, "ready": True}

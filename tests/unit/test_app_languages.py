@@ -61,11 +61,13 @@ def test_the_browser_s_language_is_taken_and_a_visitor_may_choose_another(browse
     assert '<html lang="ru">' in page.text
     assert ">Что на тарелке?<" in page.text
     assert {"Accept-Language", "Cookie"} <= set(page.vary)
-    (link,) = re.findall(r'href="(/\S*language=en)"', page.text)
+    (link,) = re.findall(r'href="(\S*language=en)"', page.text)
     assert '<html lang="en">' in browser.get(link, headers=RUSSIAN).text
     assert '<html lang="en">' in browser.get("/", headers=RUSSIAN).text, "the choice is kept"
     assert '<html lang="ru">' in browser.get("/?language=ru", headers={"Accept": "text/html"}).text
     assert '<html lang="ru">' in browser.get("/?language=xx", headers={"Accept": "text/html"}).text
+    page = browser.get("/?endpoint=x&_scheme=javascript&language=ru", headers=RUSSIAN)
+    assert 'href="/?endpoint=x&amp;_scheme=javascript&amp;language=en"' in page.text
 
 
 def test_no_english_is_left_on_the_page_of_food(browser: FlaskClient) -> None:
@@ -77,6 +79,15 @@ def test_no_english_is_left_on_the_page_of_food(browser: FlaskClient) -> None:
     assert not words - {*names.split(), "Keith", "Jay", "The", "Company", "English"}
 
 
+@pytest.mark.parametrize("path", ["/", "/compare", "/digits", "/translate", "/caption", "/new"])
+def test_each_page_has_a_russian_heading_and_shows_no_part_of_the_program(
+    browser: FlaskClient, path: str
+) -> None:
+    page = browser.get(path, headers=RUSSIAN).text
+    assert re.search("(?s)<h1>[^<]*[а-я]", page)
+    assert "&lt;function" not in page
+
+
 def test_programs_get_english_and_the_page_s_script_the_language_of_the_page(browser: FlaskClient) -> None:
     for address in ("/api/v1/health", "/api/v1/models"):
         program = browser.get(address, headers={"Accept-Language": "ru"}).text
@@ -84,6 +95,8 @@ def test_programs_get_english_and_the_page_s_script_the_language_of_the_page(bro
     script = {"Accept-Language": "ru", "Accept": "application/json", "X-Requested-With": "fetch"}
     error = browser.get("/api/v1/models", headers=script).json["error"]
     assert error == {**error, "code": "triton_unavailable", "message": PROBLEMS["ru"]["triton_unavailable"]}
+    health = browser.get("/api/v1/health", headers=script).json
+    assert health["message"] == PROBLEMS["ru"]["triton_unavailable"]
     page = browser.get("/nowhere", headers=RUSSIAN).text
     assert "<h1>Страница не найдена</h1>" in page
     assert PROBLEMS["ru"]["not_found"] in page

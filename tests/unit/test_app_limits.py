@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from support.fake_classifier import EGG, FakeClassifier, form
 
 from app import create_app
 from app.models import Prediction
+from app.web.admission import _client_left
 from app.web.errors import ServingError
 from app.web.settings import Settings
 from gourmet.triton_client.deadline import Deadline
@@ -56,7 +58,11 @@ def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
         taken = [pool.submit(post, app) for _ in range(2)]
         eventually(lambda: 'stage="waiting"} 1.0' in app.test_client().get("/metrics").text)
         shown = app.test_client().get("/metrics").text
+        began = time.monotonic()
         refused = post(app, "/api/v1/classify")
+        assert time.monotonic() - began >= 0.5, "who asks again at once takes the CPU from the photos"
+        assert app.test_client().options("/api/v1/classify").status_code == 200, "which needs no place"
+        assert app.extensions["admission"]._queues["photos"]._held == {"127.0.0.1": 1}
         assert app.test_client().get("/healthz").status_code == 200
         assert app.test_client().get("/").status_code == 200
         classifier.may_answer.set()
@@ -102,3 +108,15 @@ def test_a_request_that_waited_too_long_gets_503_with_retry_after() -> None:
         assert taken.result().status_code == 200
     assert (late.status_code, late.json["error"]["code"]) == (503, "overloaded")
     assert late.headers["Retry-After"]
+    assert 'web_refusals_total{at="wait"} 1.0' in app.test_client().get("/metrics").text
+
+
+def test_a_client_that_closes_only_its_sending_side_has_a_moment_for_its_answer() -> None:
+    app = create_app(Settings(), FakeClassifier())
+    mine, theirs = socket.socketpair()
+    with mine, theirs, app.test_request_context(environ_base={"gunicorn.socket": mine}):
+        at_once, patient = _client_left(half_closed_s=0.0), _client_left(half_closed_s=0.3)
+        assert (at_once(), patient()) == (False, False)
+        theirs.shutdown(socket.SHUT_WR)
+        assert (at_once(), patient()) == (True, False)
+        eventually(patient, 5)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import tempfile
+import time
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import FakeClassifier, client, code, form
 
+from app.models import Prediction
 from gourmet.systems.food11 import contract
+from gourmet.triton_client.deadline import Deadline
 
 JSON = {"Accept": "application/json"}
 BOUNDARY = "b0undary"
@@ -144,3 +147,31 @@ def test_a_boundary_inside_a_photo_stays_in_the_photo() -> None:
 def test_a_form_of_more_than_its_photos_and_a_few_words_is_refused(path: str, parts: bytes) -> None:
     body = parts + part(contract.SYSTEM.sample()) + f"--{BOUNDARY}--\r\n".encode()
     assert code(send(client(), body, path)) == (413, "upload_too_large")
+
+
+def test_the_time_of_a_slow_upload_is_not_taken_from_the_answer() -> None:
+    class Slow(Counting):
+        def readinto(self, buffer: Any) -> int:
+            if not self.tell():
+                time.sleep(1)
+            return super().readinto(buffer)
+
+    class Noting(FakeClassifier):
+        left_s = 0.0
+
+        def classify(self, photo: bytes, deadline: Deadline, *words: Any, **options: Any) -> Prediction:
+            self.left_s = max(self.left_s, deadline.left_s())
+            return super().classify(photo, deadline, *words, **options)
+
+    noting = Noting()
+    body = part(contract.SYSTEM.sample()) + f"--{BOUNDARY}--\r\n".encode()
+    reply = client(noting, request_deadline_s=3.0).post(
+        "/predict",
+        input_stream=Slow(body),
+        content_type=f"multipart/form-data; boundary={BOUNDARY}",
+        headers=JSON,
+        content_length=len(body),
+    )
+    assert reply.status_code == 200
+    assert reply.get_json()["timings_ms"]["receive"] >= 1000
+    assert noting.left_s > 2.1

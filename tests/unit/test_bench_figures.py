@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -26,7 +27,7 @@ from gourmet.bench.results import (
     Split,
     Window,
 )
-from gourmet.bench.transports import RawReply, Request, TritonHttp
+from gourmet.bench.transports import RawReply, Request, RequestFailed, TritonHttp
 from gourmet.bench.workload import Answers
 from gourmet.errors import GourmetError
 from gourmet.triton_client.statistics import ModelStatistics, by_version
@@ -335,6 +336,42 @@ def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
     assert traffic.holds(due).sum() >= 79
+
+
+def test_a_closed_loop_times_each_request_from_its_sending_and_counts_failures() -> None:
+    class FailingOnce(StallingServer):
+        async def send(self, request: Request) -> RawReply:
+            self.sent = getattr(self, "sent", 0) + 1
+            if self.sent == 3:
+                raise RequestFailed("broken")
+            await asyncio.sleep(0.01)
+            return RawReply({}, None)
+
+    server = FailingOnce()
+    traffic = async_client.LoadGenerator(
+        server, itertools.repeat(server.request((0,))), LoadSpec("m", 2), lambda *_: None, measure_s=0.3
+    ).run()
+    due, sent, done = traffic.arrays()
+    assert len(due) > 5
+    assert np.median(sent - due) < 0.01, "none waits for another"
+    assert ((done - due) >= 0.01).all()
+    assert (traffic.errors, len(traffic.failures)) == ({"broken": 1}, 1)
+
+
+def test_an_open_loop_counts_from_the_moment_at_which_a_request_was_due() -> None:
+    """Also where the client itself was late: here it checks one answer for 0.3 s."""
+    server, checked = StallingServer(), list[int]()
+
+    def check(*_: object) -> None:
+        checked.append(1)
+        if len(checked) == 5:
+            time.sleep(0.3)
+
+    load, requests = LoadSpec("m", 100, "constant"), itertools.repeat(server.request((0,)))
+    traffic = async_client.LoadGenerator(server, requests, load, check, measure_s=0.8).run()
+    due, sent, _ = traffic.arrays()
+    assert (sent - due).max() > 0.2
+    assert np.diff(np.sort(due)) == pytest.approx(0.01, abs=1e-6)
 
 
 def test_a_load_that_the_client_cannot_send_in_time_ends() -> None:

@@ -326,7 +326,7 @@ def test_closing_it_closes_the_connection(listen: Listen) -> None:
         (CHUNKS + chunks(b"data: {\n\n") + b"0\r\n\r\n", NotTriton, "cannot be read"),
         (CHUNKS + chunks(event(tokens="many")) + b"0\r\n\r\n", NotTriton, "cannot be read"),
         (CHUNKS + b"0\r\n\r\n", ModelFailed, "m ended its answer without a piece"),
-        (answer_of({}), NotTriton, "is not Triton"),
+        (answer_of({}), NotTriton, "its answer is not a stream"),
         (b"", TritonUnreachable, "no Triton answers"),
         (CHUNKS + chunks(event(answer="a")), TritonUnreachable, "no Triton answers"),
     ],

@@ -170,6 +170,17 @@ def test_one_lost_measure_or_an_error_of_the_comparison_stops_a_deployment(
     assert (tmp_path / "soups" / "2" / "model.onnx").read_text() == "new"
 
 
+def test_a_version_of_the_same_weights_is_not_compared(tmp_path: Path) -> None:
+    folder = version(tmp_path / "soups")
+    about = json.loads((folder / MANIFEST).read_text()) | {"training": {"weights_sha256": "same"}}
+    (folder / MANIFEST).write_text(json.dumps(about))
+    same, others = (
+        comparison_of(folder, weights, lambda: None, lambda _: good(), "") for weights in ("same", "others")
+    )
+    assert (len(same.measures), same.note) == (0, "version 1 has the same weights")
+    assert (len(others.measures), others.note) == (1, "")
+
+
 def test_a_candidate_that_cannot_be_asked_is_an_error_and_a_served_file_that_cannot_be_opened_is_a_note(
     tmp_path: Path,
 ) -> None:

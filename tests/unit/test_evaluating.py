@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from gourmet.evaluation.accuracy import (
+    Operating,
     accuracy,
     calibration_error,
     choose_threshold,
     coverage_curve,
     fit_temperature,
+    operating_at,
     reliability,
 )
 from gourmet.evaluation.calibration import Calibration, write_report
@@ -195,3 +197,32 @@ def test_a_picture_that_may_show_something_else_has_no_probability_and_one_in_a_
     half = Calibration(1.0, 0.5, 0.5)
     assert shown.relevant(half).sum() == 51, "from 0.50 on"
     assert (shown.probabilities(half).max(axis=1) > 0).sum() == 13, "from 0.88 on: surely shown"
+
+
+def test_a_threshold_is_the_lowest_that_reaches_the_goal_exactly() -> None:
+    points = [Operating(0.1, 1.0, 0.7), Operating(0.2, 0.9, 0.8), Operating(0.3, 0.5, 0.9)]
+    assert choose_threshold(points, 0.8).threshold == 0.2
+    assert choose_threshold(points, 0.95).threshold == 0.3, "the most accurate one"
+    rows = np.array([[0.5, 0.5], [0.75, 0.25]], np.float32)
+    assert operating_at(0.75, rows, np.array([0, 1])) == Operating(0.75, 0.5, 0.0)
+
+
+def test_precision_is_of_the_answers_and_top_3_of_three() -> None:
+    measured = accuracy(SCORES, CLASSES, LABELS)
+    assert [(row.recall, row.precision) for row in measured.classes] == [
+        (pytest.approx(2 / 3), pytest.approx(2 / 3)),
+        (0.5, 0.5),
+        (0.0, 0.0),
+    ]
+    third = np.array([[4.0, 3.0, 2.0, 1.0]])
+    assert [accuracy(third, np.array([n]), LABELS).top3 for n in (2, 3)] == [1.0, 0.0]
+
+
+def test_the_temperature_counts_each_class_alike() -> None:
+    random = np.random.default_rng(3)
+    logits = random.normal(0, 4, (400, 2)).astype(np.float32)
+    classes = (random.random(400) < 0.1).astype(int)
+    logits[:, 1] += 4.0 * classes * (random.random(400) < 0.8)
+    rare = classes == 1
+    evenly = np.concatenate([logits, *[logits[rare]] * 20]), np.concatenate([classes, *[classes[rare]] * 20])
+    assert fit_temperature((logits, classes)) == fit_temperature(evenly)

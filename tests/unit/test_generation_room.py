@@ -16,10 +16,10 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
-from gourmet.generation.answers import Answer
+from gourmet.generation.answers import GrowingAnswer
 from gourmet.generation.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.generation.loop import Row, TooManyRows
-from gourmet.generation.scheduler import DecodeScheduler
+from gourmet.generation.scheduler import ClientQueues, DecodeScheduler
 
 Pixels = npt.NDArray[np.float32]
 PROMPT = [2, 3, 4]
@@ -141,6 +141,32 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
         finished([short])
     assert (short.tokens, short.finished) == (forced.tokens[:2], "length")
     assert short.score > forced.score
+
+
+def test_a_score_is_the_sum_of_all_tokens() -> None:
+    class Even(Pictures):
+        def step(self, *inputs: Any) -> Likeliest:
+            tokens, scores, added = super().step(*inputs)
+            return Likeliest(tokens, np.full_like(scores, -0.5), added)
+
+    rows = [Row(pictures(1)[0], count) for count in (1, 2, 4)]
+    with opened(Even()) as room:
+        room.submit(rows)
+        finished(rows)
+    assert [(len(row.tokens), row.score) for row in rows] == [(1, -0.5), (2, -1.0), (4, -2.0)]
+
+
+def test_the_network_reads_the_whole_prompt() -> None:
+    class Noting(Pictures):
+        def step(self, *inputs: Any) -> Likeliest:
+            read.append(int(inputs[0][0]))
+            return super().step(*inputs)
+
+    read, row = list[int](), Row(pictures(1)[0], 3, prefix=PROMPT)
+    with opened(Noting()) as room:
+        room.submit([row])
+        finished([row])
+    assert read == [Numbers.start, *PROMPT, *row.tokens[:-1]]
 
 
 def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
@@ -329,7 +355,7 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     (picture,) = pictures(1)
     network: Any = SimpleNamespace(vocabulary=Numbers())
     streamed, at_once = (
-        Answer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
+        GrowingAnswer([Row(picture, 20, prefix=PROMPT), " and that is all"], network) for _ in range(2)
     )
     pieces = list[str]()
     streamed.rows[0].on_tokens = lambda _row: pieces.append(streamed.new_piece().text)
@@ -341,3 +367,14 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     assert len(pieces) > 3
     assert "".join(pieces) == whole.text
     assert whole.tokens == len(whole.text.removesuffix(" and that is all").split()) - len(PROMPT)
+
+
+def test_queues_of_clients_are_served_in_turn_and_in_their_order() -> None:
+    queues = ClientQueues()
+    for client in "aabbc":
+        queues.add(Row(None, 1, client=client, prefix=[len(queues)]))
+    assert (len(queues), queues.length_of("a"), queues.length_of("x")) == (5, 2, 0)
+    served = [queues.next() for _ in range(5)]
+    assert "".join(row.client for row in served) == "abcab"
+    assert [row.prefix for row in served if row.client == "b"] == [[2], [3]]
+    assert (len(queues), list(queues.clients)) == (0, [])

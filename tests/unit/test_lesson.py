@@ -10,16 +10,26 @@ import pytest
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation.calibration import Calibration
-from gourmet.evaluation.rehearsal import Rehearsal
+from gourmet.evaluation.rehearsal import Rehearsal, copy_rehearsal, read_rehearsal
 from gourmet.evaluation.system_parts import BadData
 from gourmet.learning import learn_more
+from gourmet.learning.from_photos import (
+    _MIN_THRESHOLD,
+    FOLDS,
+    MIN_PHOTOS,
+    Photos,
+    Rows,
+    _calibrated,
+    folds,
+)
 from gourmet.learning.learn_more import Learned, Lesson
+from gourmet.pictures.certainty import softmax
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository.gate import Comparison, Measure
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.systems.food11.data import DATA
-from gourmet.training.linear_layer import Layer, OnnxLayer
+from gourmet.training.linear_layer import Layer, OnnxLayer, evenly_counted, one_hot, solve
 
 SOUPS = PictureClassifier(
     *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), subject="soup"
@@ -103,6 +113,8 @@ def test_labels_that_the_network_finds_impossible_are_doubted() -> None:
     assert taught.doubted().tolist() == [False, True, False, True, False, True]
     weak = replace(taught, initial_layer=Layer(np.zeros((2, 40), np.float32), np.zeros(2, np.float32)))
     assert not weak.doubted().any(), "it finds all labels possible"
+    leaning = replace(weak, initial_layer=replace(weak.initial_layer, bias=np.array([3, 0], np.float32)))
+    assert not leaning.doubted().any(), "broth has one in twenty-five"
 
 
 @pytest.mark.promise("README: so is one whose labels contradict the model too often")
@@ -153,3 +165,68 @@ def test_a_layer_becomes_a_version_only_on_the_network_that_it_was_learned_on(tm
     replace(result, initial_layer=others).write(tmp_path / "others.npz")
     with pytest.raises(UsageError, match="learned on top of another network"):
         learn_more.deployment(FOOD, tmp_path / "others.npz", DEFAULT_REPOSITORY)
+
+
+def test_a_solved_layer_gives_the_shares_of_its_rows() -> None:
+    """Of two kinds of pictures, whose labels have shares of 1 : 2 : 1 and 3 : 0.5 : 0.5; the last is none."""
+    rows = np.array([[0.0]] * 3 + [[2.0]] * 3, np.float32)
+    targets = one_hot(np.array([0, 1, 2] * 2), 3)
+    counts = np.array([1, 2, 1, 3, 0.5, 0.5])
+    start = Layer(np.zeros((2, 1), np.float32), np.zeros(2, np.float32))
+    layer = solve(start, rows, targets, counts, pull=1e-9)
+    for row, shares in ((0, [0.25, 0.5, 0.25]), (3, [0.75, 0.125, 0.125])):
+        logits = np.pad(layer(rows[row : row + 1]), ((0, 0), (0, 1)))
+        np.testing.assert_allclose(softmax(logits)[0], shares, atol=0.01)
+    held = solve(start, rows, targets, counts, pull=1e6)
+    np.testing.assert_allclose(held.weight, 0, atol=1e-3)
+    again = solve(start, rows, targets, counts, pull=1e-9, start=layer)
+    np.testing.assert_allclose(again(rows), layer(rows), atol=0.02)
+    halfway = start.towards(layer, 0.5)
+    np.testing.assert_allclose(halfway(rows), layer(rows) / 2, atol=1e-6)
+
+
+def test_classes_count_alike_whatever_their_numbers() -> None:
+    assert evenly_counted(np.array([0, 0, 0, 0, 1]), 3).tolist() == [0.25] * 4 + [1.0]
+
+
+def test_a_set_of_another_network_is_not_rehearsed(tmp_path: Path) -> None:
+    served = OnnxLayer.read(SERVED / "model.onnx")
+    assert read_rehearsal(SERVED / "model.onnx", "another digest", served.layer) is None
+    for name in ("weights", "exported"):
+        (tmp_path / f"{name}.rehearsal.safetensors").write_text(name)
+    copy_rehearsal(tmp_path / "weights.onnx", tmp_path / "exported.onnx")
+    assert (tmp_path / "exported.rehearsal.safetensors").read_text() == "weights"
+    copy_rehearsal(tmp_path / "none.onnx", tmp_path / "exported.onnx")
+    assert not (tmp_path / "exported.rehearsal.safetensors").exists(), "that of other weights"
+
+
+def test_each_photo_of_a_new_classifier_is_measured_by_a_layer_without_it() -> None:
+    """Of noise with labels by chance a layer knows the rows that it learned, and no others."""
+    random = np.random.default_rng(5)
+    classes = random.integers(0, 3, 60)
+    rows = Rows([random.normal(0, 3, (60, 200)).astype(np.float32)], classes, 2)
+    crossed, _ = rows.crossed()
+    shown = classes < NONE
+    assert (crossed[shown].argmax(axis=1) == classes[shown]).mean() < 0.8
+    learned_all = rows.solve(np.ones(60, bool))(rows.views[0])
+    assert (learned_all[shown].argmax(axis=1) == classes[shown]).all()
+    spread = folds(np.repeat([STEW, BROTH], [10, 5]))
+    assert np.bincount(spread[:10]).tolist() == [2] * FOLDS
+    assert np.bincount(spread[10:]).tolist() == [1] * FOLDS
+
+
+def test_answers_that_are_all_right_still_have_a_threshold() -> None:
+    classes = np.arange(40) % 2
+    photos = Photos(("stew", "broth"), [""] * 40, np.zeros((40, 1, 1, 3), np.uint8), classes)
+    calibration = _calibrated(np.eye(2, dtype=np.float32)[classes] * 12 - 4, photos)
+    assert calibration.threshold >= _MIN_THRESHOLD > 0
+
+
+@pytest.mark.parametrize(("count", "says"), [(-1, "a class needs at least"), (0, "not a picture")])
+def test_a_class_needs_a_number_of_photos(count: int, says: str, tmp_path: Path) -> None:
+    for label in ("stew", "broth"):
+        (tmp_path / label).mkdir()
+        for number in range(MIN_PHOTOS + count):
+            (tmp_path / label / f"{number}.jpg").write_text("none")
+    with pytest.raises(BadData, match=says):
+        Photos.read(tmp_path, (), lambda share, words="": None)

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.eventually import eventually
 
-from gourmet.served.files import RunFolder
+from gourmet.served.files import RunFolder, write_whole, written_aside
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -36,7 +37,6 @@ def test_a_run_folder_is_private_and_removed_when_closed(tmp_path: Path) -> None
     made = RunFolder("own-", tmp_path)
     assert made.path.stat().st_mode & 0o777 == 0o700
     Path(f"{made.path}-region").touch()
-    assert [path.name for path in made.files_beside()] == [f"{made.path.name}-region"]
     made.close()
     made.close()
     assert not list(tmp_path.iterdir())
@@ -80,3 +80,14 @@ def test_a_folder_without_a_lock_stays(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     RunFolder("own-", tmp_path).close()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_write_that_fails_leaves_the_file_before_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    write_whole(path, "before")
+    with pytest.raises(ZeroDivisionError), written_aside(path) as aside:
+        aside.write_text(str(1 / 0))
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(ValueError, match="half"), written_aside(path) as aside:
+        raise ValueError(f"half of it is in {aside.write_text('half')}")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("notes.txt", "before")]

@@ -13,7 +13,7 @@ from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
-from gourmet.generation.answers import Answer
+from gourmet.generation.answers import GrowingAnswer
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
@@ -128,7 +128,7 @@ def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
     network: TranslatorNetwork,
 ) -> None:
     pieces: list[GeneratedText] = []
-    answer = Answer(network.parts(SEVERAL), network)
+    answer = GrowingAnswer(network.parts(SEVERAL), network)
     for row in answer.rows:
         row.on_tokens = lambda _row: pieces.append(answer.new_piece())
     Loop(network.engine, network.vocabulary, 4).complete(answer.rows)

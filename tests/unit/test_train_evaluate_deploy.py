@@ -116,7 +116,7 @@ def test_a_worse_candidate_is_refused_and_force_names_the_loss(
     ("arguments", "complaint"),
     [
         (["train", "food11", "--data", "nowhere"], "nowhere does not exist"),
-        (["train", "food11"], "food11 brings no data along: name a folder or file"),
+        (["train", "food11"], "food11 has no bundled data: name a folder or file"),
         (["train", "digits", "--pretrained"], "no pretrained weights for digits: train without --pretrained"),
         (["train", "digits", "--data", "nowhere"], "nowhere cannot be read"),
         *(

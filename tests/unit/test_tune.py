@@ -119,6 +119,7 @@ def test_the_goal_sets_the_load_and_ranks_configs_that_miss_it_last() -> None:
     fast, slow = point(200, 60), point(100, 20, level=1)
     assert goal.best([fast, slow]) is slow
     assert goal.rank([slow]) > goal.rank([fast]) > goal.rank([point(900, 70)])
+    assert goal.rank([point(200, 10)]) > goal.rank([slow])
 
 
 def compared(ours: Point, theirs: Point, keeps: bool = True, only_ours: bool = False) -> FinalComparison:
@@ -186,6 +187,15 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
     # What our own server filled in would keep NVIDIA's from finding its backend.
     assert (config.runtime, config.platform, config.instance_group[0].name) == ("", "", "")
     assert max(len(line) for line in text.splitlines()) < 120
+
+
+def test_the_present_config_is_recommended_unless_another_one_is_better() -> None:
+    names = {verdict: tuning(verdict).recommended for verdict in ("better", "no better", "undecided")}
+    assert [trial and trial.name for trial in names.values()] == ["other", PRESENT, PRESENT]
+    assert tuning("out of reach").recommended is None
+    present = text_format.Parse(tuning("no better").pbtxt(), model_config_pb2.ModelConfig())
+    assert (present.instance_group[0].count, present.instance_group[0].name) == (1, "")
+    assert request(50).keeps(point(p95=50))
 
 
 def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_present_one(

@@ -92,9 +92,9 @@ function warn(warning = "", sure = true, sentences = [{ sure: sure || Boolean(wa
 
 /** Warn before the text is sent if it is too long or does not look Russian; the server checks both too. */
 function warnEarly() {
-  const count = [...text.value].length;
+  const { lang } = document.documentElement, count = [...text.value].length;
   const isTooLong = count > settings.limit;
-  byId("length").textContent = t(isTooLong ? "too_long" : "length", { count: count.toLocaleString("en"), limit: settings.limit.toLocaleString("en") });
+  byId("length").textContent = t(isTooLong ? "too_long" : "length", { count: count.toLocaleString(lang), limit: settings.limit.toLocaleString(lang) });
   byId("length").classList.toggle("doubt", isTooLong);
   byId("go").disabled = isTooLong;
   if (settings.warnings.russian) warnOfLanguage();

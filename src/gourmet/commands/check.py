@@ -12,9 +12,9 @@ from gourmet.commands.options import alone_in, given_url, serving_url, url_optio
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
-from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.models import repository_of
 from gourmet.repository.versions import newest_version
-from gourmet.served.files import own_models, write_whole
+from gourmet.served.files import write_whole
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # which would import numpy for --help
     "--model-repository",
     "repository",
     type=PATH,
-    default=DEFAULT_REPOSITORY,
     show_default="triton/models",
     help="With --calibrate: find the model in this repository.",
 )
@@ -46,7 +45,7 @@ if TYPE_CHECKING:  # which would import numpy for --help
 @click.option("--out", type=PATH, help="Write a page: FILE.html, or a folder for MODEL.html.")
 @click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 def check(
-    model: str, json_to: str | None, out: Path | None, calibrate: bool, repository: Path, **how: Any
+    model: str, json_to: str | None, out: Path | None, calibrate: bool, repository: Path | None, **how: Any
 ) -> None:
     """Measure how often the served MODEL is right, and how fast it answers, on many examples.
 
@@ -71,8 +70,7 @@ def check(
             raise UsageError("--calibrate needs labelled examples: name them with --data")
         from gourmet.stack.overview import owner_of
 
-        folders = repository, own_models()
-        models = next((folder for folder in folders if (folder / model).is_dir()), own_models())
+        models = repository or repository_of(model)
         _calibrate(owner_of(models / model)[0], how["data"], models, json_to)
         return
     page = _page_path(out, model)

@@ -204,7 +204,7 @@ def _from_hugging_face(
 ) -> None:
     """Make a classifier of a model that transformers saved."""
     if others:
-        raise UsageError(f"--from brings labels, weights and pictures along: drop --{next(iter(others))}")
+        raise UsageError(f"--from has labels, weights and sizes of its own: drop --{next(iter(others))}")
     from gourmet.export import hugging_face
 
     given = hugging_face.open_folder(hugging_face.find(source))

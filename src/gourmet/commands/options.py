@@ -33,8 +33,10 @@ def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path 
     stack = stack_at(url) if url else None
     served, usual = stack.repositories if stack else [], own_models()
     if is_ours and ctx.info_name != "deploy":
-        model = registry.load(name).default_model if name in registry.names() else name
-        usual = repository_of(model)
+        from gourmet.systems.data_systems import models_of
+
+        has_own = name in registry.names() and usual.is_dir() and models_of(name, [usual])
+        usual = usual if has_own else repository_of(name)
     if not url:
         if send:
             raise UsageError("--send is for a Triton elsewhere: name it with --url")

@@ -34,6 +34,7 @@ _CHECKS: Final = {
     "generation": "gourmet.evaluation.text_check",
 }
 _IN_FLIGHT: Final = 16
+_SHOWN: Final = 5
 
 
 def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
@@ -176,6 +177,6 @@ def percentiles_text(times_ms: Sequence[float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in percentiles(times_ms).items()) + " ms"
 
 
-def first_of(reasons: Sequence[object], count: int = 5) -> str:
+def first_of(reasons: Sequence[object]) -> str:
     """Join the first of several reasons."""
-    return "; ".join([*map(str, reasons[:count]), *(("…",) if len(reasons) > count else ())])
+    return "; ".join([*map(str, reasons[:_SHOWN]), *(("…",) if len(reasons) > _SHOWN else ())])

@@ -463,6 +463,6 @@ def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
         if bundled := parts.training.bundled_data():
             return bundled[0]
     raise UsageError(
-        f"{model.name!r} is a classifier, and {model.system} brings no pictures along: "
+        f"{model.name!r} is a classifier, and {model.system} has no bundled pictures: "
         "name some to ask about with --data"
     )

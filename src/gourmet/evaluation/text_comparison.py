@@ -18,7 +18,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.evaluation.system_parts import EmptyPart, Reference
 from gourmet.generation import package
-from gourmet.generation.answers import Answer, GenerationServing, Parts, ServedNetwork
+from gourmet.generation.answers import GenerationServing, GrowingAnswer, Parts, ServedNetwork
 from gourmet.generation.engine import Engine
 from gourmet.generation.loop import Loop, Row, Vocabulary
 from gourmet.progress import ReportProgress
@@ -58,7 +58,7 @@ def whole_answers(
     """Return the served model's answers with the scores of their sentences."""
     answers: list[GeneratedText] = []
     for first in range(0, len(texts), _ASKED_TOGETHER):
-        together = [Answer(parts, network) for parts in texts[first : first + _ASKED_TOGETHER]]
+        together = [GrowingAnswer(parts, network) for parts in texts[first : first + _ASKED_TOGETHER]]
         loop = Loop(network.engine, network.vocabulary, rows_at_once)
         loop.complete([row for answer in together for row in answer.rows])
         answers += [answer.whole() for answer in together]

@@ -51,7 +51,7 @@ class GenerationServing(Protocol):
     def open(self, files: Mapping[str, bytes], threads: int) -> ServedNetwork: ...
 
 
-class Answer:
+class GrowingAnswer:
     """The answer to one row of a request, as far as its rows of the loop have tokens.
 
     The loop's threads add tokens; one other thread reads the text.

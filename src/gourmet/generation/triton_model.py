@@ -26,9 +26,9 @@ from gourmet.errors import GourmetError
 from gourmet.generation import package
 from gourmet.generation.answers import (
     CLIENT_LEFT,
-    Answer,
     ClientLeft,
     GenerationServing,
+    GrowingAnswer,
     ServedNetwork,
 )
 from gourmet.generation.loop import Row, TooManyRows
@@ -151,7 +151,7 @@ def answers_to(
     network: ServedNetwork,
     is_cancelled: Callable[[], bool],
     default_timeout_s: float = _DEFAULT_TIMEOUT_S,
-) -> list[Answer]:
+) -> list[GrowingAnswer]:
     """Return an answer for each row of a request; raise ValueError for a row that cannot be answered."""
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
     # Reading a photo takes longer than asking Triton whether its client is still connected.
@@ -160,7 +160,7 @@ def answers_to(
         raise ClientLeft(CLIENT_LEFT)
     deadline = time.monotonic() + (request.timeout() / 1e6 or default_timeout_s)
     is_cancelled, client = _cached_briefly(is_cancelled), client_of_request(request.parameters())
-    answers = [Answer(parts, network) for parts in network.requested(inputs)]
+    answers = [GrowingAnswer(parts, network) for parts in network.requested(inputs)]
     for answer in answers:
         for row in answer.rows:
             row.deadline, row.is_cancelled, row.client = deadline, is_cancelled, client
@@ -168,7 +168,7 @@ def answers_to(
 
 
 def whole_response(
-    answers: Sequence[Answer], network: ServedNetwork, *, rows: bool
+    answers: Sequence[GrowingAnswer], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
     """Return one response with all answers to a request, or with the error of the first that failed."""
     errors = [answer.error for answer in answers if answer.error]
@@ -233,7 +233,7 @@ class SchedulerFigures:
         """
         family = pb_utils.MetricFamily
         kinds = {family.GAUGE: _GAUGES, family.COUNTER: _COUNTERS}
-        self._room = scheduler
+        self._scheduler = scheduler
         # Keep the families: a metric is deleted with its family.
         self._families = {
             name: family(name=f"generation_{name}", description=text, kind=kind)
@@ -254,7 +254,7 @@ class SchedulerFigures:
 
     def _export(self) -> None:
         while not self._stopped.wait(_EXPORT_EVERY_S):
-            for name, value in self._room.figures().items():
+            for name, value in self._scheduler.figures().items():
                 if change := value - self._exported[name]:
                     self._metrics[name].increment(change)
                     self._exported[name] = value

@@ -94,7 +94,7 @@ def _data(system: str, parts: SystemParts, options: TrainOptions, say: Callable[
     if options.data is not None:
         return options.data
     if (bundled := parts.training.bundled_data()) is None:
-        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+        raise UsageError(f"{system} has no bundled data: name a folder or file to learn from with --data")
     say(f"no --data given: learning from {bundled[1]}")
     return bundled[0]
 
@@ -112,7 +112,7 @@ def _solve(system: str, parts: SystemParts, options: TrainOptions, progress_bar:
     if (out / LAST).exists():
         raise GourmetError(f"{out} holds a run already: name another --out")
     if data is None:
-        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+        raise UsageError(f"{system} has no bundled data: name a folder or file to learn from with --data")
     with progress_bar("learning") as tick:
         lines = training.solve(data, options, tick)
     write_run(out, {"system": system, "data": str(data.resolve()), "seed": options.seed})

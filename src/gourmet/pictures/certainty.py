@@ -113,7 +113,7 @@ class RankedLabels:
     def _best(self) -> list[int]:
         return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
 
-    @property
+    @cached_property
     def top(self) -> list[tuple[str, float]]:
         """The likeliest labels with their probabilities, best first."""
         return [(self.labels[index], self.probabilities[index]) for index in self._best]
@@ -135,7 +135,7 @@ class RankedLabels:
         """True if the picture shows the subject, as far as the model can tell."""
         return self.relevance is None or self.relevance >= self.subject_threshold
 
-    @property
+    @cached_property
     def doubtful(self) -> bool:
         """True if the picture may show something else than the subject."""
         return (
@@ -149,7 +149,7 @@ class RankedLabels:
         """True if the threshold was measured, so that an answer may be sure."""
         return self.threshold > 0
 
-    @property
+    @cached_property
     def sure(self) -> bool:
         reached = self.calibrated and self.probability >= self.threshold
         return self.relevant and not self.doubtful and reached
@@ -167,7 +167,7 @@ class RankedLabels:
         have_most = len(two) == 2 and sum(probability for _, probability in two) >= self.system.perhaps
         return [name for name, _ in two] if have_most and self.relevant and not self.finer_name else []
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, float]]:
         """The best two labels, if the answer is not sure and they share most of the probability."""
         two = self.top[:2]

@@ -14,7 +14,6 @@ from gourmet.reports.page import render
 
 # Distinct for colour-blind readers too (after Okabe and Ito), and dark enough for thin lines.
 COLOURS: Final = ("#1b5e9b", "#d55e00", "#00795a", "#8c4a86", "#b8860b", "#3a9ad9", "#b3261e", "#5f6368")
-INK: Final = "#222"
 FAINT: Final = "#666"
 # Two charts fit side by side on a page.
 WIDTH: Final = 570.0

@@ -67,10 +67,6 @@ class RunFolder:
                 return
             os.close(self.lock)  # another program removed it as abandoned before it was locked
 
-    def files_beside(self) -> list[Path]:
-        """Return the files beside the folder that belong to it."""
-        return _files_beside(self.path)
-
     def remove_beside(self) -> None:
         _remove_beside(self.path)
 
@@ -103,18 +99,11 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _files_beside(path: Path) -> list[Path]:
-    files = []
-    for file in path.parent.glob(f"{path.name}-*"):
-        with contextlib.suppress(OSError):
-            if file.lstat().st_uid == os.geteuid():
-                files.append(file)
-    return files
-
-
 def _remove_beside(path: Path) -> None:
-    for file in _files_beside(path):
-        file.unlink(missing_ok=True)
+    for file in path.parent.glob(f"{path.name}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if file.lstat().st_uid == os.geteuid():
+                file.unlink()
 
 
 _PACKAGE: Final = Path(__file__).parents[1]

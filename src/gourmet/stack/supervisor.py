@@ -1,7 +1,8 @@
 """Start Triton and the web app, and start again what dies.
 
 A process that dies is started again with a backoff (`SupervisedProcess`). A restarted Triton first loads the
-models that the app needs. A model of which one Python process dies is reloaded (`StubWatchdog`).
+models that the app needs. A model of which one Python process dies is reloaded (`StubWatchdog`). If
+Triton's lock fault ends it while it starts, `TritonServer` starts it again, also in tests and benchmarks.
 
 Triton's Python backend runs each instance of a model in a process of its own, a stub. When a stub dies,
 because memory ran out or a library crashed, its instance fails every request from then on. Triton reloads a
