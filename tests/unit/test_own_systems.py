@@ -150,6 +150,7 @@ def test_a_model_in_the_users_folder_replaces_the_shipped_one_wherever_both_are_
     own: Path, tmp_path: Path
 ) -> None:
     mine, view = own / "models" / "digits", tmp_path / "view"
+    link_models(view, DEFAULT_REPOSITORY)
     shutil.copytree(DEFAULT_REPOSITORY / "digits", mine)
     both = [path for path in models_in([DEFAULT_REPOSITORY, own / "models"]) if path.name == "digits"]
     assert both == [mine.resolve()]
