@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gourmet.stack import supervisor
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
-from gourmet.stack.supervisor import StubWatchdog, Supervisor, backoff_s, load_older_versions
+from gourmet.stack.supervisor import StubWatchdog, Supervisor, WebOptions, backoff_s, load_older_versions
 from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions, TritonServer
+from gourmet.triton_client.address import ADMIN_ENV
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -109,7 +111,8 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> No
                 """
                 import os, sys, time
                 from pathlib import Path
-                from gourmet.stack.processes import Child
+                from gourmet.stack import supervisor
+from gourmet.stack.processes import Child
                 code = "import time; time.sleep(60)"
                 command = [sys.executable, "-c", code]
                 child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=str)
@@ -147,3 +150,15 @@ def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one
         watchdog._end_replaced()
         later.communicate(b"\n", timeout=60)
         assert later.returncode == 0
+
+
+def test_the_web_app_does_not_get_the_key_that_changes_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADMIN_ENV, "the key")
+    monkeypatch.setattr(supervisor, "Child", lambda command, *, env, cwd, on_line: (command, env, cwd))
+    options = WebOptions("127.0.0.1", 5000, workers=2, threads=8, triton_url="127.0.0.1:8000")
+    started: object = Supervisor(LogPrinter(), threading.Event(), {}, (), None, options)._start_web(options)
+    command, env, cwd = started  # type: ignore[misc]
+    assert command[-1] == "app:create_app()"
+    assert (env["TRITON_SERVER_URL"], env["MAX_AT_WORK"]) == ("127.0.0.1:8000", "8")
+    assert "the key" not in env.values()
+    assert cwd == Path("/"), "gunicorn imports modules of its folder first"
