@@ -338,4 +338,6 @@ def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
     assert browser.get("/").headers["Cache-Control"] == "no-cache"
     for path in (MODELS, "/api/v1/health"):
         assert browser.get(path).headers["Cache-Control"] == "no-store"
+    answer = browser.post("/predict", data=form(), headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
     assert classify(browser).headers["Cache-Control"] == "no-store"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +8,13 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
+from gourmet.served.manifest import sha256
 from gourmet.stack import supervisor
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
@@ -150,6 +154,27 @@ def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one
         watchdog._end_replaced()
         later.communicate(b"\n", timeout=60)
         assert later.returncode == 0
+
+
+def test_the_newest_older_version_that_is_whole_is_loaded_instead(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    for number in (1, 2, 3):
+        (model / str(number)).mkdir(parents=True)
+        weights = model / str(number) / "model.onnx"
+        weights.write_text(f"weights {number}")
+        about = {"file": weights.name, "sha256": sha256(weights)}
+        (weights.parent / "manifest.json").write_text(json.dumps(about))
+    (model / "config.pbtxt").write_text('name: "m"')
+    loaded: dict[str, Any] = {}
+    triton: Any = SimpleNamespace(index=dict, load=loaded.__setitem__)
+    said = list[str]()
+    load_older_versions(triton, [tmp_path], {"m": "its file was changed"}, said.append)
+    assert loaded["m"]["version_policy"] == {"specific": {"versions": [2]}}
+    assert loaded["m"]["parameters"]["instead_of"] == {"string_value": "3"}
+    (model / "2" / "model.onnx").write_text("damaged")
+    load_older_versions(triton, [tmp_path], {"m": "its file was changed"}, said.append)
+    assert loaded["m"]["version_policy"] == {"specific": {"versions": [1]}}
+    assert said[-1].startswith("version 1 of 'm' serves instead")
 
 
 def test_the_web_app_does_not_get_the_key_that_changes_triton(monkeypatch: pytest.MonkeyPatch) -> None:
