@@ -115,8 +115,7 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> No
                 """
                 import os, sys, time
                 from pathlib import Path
-                from gourmet.stack import supervisor
-from gourmet.stack.processes import Child
+                from gourmet.stack.processes import Child
                 code = "import time; time.sleep(60)"
                 command = [sys.executable, "-c", code]
                 child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=str)
