@@ -153,7 +153,7 @@ def test_the_time_of_a_slow_upload_is_not_taken_from_the_answer() -> None:
     class Slow(Counting):
         def readinto(self, buffer: Any) -> int:
             if not self.tell():
-                time.sleep(0.5)
+                time.sleep(1)
             return super().readinto(buffer)
 
     class Noting(FakeClassifier):
@@ -165,7 +165,7 @@ def test_the_time_of_a_slow_upload_is_not_taken_from_the_answer() -> None:
 
     noting = Noting()
     body = part(contract.SYSTEM.sample()) + f"--{BOUNDARY}--\r\n".encode()
-    reply = client(noting, request_deadline_s=1.0).post(
+    reply = client(noting, request_deadline_s=3.0).post(
         "/predict",
         input_stream=Slow(body),
         content_type=f"multipart/form-data; boundary={BOUNDARY}",
@@ -173,5 +173,5 @@ def test_the_time_of_a_slow_upload_is_not_taken_from_the_answer() -> None:
         content_length=len(body),
     )
     assert reply.status_code == 200
-    assert reply.get_json()["timings_ms"]["receive"] >= 500
-    assert noting.left_s > 0.6
+    assert reply.get_json()["timings_ms"]["receive"] >= 1000
+    assert noting.left_s > 2.1

@@ -143,6 +143,32 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
     assert short.score > forced.score
 
 
+def test_a_score_is_the_sum_of_all_tokens() -> None:
+    class Even(Pictures):
+        def step(self, *inputs: Any) -> Likeliest:
+            tokens, scores, added = super().step(*inputs)
+            return Likeliest(tokens, np.full_like(scores, -0.5), added)
+
+    rows = [Row(pictures(1)[0], count) for count in (1, 2, 4)]
+    with opened(Even()) as room:
+        room.submit(rows)
+        finished(rows)
+    assert [(len(row.tokens), row.score) for row in rows] == [(1, -0.5), (2, -1.0), (4, -2.0)]
+
+
+def test_the_network_reads_the_whole_prompt() -> None:
+    class Noting(Pictures):
+        def step(self, *inputs: Any) -> Likeliest:
+            read.append(int(inputs[0][0]))
+            return super().step(*inputs)
+
+    read, row = list[int](), Row(pictures(1)[0], 3, prefix=PROMPT)
+    with opened(Noting()) as room:
+        room.submit([row])
+        finished([row])
+    assert read == [Numbers.start, *PROMPT, *row.tokens[:-1]]
+
+
 def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
     class Cropped(Pictures):
         def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
