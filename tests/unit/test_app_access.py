@@ -309,6 +309,7 @@ def test_text_is_compressed_as_the_client_likes(path: str, accepted: str, used: 
     assert b"GourmetGram" in text or path != "/"
     assert len(text) > 1.8 * len(data) or not used
     if etag:
+        assert etag.startswith("W/") == bool(used), "other bytes than those of the tag"
         both = {"If-None-Match": etag, "Accept-Encoding": accepted}
         with browser.get(path, headers=both) as again:
             assert (again.status_code, again.data) == (304, b"")
@@ -337,4 +338,6 @@ def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
     assert browser.get("/").headers["Cache-Control"] == "no-cache"
     for path in (MODELS, "/api/v1/health"):
         assert browser.get(path).headers["Cache-Control"] == "no-store"
+    answer = browser.post("/predict", data=form(), headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
     assert classify(browser).headers["Cache-Control"] == "no-store"

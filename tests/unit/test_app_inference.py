@@ -200,6 +200,19 @@ def test_the_threshold_of_a_new_version_is_read_again(listen: Listen) -> None:
     assert (prediction.version, prediction.threshold) == ("2", 0.75)
 
 
+def test_a_threshold_that_changes_without_a_new_version_is_noticed(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen(dict(GOOD))
+    classifier = classifier_of(Triton(listener.url))
+    assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5
+    listener.script["/config"] = http({"parameters": {"threshold": {"string_value": "0.75"}}})
+    assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5, "for some seconds"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.75
+
+
 def test_a_model_replaced_between_two_rows_is_an_error(listen: Listen) -> None:
     listener = listen(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}

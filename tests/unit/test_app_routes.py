@@ -167,6 +167,8 @@ def test_every_answer_carries_the_security_headers(path: str) -> None:
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    for rule in ("script-src 'self'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'"):
+        assert f"{rule};" in f"{policy};"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["X-Frame-Options"] == "DENY"
     assert "payment=()" in headers["Permissions-Policy"]

@@ -30,7 +30,8 @@ from gourmet.triton_client.errors import (
     TritonRefused,
     TritonUnreachable,
 )
-from gourmet.triton_client.tensors import infer_body, raw_bytes, read_answer
+from gourmet.triton_client.grpc import request_of
+from gourmet.triton_client.tensors import generate_body, infer_body, joined, raw_bytes, read_answer
 from gourmet.triton_client.triton import Triton
 
 __all__ = ["listen"]  # the fixture
@@ -278,6 +279,38 @@ def test_a_tensor_comes_back_as_it_was_sent(values: Any) -> None:
     assert version == "2"
     assert outputs["x"].tolist() == values.tolist()
     assert outputs["x"].dtype == values.dtype
+
+
+def test_a_request_names_its_version_its_client_and_its_deadline_in_microseconds() -> None:
+    deadline = Deadline(5.0, client="me")
+    for target, version in (("m", ""), ("m/12", "12")):
+        request = request_of(target, INPUTS, deadline, "mine")
+        assert (request["model_name"], request["model_version"], request["request_id"]) == (
+            "m",
+            version,
+            "mine",
+        )
+        assert 4_000_000 < request["timeout"] <= 5_000_000
+        assert request["parameters"] == {"client": "me"}
+    sent = json.loads(infer_body(INPUTS, "mine", deadline)[0][0])
+    assert (sent["id"], sent["parameters"]["client"]) == ("mine", "me")
+    assert 4_000_000 < sent["parameters"]["timeout"] <= 5_000_000
+    assert json.loads(generate_body(INPUTS, "mine", deadline)[0][0])["parameters"] == {"client": "me"}
+
+
+def test_pieces_of_text_are_joined_and_of_other_tensors_the_last_counts() -> None:
+    pieces = [
+        {"text": np.array([text], np.object_), "tokens": np.array([number])}
+        for number, text in enumerate((b"one ", b"two "))
+    ]
+    whole = joined(pieces)
+    assert (whole["text"].tolist(), whole["tokens"].tolist()) == ([b"one two "], [1])
+
+
+def test_a_deadline_that_has_passed_leaves_the_least_time_and_says_so() -> None:
+    deadline = Deadline(0.0)
+    assert (deadline.left_s(), deadline.passed) == (0.001, True)
+    assert not Deadline(60.0).passed
 
 
 def test_pieces_are_tensors_by_name_however_their_bytes_are_cut(listen: Listen) -> None:

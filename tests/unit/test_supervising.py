@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,19 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
+from gourmet.served.manifest import sha256
+from gourmet.stack import supervisor
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
-from gourmet.stack.supervisor import StubWatchdog, Supervisor, backoff_s, load_older_versions
+from gourmet.stack.supervisor import StubWatchdog, Supervisor, WebOptions, backoff_s, load_older_versions
 from gourmet.stack.triton_server import IMAGE_ENV, TritonOptions, TritonServer
+from gourmet.triton_client.address import ADMIN_ENV
 
 
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
@@ -147,3 +153,36 @@ def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one
         watchdog._end_replaced()
         later.communicate(b"\n", timeout=60)
         assert later.returncode == 0
+
+
+def test_the_newest_older_version_that_is_whole_is_loaded_instead(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    for number in (1, 2, 3):
+        (model / str(number)).mkdir(parents=True)
+        weights = model / str(number) / "model.onnx"
+        weights.write_text(f"weights {number}")
+        about = {"file": weights.name, "sha256": sha256(weights)}
+        (weights.parent / "manifest.json").write_text(json.dumps(about))
+    (model / "config.pbtxt").write_text('name: "m"')
+    loaded: dict[str, Any] = {}
+    triton: Any = SimpleNamespace(index=dict, load=loaded.__setitem__)
+    said = list[str]()
+    load_older_versions(triton, [tmp_path], {"m": "its file was changed"}, said.append)
+    assert loaded["m"]["version_policy"] == {"specific": {"versions": [2]}}
+    assert loaded["m"]["parameters"]["instead_of"] == {"string_value": "3"}
+    (model / "2" / "model.onnx").write_text("damaged")
+    load_older_versions(triton, [tmp_path], {"m": "its file was changed"}, said.append)
+    assert loaded["m"]["version_policy"] == {"specific": {"versions": [1]}}
+    assert said[-1].startswith("version 1 of 'm' serves instead")
+
+
+def test_the_web_app_does_not_get_the_key_that_changes_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADMIN_ENV, "the key")
+    monkeypatch.setattr(supervisor, "Child", lambda command, *, env, cwd, on_line: (command, env, cwd))
+    options = WebOptions("127.0.0.1", 5000, workers=2, threads=8, triton_url="127.0.0.1:8000")
+    started: object = Supervisor(LogPrinter(), threading.Event(), {}, (), None, options)._start_web(options)
+    command, env, cwd = started  # type: ignore[misc]
+    assert command[-1] == "app:create_app()"
+    assert (env["TRITON_SERVER_URL"], env["MAX_AT_WORK"]) == ("127.0.0.1:8000", "8")
+    assert "the key" not in env.values()
+    assert cwd == Path("/"), "gunicorn imports modules of its folder first"
