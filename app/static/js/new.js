@@ -22,7 +22,7 @@ class Kind {
       return input;
     };
     const number = `class-${Date.now()}-${classes.length}`;
-    this.label = h("input", { value: label, maxlength: "60", autocomplete: "off", "aria-label": t("class") });
+    this.label = h("input", { value: label, maxlength: "60", autocomplete: "off", "aria-label": t("class"), placeholder: t("class") });
     this.note = h("p", { class: "note", role: "status" });
     this.shown = h("div", { class: "row" });
     const chooser = (id, text, more, name = "") => h("span", { class: name },
