@@ -81,3 +81,12 @@ def test_others_may_not_make_a_classifier_without_a_key(browser: FlaskClient, ho
     assert "New classifier" not in browser.get("/", headers=forwarded).text
     assert "New classifier" in browser.get("/").text
     assert not (home / "drafts").exists()
+
+
+@pytest.mark.parametrize(("job", "system"), [("new", "../x"), ("new", "food11"), ("delete", "food11")])
+def test_no_job_begins_for_a_name_that_cannot_be_made_or_deleted(home: Path, job: str, system: str) -> None:
+    said = list[str]()
+    teaching = Teaching([DEFAULT_REPOSITORY], home / "corrections", "127.0.0.1:9", said.append)
+    state = teaching.answer({"do": job, "system": system})
+    assert (state or {}).get("job", "") == ""
+    assert said == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -20,7 +21,13 @@ from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
-from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.models import (
+    DEFAULT_REPOSITORY,
+    link_models,
+    model_names,
+    models_in,
+    repository_of,
+)
 from gourmet.served.files import home
 from gourmet.stack import preflight
 from gourmet.systems import registry
@@ -137,6 +144,25 @@ def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_e
     assert CliRunner().invoke(verb).output.split() == [str(DEFAULT_REPOSITORY), str(own / "models")]
     assert found_repositories() == (DEFAULT_REPOSITORY, own / "models")
     assert "digits" in preflight.check_repositories(found_repositories())
+
+
+def test_a_model_in_the_users_folder_replaces_the_shipped_one_wherever_both_are_served(
+    own: Path, tmp_path: Path
+) -> None:
+    mine, view = own / "models" / "digits", tmp_path / "view"
+    link_models(view, DEFAULT_REPOSITORY)
+    shutil.copytree(DEFAULT_REPOSITORY / "digits", mine)
+    both = [path for path in models_in([DEFAULT_REPOSITORY, own / "models"]) if path.name == "digits"]
+    assert both == [mine.resolve()]
+    assert DEFAULT_REPOSITORY / "digits" in models_in([DEFAULT_REPOSITORY])
+    assert repository_of("digits") == own / "models"
+    link_models(view, DEFAULT_REPOSITORY)
+    names = {path.name for path in view.iterdir()}
+    assert names == {*model_names(DEFAULT_REPOSITORY)} - {"digits"}
+    shutil.rmtree(mine)
+    link_models(view, DEFAULT_REPOSITORY)
+    assert (view / "digits").resolve() == DEFAULT_REPOSITORY / "digits"
+    assert repository_of("digits") == DEFAULT_REPOSITORY
 
 
 def of_no_title(folder: Path) -> None:

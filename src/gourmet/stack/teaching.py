@@ -66,7 +66,7 @@ class Teaching:
     def _verb(self, system: str, job: str, model: Path | None, title: str) -> list[str]:
         if job == "new":
             draft = home() / DRAFTS / system
-            labels = ["--data", str(draft), "--labels", str(draft / LABELS), "--title", title]
+            labels = ["--data", str(draft), "--labels", str(draft / LABELS), f"--title={title}"]
             return ["new", system, *labels, "--url", self._triton_url, "--json"]
         if not model or job == "delete":
             return ["remove", system, "--yes", "--url", self._triton_url]
@@ -94,11 +94,11 @@ class Teaching:
         job, system = request.get("do"), str(request.get("system"))
         model = teachable(system, self._repositories)
         is_there = system in registry.names()
-        if (job == "new" and (is_there or not described.NAME.fullmatch(system))) or (
-            job == "delete" and not (is_there and registry.is_data(system))
-        ):
-            job = "look"
-        if not model and job not in ("new", "delete") and system not in self._states:
+        is_possible = {
+            "new": not is_there and bool(described.NAME.fullmatch(system)),
+            "delete": is_there and registry.is_data(system),
+        }.get(str(job), bool(model))
+        if not is_possible and system not in self._states:
             return None
         if job == "cancel":
             self.close()
@@ -111,13 +111,13 @@ class Teaching:
                 },
             )
             busy = next((one["system"] for one in self._states.values() if one["job"]), "")
-            if job in JOBS and not busy:
+            if job in JOBS and is_possible and not busy:
                 state.update(job=job, share=0.0, doing="", error="")
                 self._cancelled = False
                 verb = self._verb(system, job, model, str(request.get("title")))
                 self._job = threading.Thread(target=self._run, args=(state, verb), daemon=True)
                 self._job.start()
-            elif job in JOBS and busy != system:
+            elif job in JOBS and busy not in ("", system):
                 state["error"] = f"{busy} is being taught: try again when that has ended"
         if not model:
             return state
