@@ -120,6 +120,11 @@ def worse() -> Iterator[Measure]:
     yield Measure("stew", 400, 80.0, 70.0, 5.0)
 
 
+def only_worse() -> Iterator[Measure]:
+    """As of a translator, which has one measure."""
+    yield Measure("chrF", 500, 50.0, 47.0, 2.0)
+
+
 def broken() -> Iterator[Measure]:
     yield from good()
     raise ZeroDivisionError("of our own")
@@ -137,6 +142,7 @@ def unopened() -> None:
         (lambda: None, good, ""),
         (unopened, worse, "accuracy was not compared: version 1 cannot be opened here (no kernel for it)"),
         (lambda: None, worse, "not deployed, version 1 goes on serving. The candidate loses more than"),
+        (lambda: None, only_worse, "not deployed, version 1 goes on serving. The candidate loses more than"),
         (
             lambda: None,
             broken,
