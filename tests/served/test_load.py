@@ -63,6 +63,8 @@ def test_a_model_for_study_is_loaded_asked_and_unloaded(stack: Up) -> None:
     status, output = gourmet(url, "unload", "food_first")
     assert status == 2
     assert output.startswith("Error: food_first is not loaded; ready are digits")
+    assert "loading food_first: it is loaded when it is used" in gourmet(url, "config", "food_first")[1]
+    assert gourmet(url, "unload", "food_first")[0] == 0
 
 
 def test_a_user_folder_is_served_and_goes_on_where_a_broken_one_is_refused_with_its_line(

@@ -23,17 +23,17 @@ LOADS_WITHIN_S: Final = 180.0
 
 
 class WorkbenchTriton(Triton):
-    """A client that loads a model for study when it is first asked."""
+    """A client that loads a model for study that is asked and not loaded."""
 
     def _ask_model(self, operation: str, model: str, deadline: Deadline) -> Any:
         try:
             return super()._ask_model(operation, model, deadline)
         except ModelUnavailable as exc:
-            model, held_back = exc.model, {} if exc.state else self._held_back()
+            model, held_back = exc.model, self._held_back() if exc.is_unloaded else {}
             if model not in held_back:
                 raise
         for name in (*asked_by(held_back[model]), model):
-            echo(f"loading {name}: it is loaded at its first use", err=True)
+            echo(f"loading {name}: it is loaded when it is used", err=True)
             self.load(name)
         return super()._ask_model(operation, model, Deadline(self._timeout_s))
 

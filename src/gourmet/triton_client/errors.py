@@ -80,11 +80,10 @@ class ModelUnavailable(TritonRefused):
 
     def __init__(self, model: str, ready: Sequence[str], state: str, reason: str, status: int) -> None:
         self.model, self.ready, self.state = model, tuple(ready), state
+        self.is_unloaded = not state or reason == "unloaded"
         details = ", ".join(filter(None, (state or "unknown to Triton", reason.partition("\n")[0])))
         message = f"the model {model!r} is not ready ({details}); ready are {', '.join(ready) or 'none'}"
-        message += (
-            "" if state and reason != "unloaded" else f"; `gourmet load {model.partition('/')[0]}` loads one"
-        )
+        message += f"; `gourmet load {model.partition('/')[0]}` loads one" if self.is_unloaded else ""
         super().__init__(reason, status, message)
 
 
