@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.eventually import eventually
 from support.triton import MODELS, some_models
 from support.up import Up
 
@@ -63,7 +64,8 @@ def test_a_model_for_study_is_loaded_asked_and_unloaded(stack: Up) -> None:
     status, output = gourmet(url, "unload", "food_first")
     assert status == 2
     assert output.startswith("Error: food_first is not loaded; ready are digits")
-    assert "loading food_first: it is loaded when it is used" in gourmet(url, "config", "food_first")[1]
+    again = "loading food_first: it is loaded when it is used"
+    eventually(lambda: again in gourmet(url, "config", "food_first")[1])
     assert gourmet(url, "unload", "food_first")[0] == 0
 
 
