@@ -66,7 +66,7 @@ def test_versions_are_ordered_as_numbers_and_a_damaged_one_does_not_serve(tmp_pa
     model = tmp_path / "m"
     for number in (1, 9, 10):
         put(model, number, "")
-    (model / "11").touch()  # a file is no version
+    (model / "11").touch()  # a file does not count as a version
     (model / "notes").mkdir()
     assert version_numbers(model) == (1, 9, 10)
     assert newest_version(model) == newest_intact_version(model) == model / "10"
