@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ import pytest
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import wait_until
 
+KINDS = {"tritonserver": "Triton", "triton_python_backend_stub": "stubs"}
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
 
 
@@ -119,6 +122,25 @@ class Up:
         marks = {f"--http-port={self.http}", f"127.0.0.1:{self.port}", *self.folders}
         commands = self._commands()
         return [pid for pid, command in commands.items() if any(mark in command for mark in marks)]
+
+    def by_kind(self) -> dict[str, list[psutil.Process]]:
+        """All that it runs all the time: Triton, stubs and web; what decodes pictures comes when needed."""
+        kinds = defaultdict[str, list[psutil.Process]](list)
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                command = process.cmdline()  # empty for those that are over
+                if command and "gourmet.pictures.decode" not in command:
+                    kinds[KINDS.get(command[0].rpartition("/")[2], "web")].append(process)
+        return kinds
+
+    def stubs(self, model: str) -> list[psutil.Process]:
+        """The processes in which the Python backend runs `model`, one an instance."""
+        results = []
+        for stub in self.by_kind()["stubs"]:
+            with contextlib.suppress(psutil.Error):
+                if f"/{model}/" in " ".join(stub.cmdline()):
+                    results.append(stub)
+        return results
 
     def triton_pid(self) -> int:
         (only_pid,) = [

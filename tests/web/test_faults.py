@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 from support.eventually import eventually
-from support.product import Product
 from support.proxy import Proxy
 from support.up import Up
 from support.web_app import Site
@@ -41,18 +40,17 @@ def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, f
     up = Up("--triton-only", "--unlocked", "--model-repository", str(tmp_path / "models"), tmp=tmp, env=env)
     try:
         up.wait_for("ready after")
-        product = Product(up, tmp_path / "models")
-        before = product.stubs(MODEL)
+        before = up.stubs(MODEL)
         getattr(before[0], fault)()
         up.wait_for(f"a process of the model '{MODEL}' died; reloading the model", 60)
 
         def are_new() -> bool:
-            now = product.stubs(MODEL)
+            now = up.stubs(MODEL)
             return len(now) == len(before) and not set(now) & set(before)
 
         wait_until(are_new, 60, "the processes of the model are not new ones")
         for _ in range(4):  # each of its instances
-            assert ask_sample(product.triton_url, "food11", MODEL)
+            assert ask_sample(f"127.0.0.1:{up.http}", "food11", MODEL)
     finally:
         up.stop(signal.SIGTERM)
     assert not up.processes()
@@ -83,8 +81,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
 
     try:
         up.wait_for("ready after")
-        product = Product(up, tmp_path / "models")
-        stubs = [product.stubs(model)[0] for model in ("translator_stream", "translator")]
+        stubs = [up.stubs(model)[0] for model in ("translator_stream", "translator")]
         for stub in stubs:
             stub.suspend()  # so that both are sure to be under way
         with ThreadPoolExecutor(2) as pool:
