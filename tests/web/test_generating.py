@@ -342,7 +342,7 @@ def test_options_are_read_from_the_query_the_form_and_json(shipped_web: WebApp) 
     assert {reply.json["results"][0]["tokens"] for reply in replies} == {4}
     query = "?prompt=the+red+bowl&max_tokens=3"
     (prompted,) = described(shipped_web, PHOTOS[0], query=query).json["results"]
-    assert prompted["text"].startswith("the red bowl ")
+    assert prompted["text"].startswith("the red bowl")
     assert prompted["text"] != text
 
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import onnx
 import pytest
 from playwright.sync_api import Page, expect
-from support.life import everything, git_status, gourmet, listed, status, verb
-from support.onnx_network import BYTE, network
+from support.life import everything, git_status, gourmet, listed, verb
+from support.onnx_network import BYTE, HALF, network
 from support.repeating import Repeating
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.small_translator import GERMAN, saved_translator
 from support.triton import some_models
 from support.up import Up
-from support.web_app import form
+from support.web_app import Site, form
 
 from gourmet.stack.processes import wait_until
 from gourmet.systems import registry
@@ -71,99 +70,80 @@ def up(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture
-def page(up: Up) -> Iterator[str]:
-    """The web app's address; what a test made is removed at its end, and nothing else is."""
+def web(up: Up) -> Iterator[Site]:
+    """The web app; what a test made is removed at its end, and nothing else is."""
     began = {name: row["state"] for name, row in listed().items()}
-    yield f"http://127.0.0.1:{up.port}"
+    yield Site(up.port)
     assert {name: row["state"] for name, row in listed().items()} == began
 
 
-def classified(page: str, photo: bytes, **query: object) -> dict[str, Any]:
-    body, headers = form(photo)
-    address = f"{page}/api/v1/classify?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
-        result: dict[str, Any] = json.load(answer)["results"][0]
-        return result
+def classify(web: Site, photo: bytes, **query: object) -> Any:
+    return web.request("POST", f"/api/v1/classify?{urlencode(query)}", photo, Content_Type="image/jpeg")
 
 
-def test_broken_systems_do_not_stop_the_stack_from_starting(page: str) -> None:
+def label_on_page(page: Page, photo: bytes, where: str) -> str:
+    page.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": photo})
+    expect(page.locator(".card[data-state=answered]")).to_have_count(1)
+    return page.locator(where).first.inner_text()
+
+
+def test_broken_systems_do_not_stop_the_stack_from_starting(web: Site) -> None:
     paths = ("/", "/compare", "/readyz", "/classify/stones", "/api/v1/models")
-    assert {path: status(f"{page}{path}") for path in paths} == dict.fromkeys(paths, 200)
-    assert status(f"{page}/classify/shells") == 404
+    assert {path: web.request("GET", path).status for path in paths} == dict.fromkeys(paths, 200)
+    assert web.request("GET", "/classify/shells").status == 404
     rows = listed()
     assert (rows["stones_onnx"]["state"], rows["shells"]["state"]) == ("failed", "broken")
 
 
 @pytest.mark.promise("README: loads it into the running stack")
 def test_third_party_weights_answer_on_the_page_and_the_api_until_they_are_removed(
-    page: str, tmp_path: Path, visit: Callable[..., Page], sample: bytes
+    web: Site, tmp_path: Path, visit: Callable[..., Page], sample: bytes
 ) -> None:
     wanted = ("--labels", ",".join(LABELS), "--weights", saved(tmp_path / "best.pth"))
     output = gourmet("new", "flowers", *wanted, "--architecture", ARCHITECTURE)
     assert "flowers_onnx answers: the sample is " in output
-    assert f"{page}/classify/flowers" in output
+    assert f"{web.url}/classify/flowers" in output
     row = listed()["flowers_onnx"]
     about = tuple(row[key] for key in ("system", "version", "state", "by"))
     assert about == ("flowers", 1, "serves", "gourmet new")
     assert row["requests"] >= 1
     assert row["memory_bytes"] > 10_000_000
 
-    label = classified(page, sample, model="flowers_onnx")["label"]
+    label = classify(web, sample, model="flowers_onnx").json["results"][0]["label"]
     assert label in LABELS
-    opened = visit(f"{page}/classify/flowers")
-    opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})
-    expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
-    assert opened.locator(".card .top li .name").first.inner_text() == label
+    assert label_on_page(visit(f"{web.url}/classify/flowers"), sample, ".card .top li .name") == label
 
-    body, headers = form(sample)
-    asked = urllib.request.Request(f"{page}/api/v1/classify?model={OURS[0]}", body, headers)
     statuses: list[int] = []
-    with Repeating(lambda *_: statuses.append(status(asked))):
+    with Repeating(lambda *_: statuses.append(classify(web, sample, model=OURS[0]).status)):
         wait_until(lambda: bool(statuses), 60, "no answer")
         verb("remove", "flowers", "--yes")
     assert set(statuses) == {200}
-    assert status(f"{page}/classify/flowers") == 404
-    assert status(f"{page}/readyz") == 200
+    assert [web.request("GET", path).status for path in ("/classify/flowers", "/readyz")] == [404, 200]
 
 
 def test_a_half_precision_multi_label_network_with_external_weights_answers(
-    page: str, tmp_path: Path, visit: Callable[..., Page], sample: bytes
+    web: Site, tmp_path: Path, visit: Callable[..., Page], sample: bytes
 ) -> None:
     path = tmp_path / "tags.onnx"
-    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
-    head = np.array([[9.0, 8.0, -90.0]] + [[0.1, 0.1, 0.1]] * 2, np.float16)
-    graph = onnx.helper.make_graph(
-        [
-            node("ReduceMean", ["x"], ["m"], axes=[1, 2], keepdims=0),
-            node("MatMul", ["m", "w"], ["y"]),
-        ],
-        "g",
-        [value("x", onnx.TensorProto.FLOAT16, ["n", "high", "wide", 3])],
-        [value("y", onnx.TensorProto.FLOAT16, ["n", 3])],
-        [onnx.numpy_helper.from_array(head, "w")],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    head = np.array([[9.0, 8.0, -90.0]] + [[0.1, 0.1, 0.1]] * 2, np.float32)
+    model = network(("n", "high", "wide", 3), HALF, head=head)
     onnx.save(model, path, save_as_external_data=True, location="tags.onnx.data", size_threshold=0)
     wanted = ("--labels=bright,red,dark", f"--weights={path}", "--multi-label", "--size=32", "--scale=1/255")
     assert "tags_onnx answers: the sample is " in verb("new", "tags", *wanted)
 
-    result = classified(page, sample, model="tags_onnx")
+    (result,) = classify(web, sample, model="tags_onnx").json["results"]
     assert [entry["label"] for entry in result["labels"]] == ["bright", "red"]
     assert sum(entry["probability"] for entry in result["labels"]) > 1.0
     assert result["sure"]
-    opened = visit(f"{page}/classify/tags")
-    opened.set_input_files("#file", {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample})
-    expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
-    assert opened.locator(".card h3 .label").first.inner_text() == "bright, red"
+    assert label_on_page(visit(f"{web.url}/classify/tags"), sample, ".card h3 .label") == "bright, red"
     body, headers = form(sample)
-    posted = urllib.request.Request(f"{page}/classify/tags", body, {**headers, "Accept": "text/html"})
-    with urllib.request.urlopen(posted, timeout=30) as answer:
-        assert "bright, red" in answer.read().decode(), "without JavaScript too"
+    posted = web.request("POST", "/classify/tags", body, Accept="text/html", **headers)
+    assert "bright, red" in posted.body.decode(), "without JavaScript too"
     verb("remove", "tags", "--yes")
 
 
 def test_versions_serve_as_the_config_says_and_files_that_do_not_fit_are_refused(
-    page: str, tmp_path: Path, sample: bytes
+    web: Site, tmp_path: Path, sample: bytes
 ) -> None:
     (tmp_path / "text.pth").write_text("no weights")
     files = {
@@ -179,14 +159,12 @@ def test_versions_serve_as_the_config_says_and_files_that_do_not_fit_are_refused
     }
     for reason, words in wrong.items():
         assert reason in verb("new", "wrong", "--labels", "a,b,c", *words, succeeds=False)
-        assert status(f"{page}/classify/wrong") == 404
+        assert web.request("GET", "/classify/wrong").status == 404
     new = verb("new", "first", "--labels", "a,b,c", "--weights", tmp_path / "first.onnx")
     assert "first_onnx answers: the sample is " in new
 
     def answered(version: int) -> int:
-        body, headers = form(sample)
-        address = f"{page}/api/v1/classify?model=first_onnx&version={version}"
-        return status(urllib.request.Request(address, body, headers))
+        return int(classify(web, sample, model="first_onnx", version=version).status)
 
     for version in (2, 3):
         output = verb("deploy", "first", "--weights", tmp_path / "first.onnx")
@@ -204,17 +182,15 @@ def test_versions_serve_as_the_config_says_and_files_that_do_not_fit_are_refused
 
 
 def test_a_second_language_pair_is_added_asked_versioned_and_removed(
-    page: str, up: Up, tmp_path: Path, visit: Callable[..., Page]
+    web: Site, up: Up, tmp_path: Path, visit: Callable[..., Page]
 ) -> None:
     checkpoint = saved_translator(tmp_path / "theirs", [*GERMAN] * 5, 70)
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("\n".join(GERMAN))
 
     def post(path: str = "translate", **body: Any) -> str:
-        content = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{page}/api/v1/{path}", json.dumps(body).encode(), content)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return str(answer.read().decode())
+        reply = web.request("POST", f"/api/v1/{path}", json.dumps(body), Content_Type="application/json")
+        return reply.body.decode()
 
     def asked(text: str = "Ich mag Tee.", **body: Any) -> tuple[str, str]:
         """The translation and the model that made it."""
@@ -226,7 +202,7 @@ def test_a_second_language_pair_is_added_asked_versioned_and_removed(
     output = verb(*new, "--data", sentences, "--title", "German to English", "--fp32")
     assert "german answers: «Ich mag Tee.» → " in output
     assert "german_stream answers: «Ich mag Tee.» → " in output
-    assert f"{page}/translate/german" in output
+    assert f"{web.url}/translate/german" in output
     rows = listed()
     about = {tuple(rows[name][key] for key in ("state", "system")) for name in ("german", "german_stream")}
     assert about == {("serves", "german")}
@@ -239,8 +215,7 @@ def test_a_second_language_pair_is_added_asked_versioned_and_removed(
     assert (json.loads(done)["text"], json.loads(done)["model"]["name"]) == (answer, "german_stream")
     assert json.loads(post("generate", text="Ich mag Tee.", model="german"))["text"] == answer
     assert asked("Я люблю чай.") == ours
-    with urllib.request.urlopen(f"{page}/metrics", timeout=30) as figures:
-        assert b'\ngerman_generations_total{model="german"}' in figures.read()
+    assert b'\ngerman_generations_total{model="german"}' in web.request("GET", "/metrics").body
 
     # The verbs.
     url = ("--url", f"127.0.0.1:{up.http}")
@@ -249,7 +224,7 @@ def test_a_second_language_pair_is_added_asked_versioned_and_removed(
     assert "compared with german" in verb("check", "german_stream", "--limit", 4, *url)
 
     # Its page, with and without a script.
-    opened = visit(f"{page}/translate/german")
+    opened = visit(f"{web.url}/translate/german")
     assert opened.locator("h1").inner_text() == "German to English"
     assert opened.locator("#from").inner_text().lower() == "german"
     opened.fill("#text", "Ich mag Tee.")
@@ -257,9 +232,10 @@ def test_a_second_language_pair_is_added_asked_versioned_and_removed(
     opened.click("#go")
     expect(opened.locator("#facts")).to_contain_text("german_stream")
     assert opened.locator("#translation").text_content() == answer
-    posted = urllib.parse.urlencode({"text": "Wo ist der Bahnhof?"}).encode()
-    with urllib.request.urlopen(f"{page}/translate/german", posted, timeout=60) as html:
-        assert asked("Wo ist der Bahnhof?", system="german")[0] in html.read().decode()
+    posted = urlencode({"text": "Wo ist der Bahnhof?"})
+    kind = "application/x-www-form-urlencoded"
+    html = web.request("POST", "/translate/german", posted, Content_Type=kind, Accept="text/html")
+    assert asked("Wo ist der Bahnhof?", system="german")[0] in html.body.decode()
 
     # A second version of both models, and back in one step.
     output = verb("deploy", "german", "--checkpoint", checkpoint, "--fp32")
@@ -269,5 +245,5 @@ def test_a_second_language_pair_is_added_asked_versioned_and_removed(
         assert f"{name}: version 2 is withdrawn, version 1 serves" in output
     assert asked(system="german") == (answer, "german")
     verb("remove", "german", "--yes")
-    assert status(f"{page}/translate/german") == 404
+    assert web.request("GET", "/translate/german").status == 404
     assert asked("Я люблю чай.") == ours

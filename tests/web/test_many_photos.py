@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,26 +276,13 @@ def fading_samples() -> Iterator[bytes]:
             yield encoded(Image.blend(picture, Image.fromarray(noise), share), "JPEG")
 
 
-def real_photos(archive: Path) -> Iterator[bytes]:
-    with zipfile.ZipFile(archive) as photos:
-        names = [name for name in photos.namelist() if name.endswith(".webp")]
-        others = [name for name in names if name.startswith("other/")]
-        for name in (*names[::60], *others[::6]):
-            yield photos.read(name)
-
-
-@pytest.mark.parametrize("source", ["samples", "real"])
 def test_api_card_compact_card_history_and_both_tables_say_the_same(
-    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path, request: Any, source: str
+    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path
 ) -> None:
-    real = source == "real"
-    candidates = (
-        real_photos(request.getfixturevalue("food_photos") / "sharp_train.zip") if real else fading_samples()
-    )
-    each = 10 if real else 3
+    each = 3
     answers: dict[str, Any] = {}
     kinds = Counter[str]()
-    for number, data in enumerate(candidates):
+    for number, data in enumerate(fading_samples()):
         reply = python_web.request("POST", "/api/v1/classify", data, Content_Type="image/jpeg").json
         (answer,) = reply["results"]
         kinds[answer["verdict"]["state"]] += 1

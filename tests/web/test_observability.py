@@ -1,17 +1,17 @@
-"""A real Prometheus asks the real app and the real Triton, by the shipped rules and for the dashboard."""
+"""What is seen of the real app and Triton: by a Prometheus with the shipped rules, and in traces and logs."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,11 @@ from support.web_app import Site
 
 from gourmet.stack.preflight import free_ports
 from gourmet.stack.processes import http_ok, wait_until
-from gourmet.systems.digits import contract as digits
-
-pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "observability"
 # They have an answer only where something failed, or where there is a GPU.
 MAY_BE_EMPTY = {"Failures", "GPUs", "Refused because of a limit", "Errors by code"}
 
-JPEG = {"Content-Type": "image/jpeg"}
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
@@ -93,61 +89,6 @@ def ask(
         yield query
 
 
-FAILING = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        error = pb_utils.TritonError("not today", pb_utils.TritonError.{code})
-        return [pb_utils.InferenceResponse(error=error) for _ in requests]
-"""
-CONFIG = """
-backend: "python" max_batch_size: 8
-input {{ name: "image" data_type: TYPE_UINT8 dims: [ 224, 224, 3 ] }}
-output {{ name: "probabilities" data_type: TYPE_FP32 dims: [ 11 ] }}
-instance_group {{ kind: KIND_CPU }}
-parameters {{ key: "system" value: {{ string_value: "food11" }} }}
-"""
-
-
-def test_a_model_that_fails_every_request_fires_the_alert_though_triton_counts_successes(
-    start: Any, sample: bytes, tmp_path: Path
-) -> None:
-    """By the shipped rules, in seconds in place of minutes."""
-    models = some_models(tmp_path / "models", "food_classifier_onnx")
-    for code in ("INTERNAL", "INVALID_ARG"):
-        folder = models / code.lower()
-        (folder / "1").mkdir(parents=True)
-        (folder / "1" / "model.py").write_text(FAILING.format(code=code))
-        (folder / "config.pbtxt").write_text(CONFIG.format())
-    rules = (FOLDER / "rules.yml").read_text().replace("for: 5m", "for: 2s").replace("[5m]", "[20s]")
-    for triton in run_triton(models):
-        web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx")
-        with prometheus(tmp_path, triton.options.metrics_port, web.port, rules) as query:
-
-            def fires(web: Any = web, query: Ask = query) -> bool:
-                """Bad photos do not count as failures of a model."""
-                statuses = {
-                    model: web.request("POST", f"/api/v1/classify?model={model}", photo, **JPEG).status
-                    for model, photo in (
-                        ("internal", sample),
-                        ("invalid_arg", sample),
-                        ("food_classifier_onnx", sample),
-                        ("food_classifier_onnx", b"no photo"),
-                    )
-                }
-                assert statuses["internal"] == 502, statuses
-                time.sleep(0.2)
-                firing = query('ALERTS{alertname="ModelFails",alertstate="firing"}')
-                return {series["metric"]["model"] for series in firing} == {"internal", "invalid_arg"}
-
-            wait_until(fires, 60, "the alert does not fire")
-            counted = query('sum by (model) (nv_inference_request_failure{model="internal"})')
-            assert [series["value"][1] for series in counted] == ["0"]
-            (successes,) = query('sum by (model) (nv_inference_request_success{model="internal"})')
-            assert int(successes["value"][1]) > 5
-
-
 # The shipped rules in seconds: their windows, and for how long something has to be so.
 SHORTER = {
     **{"for: 2m": "for: 12s", "for: 30s": "for: 3s"},
@@ -155,7 +96,6 @@ SHORTER = {
 }
 KEY = {"gourmet_admin_key": "of-the-tests-of-alerts"}
 ANSWERS = "food_classifier_onnx"
-DIGIT = digits.SYSTEM.sample()
 
 
 @dataclass
@@ -185,7 +125,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("watched")
-    models = some_models(folder / "models", "food_classifier_onnx", "digits")
+    models = some_models(folder / "models", ANSWERS)
     rules = (FOLDER / "rules.yml").read_text()
     for usual, shorter in SHORTER.items():
         assert usual in rules
@@ -208,6 +148,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator
         up.stop()
 
 
+@pytest.mark.slow
 def test_errors_that_last_fire_an_alert_and_it_ends_with_them(watched: Watched, sample: bytes) -> None:
     """The rule's own tests, in observability/rules.test.yml, show that a short burst fires nothing."""
 
@@ -225,25 +166,7 @@ def test_errors_that_last_fire_an_alert_and_it_ends_with_them(watched: Watched, 
     wait_until(lambda: not watched.firing("NotReady"), 180, "it is ready again")
 
 
-def test_repeated_restarts_fire_an_alert(watched: Watched, sample: bytes) -> None:
-    expression = 'count(nv_inference_request_success{job="triton"} > 0) == 2'
-    for restarts in (1, 2, 3):
-        # The web app's own probes ask both models, and Prometheus saw it.
-        wait_until(lambda: bool(watched.query(expression)), 60, "the models are not asked")
-        # Then more than the probes of the next start, so that the counters fall.
-        for _ in range(6):
-            wait_until(lambda: watched.has_answered(sample), 60, "no photo was answered")
-            watched.site.request("POST", "/api/v1/digits", DIGIT, **{"Content-Type": "image/png"})
-        wait_until(
-            lambda: bool(watched.query(expression.replace("> 0", "> 5"))), 60, "Prometheus did not see it"
-        )
-        os.kill(watched.up.triton_pid(), signal.SIGKILL)
-        fell = f'count(resets(nv_inference_request_success{{job="triton"}}[15m]) >= {restarts}) == 2'
-        wait_until(lambda fell=fell: bool(watched.query(fell)), 120, "Triton was not started again")
-    wait_until(lambda: bool(watched.firing("Restarts")), 60, "the alert does not fire")
-    assert {alert["job"] for alert in watched.firing("Restarts")} == {"triton"}
-
-
+@pytest.mark.slow
 def test_a_dead_nginx_fires_an_alert(watched: Watched) -> None:
     wait_until(lambda: not watched.firing("Away"), 60, "all is well")
     watched.nginx.process.terminate()  # killed, its workers would go on
@@ -251,12 +174,14 @@ def test_a_dead_nginx_fires_an_alert(watched: Watched) -> None:
     assert {alert["job"] for alert in watched.firing("Away")} == {"proxy"}
 
 
+@pytest.mark.slow
 def test_prometheus_scrapes_triton_the_web_app_and_the_proxy(ask: Ask) -> None:
     states = {series["metric"]["job"]: series["value"][1] for series in ask("up")}
     assert states == {"triton": "1", "web": "1", "proxy": "1"}
     assert ask('{job="proxy",__name__!~"up|scrape_.*|ALERTS.*"}') == []
 
 
+@pytest.mark.slow
 def test_the_recording_rules_have_plausible_values(ask: Ask) -> None:
     (queue,) = ask('model:triton_queue_seconds:mean2m{model="food_classifier"}')
     assert 0 <= float(queue["value"][1]) < 10
@@ -267,6 +192,7 @@ def test_the_recording_rules_have_plausible_values(ask: Ask) -> None:
     assert "/predict" in {series["metric"]["route"] for series in ask("route:web_seconds:p95_5m")}
 
 
+@pytest.mark.slow
 def test_every_panel_of_the_dashboard_has_data(ask: Ask) -> None:
     dashboard = json.loads((FOLDER / "grafana" / "dashboards" / "gourmetgram.json").read_text())
     empty = [
@@ -276,3 +202,101 @@ def test_every_panel_of_the_dashboard_has_data(ask: Ask) -> None:
         if not ask(target["expr"]) and panel["title"] not in MAY_BE_EMPTY
     ]
     assert empty == []
+
+
+# Tracing
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps what is posted to it, as a collector of OTLP over HTTP does."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def spans(self) -> dict[str, dict[str, Any]]:
+        """The spans of those that send JSON, by name; of Triton's, which may send protobuf, see `seen`."""
+        by_name = {}
+        for body in self.bodies:
+            if body.lstrip()[:1] == b"{":
+                for resource in json.loads(body)["resourceSpans"]:
+                    for scope in resource.get("scopeSpans", ()):
+                        by_name |= {span["name"]: span for span in scope["spans"]}
+        return by_name
+
+    def seen(self, service: bytes, trace: str) -> bool:
+        """Return True once a span of `service` in this trace has arrived, in either form."""
+        marks = (trace.encode(), bytes.fromhex(trace))
+        return any(service in body and any(mark in body for mark in marks) for body in self.bodies)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/traces":
+            self.server.bodies.append(body)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def traced_triton(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    models = some_models(tmp_path_factory.mktemp("traced"), ANSWERS)
+    yield from run_triton(models, traces_to=f"{collector.url}/v1/traces")
+
+
+@pytest.fixture(scope="module")
+def traced_web(start: Callable[..., Any], collector: Collector, traced_triton: Any) -> Any:
+    return start(
+        traced_triton.http_url,
+        FOOD11_ANSWERS_NAME=ANSWERS,
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_BSP_SCHEDULE_DELAY="200",
+        LOG_FORMAT="json",
+        WEB_CONCURRENCY="1",
+    )
+
+
+def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
+    traced_web: Any, collector: Collector, sample: bytes
+) -> None:
+    reply = traced_web.predict(sample, traceparent=PARENT, X_Request_ID="traced-1")
+    assert reply.status == 200
+    wait_until(lambda: "POST /predict" in collector.spans(), 60, "the web app sent no span")
+    spans = {name: span for name, span in collector.spans().items() if span["traceId"] == TRACE}
+    outer = spans["POST /predict"]
+    assert outer["parentSpanId"] == PARENT.split("-")[2]
+    assert spans["decode"]["parentSpanId"] == spans["triton"]["parentSpanId"] == outer["spanId"]
+    wait_until(
+        lambda: collector.seen(b"gourmetgram-triton", TRACE), 60, "Triton did not go on with the trace"
+    )
+
+
+def test_the_log_line_of_a_request_has_its_trace_id(traced_web: Any, sample: bytes) -> None:
+    assert traced_web.predict(sample, traceparent=PARENT, X_Request_ID="traced-2").status == 200
+    wait_until(lambda: "traced-2" in traced_web.log.read_text(), 60, "it was not logged")
+    lines = [json.loads(line) for line in traced_web.log.read_text().splitlines()]
+    (line,) = (line for line in lines if line.get("request_id") == "traced-2")
+    assert (line["trace_id"], line["model"], line["status"]) == (TRACE, ANSWERS, 200)
+    assert any(line["logger"] == "gunicorn.error" for line in lines)

@@ -126,10 +126,6 @@ def test_photos_beyond_the_capacity_cost_no_memory_and_the_app_recovers(
         time.sleep(SECONDS / 4)
     account = load.account()
     overload = account.between(begin, ended)
-    print(f"{capacity:.0f} photos/s; of {len(overload.attempts)} {overload.count(ANSWERED)} are answered")
-    print(
-        f"p95 {overload.p95_s():.1f} s; {early_mib:.0f}, {late_mib:.0f} MiB; {account.recovery_s(ended):.1f} s"
-    )
     assert not account.lost
     assert set(overload.reasons(REFUSED)) == {"503 overloaded"}
     assert overload.p95_s() <= 5 + 10, "the longest wait, and the deadline"
