@@ -14,11 +14,11 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support.cli import gourmet, said
 from support.triton import ROOT
 
 from gourmet.bench.results import read_results
-from gourmet.cli import main
 
 # Doubles its rows in 20 ms each. That slow, so that a client which the machine lets wait for a few
 # milliseconds is not refused for it.
@@ -137,7 +137,7 @@ def bench(lab_triton: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Ben
 
     def run(model: str, *arguments: str) -> Result:
         to = ["--url", lab_triton.http_url, "--grpc-url", lab_triton.grpc_url]
-        return CliRunner().invoke(main, ["bench", "run", serve(model), *to, *QUICK, *arguments])
+        return gourmet("bench", "run", serve(model), *to, *QUICK, *arguments)
 
     return run
 
@@ -236,9 +236,7 @@ def test_a_range_is_measured_and_compared(bench: Bench, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert [point["demand"]["level"] for point in json.loads(result.stdout)["points"]] == [1, 2]
-    compared = CliRunner().invoke(main, ["bench", "compare", str(saved), str(saved)])
-    assert compared.exit_code == 0, compared.output
-    assert compared.output.count("same") == 2
+    assert said("bench", "compare", saved, saved).count("same") == 2
 
 
 @pytest.mark.parametrize(
@@ -260,6 +258,5 @@ def test_impossible_loads_are_refused_with_a_reason(
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are(lab_triton: Any, serve: Serve) -> None:
     serve("doubles_no")
-    result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, "nobody"])
-    assert result.exit_code == 1
-    assert re.search(r"'nobody' is not ready \(unknown to Triton\); ready are .*\bdoubles_no", result.output)
+    output = said("bench", "run", "--url", lab_triton.http_url, "nobody", status=1)
+    assert re.search(r"'nobody' is not ready \(unknown to Triton\); ready are .*\bdoubles_no", output)

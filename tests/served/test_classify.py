@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support.cli import gourmet
 from support.eventually import eventually
+from support.needs import need_module
 from support.triton import RunningTriton, some_models, triton_server
 from support.up import GOURMET, restore_signals
 
-from gourmet.cli import main
 from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.triton import Triton
@@ -25,8 +28,7 @@ MODELS = ("food_classifier", "food_classifier_onnx")
 
 
 def classify(triton: RunningTriton, *words: object) -> Result:
-    argv = ["classify", *map(str, words), "--url", triton.http_url]
-    return CliRunner().invoke(main, argv)
+    return gourmet("classify", *words, "--url", triton.http_url)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Of a table, or of the parts that Ray writes."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def alone(triton: Triton, model: str, path: str) -> list[float]:
@@ -149,3 +153,53 @@ def test_a_run_whose_server_goes_away_keeps_its_rows(photos: Path, tmp_path: Pat
     assert process.returncode == 1
     assert "no Triton answers" in errors
     assert "rows are kept; the same command resumes" in errors
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    need_module("ray", "make setup-dev")
+    utils = importlib.import_module("ray.cluster_utils")
+    cluster = start_ray(utils.Cluster)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield
+    cluster.shutdown()
+
+
+def start_ray(start: Any) -> Any:
+    """Start a cluster; another one where the machine is so busy that Ray's own 30 s were not enough."""
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
+    for tries_left in (2, 1, 0):
+        try:
+            return start(initialize_head=True, head_node_args=node)
+        except Exception as exc:
+            if not tries_left or "timed out during startup" not in str(exc):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+@pytest.mark.slow
+def test_photos_have_the_rows_of_a_run_without_ray(
+    triton: RunningTriton, cluster: None, tmp_path: Path
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, data in enumerate(SYSTEM.examples(40, 7, (96, 80))):
+        (photos / f"{number:02}.jpg").write_bytes(data)
+    (photos / "none.png").write_bytes(b"no picture")
+    (photos / os.fsdecode(b"zw\xf6lf.jpg")).write_bytes(SYSTEM.sample())
+    tables = {}
+    for engine in ("local", "ray"):
+        tables[engine] = tmp_path / f"{engine}.jsonl"
+        words = ["--out", tables[engine], "--engine", engine, "--url", triton.http_url]
+        # Not in this process, where Ray's warnings would be errors.
+        done = subprocess.run([GOURMET, "classify", photos, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    local_rows, ray_rows = (
+        sorted(rows_of(table), key=lambda row: str(row["path"])) for table in tables.values()
+    )
+    for column in ("path", "label", "error"):
+        assert [row[column] for row in ray_rows] == [row[column] for row in local_rows]
+    for local, on_ray in zip(local_rows, ray_rows, strict=True):
+        if local["error"] is None:
+            assert on_ray["probabilities"] == pytest.approx(local["probabilities"], abs=2e-3)

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support.cli import gourmet
 from support.repeating import Repeating
 
-from gourmet.cli import main
 from gourmet.repository.models import read_config
 
 MODEL = "food_classifier_onnx"
@@ -18,10 +18,8 @@ MODEL = "food_classifier_onnx"
 
 @pytest.fixture
 def gourmet_config(triton):
-    repository = ["--repository", str(triton.repository)]
-
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *repository, *arguments])
+        return gourmet("config", "--url", triton.http_url, "--repository", triton.repository, *arguments)
 
     before = run(MODEL, "--raw").output
     yield run
@@ -81,14 +79,14 @@ def test_an_unknown_model_is_refused_with_the_known_models(gourmet_config) -> No
 
 
 def test_a_missing_server_is_reported_with_the_next_step() -> None:
-    result = CliRunner().invoke(main, ["config", MODEL, "--url", "127.0.0.1:9"])
+    result = gourmet("config", MODEL, "--url", "127.0.0.1:9")
     assert result.exit_code == 1
     assert "no Triton answers at 127.0.0.1:9" in result.output
     assert "gourmet up" in result.output
 
 
-@pytest.mark.parametrize("delay", ["5", "fast", "-1us", "100 apples"])
+@pytest.mark.parametrize("delay", ["5", "-1us"])
 def test_a_time_without_its_unit_is_refused(delay: str) -> None:
-    result = CliRunner().invoke(main, ["config", MODEL, f"--delay={delay}"])
+    result = gourmet("config", MODEL, f"--delay={delay}")
     assert result.exit_code == 2
     assert "write it like 100us, 2ms or 0" in result.output

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.cli import gourmet, said
 from support.triton import RunningTriton
 from support.up import GOURMET
-
-from gourmet.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +29,6 @@ def models(lab_triton: RunningTriton) -> Iterator[set[str]]:
         gourmet("remove", name, "--yes", "--url", lab_triton.http_url, "--repository", lab_triton.repository)
 
 
-def gourmet(*words: object, status: int = 0) -> str:
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == status, done.output
-    return done.output
-
-
 def test_the_commands_of_the_docs_run_as_they_stand(lab_triton: RunningTriton, models: set[str]) -> None:
     """The networks are smaller ones, and the Triton and its repository are those of the tests."""
     models |= {"rnxt-onnx", "small"}
@@ -50,7 +42,7 @@ def test_the_commands_of_the_docs_run_as_they_stand(lab_triton: RunningTriton, m
         verbs.append(words.split()[0])
         if verbs[-1] == "deployer":
             *flags, network = words.partition(" -- ")
-            output = gourmet(*flags[0].split(), "--triton-server-url", lab_triton.grpc_url, *network.split())
+            output = said(*flags[0].split(), "--triton-server-url", lab_triton.grpc_url, *network.split())
             assert re.search(r"^\S+ answers$", output, re.MULTILINE), output
         elif verbs[-1] != "up":
             subprocess.run([GOURMET, *words.split()], check=True, timeout=250)
@@ -61,7 +53,7 @@ def test_a_server_of_another_repository_is_reported_and_nothing_stays(
     lab_triton: RunningTriton, tmp_path: Path
 ) -> None:
     to = ("--triton-server-url", lab_triton.http_url, "--save-dir", tmp_path / "models")
-    output = gourmet("deployer", "--onnx", *to, "--config", SMALL, "--batch_size", 2, status=1)
+    output = said("deployer", "--onnx", *to, "--config", SMALL, "--batch_size", 2, status=1)
     assert "nothing was written" in output
     left = [path.name for path in (tmp_path / "models").rglob("*") if path.is_file()]
     assert set(left) <= {".gourmet.lock"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -14,24 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from support.cli import said
 from support.needs import need
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.stopping import everything
 from support.tls import Certificates, TlsDoor
 from support.triton import MODELS, RunningTriton, run_triton
 
-from app import create_app
-from app.web.settings import Settings
 from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.bench.results import LoadSpec
 from gourmet.bench.workload import Addresses, ask_alone, wire_for
-from gourmet.cli import main
 from gourmet.repository.versions import version_numbers
 from gourmet.stack import run_file
 from gourmet.stack.connect import connect
 from gourmet.stack.run_file import RunningStack
-from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.errors import TritonUnreachable
 
 pytestmark = pytest.mark.slow
@@ -93,23 +88,15 @@ def ours(tmp_path: Path, elsewhere: RunningTriton) -> Iterator[Path]:
             triton.unload(name)
 
 
-def gourmet(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
 def test_a_rollback_works_on_a_server_without_access_to_our_folders(
     scheme: str, https: TlsDoor, grpcs: TlsDoor, ours: Path, elsewhere: RunningTriton
 ) -> None:
     url = f"{scheme}://{(https if scheme == 'https' else grpcs).address}"
     server = ("--url", url, "--repository", ours)
-    refused = gourmet("rollback", MODEL, *server)
-    assert refused.exit_code == 1
-    assert "failed to poll from model repository" in refused.output, refused.output
+    assert "failed to poll from model repository" in said("rollback", MODEL, *server, status=1)
     assert version_numbers(ours / MODEL) == (1, 2), "nothing is withdrawn that the server cannot take back"
-    done = gourmet("rollback", MODEL, *server, "--send")
-    assert done.exit_code == 0, done.output
-    assert f"{MODEL} answers: the sample is" in done.output
+    assert f"{MODEL} answers: the sample is" in said("rollback", MODEL, *server, "--send")
     assert version_numbers(ours / MODEL) == (1,)
     with connect(url) as triton:
         assert triton.describe(MODEL).version == "1"
@@ -122,26 +109,11 @@ def test_a_model_in_python_is_sent_with_its_labels_and_its_code(
 ) -> None:
     shutil.copytree(ours / "digits" / "1", ours / "digits" / "2")
     url = f"https://{https.address}"
-    done = gourmet("rollback", "digits", "--url", url, "--repository", ours, "--send")
-    assert (done.exit_code, "the sample is 3" in done.output) == (0, True), done.output
-
-
-def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
-    done = gourmet("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
-    assert done.exit_code == 0, done.output
-    https.asked.clear()
-    for url in (f"https://{https.address}", f"grpcs://{grpcs.address}"):
-        settings = Settings(triton_url=url, models={"food11": MODEL})
-        photo = {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
-        answered = create_app(settings).test_client().post("/api/v1/classify", data=photo)
-        assert answered.status_code == 200, answered.text
-        assert MODEL in answered.text
-    assert f"authorization: Bearer {TOKEN}".encode() in https.asked
+    assert "the sample is 3" in said("rollback", "digits", "--url", url, "--repository", ours, "--send")
 
 
 def test_bench_sends_requests_over_tls(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
-    done = gourmet("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
-    assert done.exit_code == 0, done.output
+    said("rollback", MODEL, "--url", f"https://{https.address}", "--repository", ours, "--send")
     with connect(f"https://{https.address}") as triton:
         rows = rows_for(triton.describe(MODEL), DataSource(count=2))
     target = Addresses(f"https://{https.address}", f"grpcs://{grpcs.address}")
@@ -163,8 +135,7 @@ def test_texts_are_streamed_over_tls_only_to_clients_with_a_certificate(
         door_to(triton.grpc_url, certificates) as grpcs,
     ):
         for url in (f"https://{https.address}", f"grpcs://{grpcs.address}"):
-            done = gourmet("translate", "--url", url, "Я люблю чай.")
-            assert "I like tea." in done.output, done.output
+            assert "I like tea." in said("translate", "--url", url, "Я люблю чай.")
             with pytest.MonkeyPatch.context() as without:
                 without.delenv("TRITON_CLIENT_CERT")
                 with connect(url) as stranger, pytest.raises(TritonUnreachable):
@@ -182,28 +153,23 @@ def test_verbs_for_a_remote_triton_leave_the_local_stack_unchanged(
     server: tuple[object, ...] = ("--url", elsewhere.http_url, "--repository", theirs)
     network = ("--weights", saved(tmp_path / "best.pth"), "--architecture", ARCHITECTURE)
 
-    def run(*words: object) -> str:
-        done = gourmet(*words)
-        assert done.exit_code == 0, (done.output, done.exception)
-        return done.output
-
     def listed() -> dict[tuple[str, int], str]:
-        rows = json.loads(run("list", "--json", *server))
+        rows = json.loads(said("list", "--json", *server))
         return {(row["model"], row["version"]): row["state"] for row in rows if row["model"]}
 
     before = {path: path.stat().st_mtime_ns for path in local.rglob("*")}
     with run_file.run_file_for((1, 2), {"stack": asdict(stack)}):
-        made = run("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *server)
+        made = said("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *server)
         assert "plums_onnx answers: the sample is " in made
         assert f"--url {elsewhere.http_url}" in made, "what comes next is for that server, too"
-        assert "plums_onnx answers: the sample is " in run("deploy", "plums", *network, *server)
+        assert "plums_onnx answers: the sample is " in said("deploy", "plums", *network, *server)
         assert listed() == {("plums_onnx", 1): "not loaded", ("plums_onnx", 2): "serves"}
-        assert "now: 2 instances on the CPU" in run("config", "plums_onnx", "--instances", 2, *server[:2])
-        assert "now: " in run("config", "plums_onnx", "--reset", *server)
-        assert "version 1 serves" in run("rollback", "plums", *server)
+        assert "now: 2 instances on the CPU" in said("config", "plums_onnx", "--instances", 2, *server[:2])
+        assert "now: " in said("config", "plums_onnx", "--reset", *server)
+        assert "version 1 serves" in said("rollback", "plums", *server)
         assert listed() == {("plums_onnx", 1): "serves"}
-        assert "ready: plums_onnx" in run("doctor", *server)
-        run("remove", "plums", "--yes", *server)
+        assert "ready: plums_onnx" in said("doctor", *server)
+        said("remove", "plums", "--yes", *server)
         with connect(elsewhere.http_url) as triton:
             assert triton.ready_models() == []
     assert not everything(theirs)

@@ -8,13 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from PIL import Image
+from support.cli import gourmet
 from support.triton import RunningTriton
 
 from gourmet.bulk.resumable_table import SUFFIX
-from gourmet.cli import main
 from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
@@ -22,7 +21,7 @@ TEXTS = [text.decode() for text in TRANSLATOR.examples(40, seed=5)]
 
 
 def run(triton: RunningTriton, *words: object, given: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(main, [*map(str, words), "--url", triton.http_url], input=given)
+    return gourmet(*words, "--url", triton.http_url, input=given)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -91,21 +90,3 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     ]
     assert {row["sure"] for row in rows if row["caption"]} <= {"true", "false"}
     assert [Path(row["path"]).name for row in rows if row["error"]] == ["none.png"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("translate", "Да.", "--out", "out.txt"), "must end in one of"),
-        (("caption", ".", "--out", "out.csv"), "no photos are there"),
-        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --out, --beams and --engine"),
-    ],
-)
-def test_invalid_options_of_a_table_are_refused(
-    triton: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = run(triton, *words)
-    assert done.exit_code == 2
-    assert said in done.output
-    assert not list(tmp_path.iterdir())

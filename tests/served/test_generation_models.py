@@ -18,12 +18,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support.cli import gourmet
 from support.eventually import eventually
 from support.triton import MODELS, RunningTriton
 from tritonclient.utils import np_to_triton_dtype
 
-from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
@@ -418,29 +418,6 @@ def test_a_prompt_begins_the_caption(client: Client, triton: RunningTriton, case
 
 
 @in_describing
-def test_the_separate_graphs_give_the_same_first_word(
-    client: Client, triton: RunningTriton, network: ServedNetwork, alone: list[GeneratedText]
-) -> None:
-    triton.load("captioner_vision", "captioner_decoder")
-    ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
-    assert isinstance(row, Row)
-    memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")
-    _, layers, pair, heads, places, size = memory.shape
-    result = infer(
-        client,
-        "captioner_decoder",
-        token=np.array([[network.vocabulary.start]]),
-        length=np.zeros((1, 1), np.int64),
-        cache=np.zeros((1, layers, pair, heads, 1, size), np.float32),
-        memory=memory,
-        mask=np.ones((1, places), np.int32),
-    )
-    first = network.vocabulary.decode(result.as_numpy("tokens")[0, :1])
-    assert first
-    assert alone[0].text.startswith(first)
-
-
-@in_describing
 def test_describe_prints_captions_whole_and_streamed(
     triton: RunningTriton, alone: list[GeneratedText], tmp_path: Path
 ) -> None:
@@ -449,7 +426,7 @@ def test_describe_prints_captions_whole_and_streamed(
     folder, first = str(tmp_path), str(tmp_path / "0.jpg")
 
     def said(*options: str) -> Result:
-        return CliRunner().invoke(caption, [*options, "--url", triton.http_url])
+        return gourmet("caption", *options, "--url", triton.http_url)
 
     with connect(triton.http_url) as ours:
         info = ours.describe("captioner")

@@ -259,9 +259,3 @@ def test_a_mismatch_of_file_and_config_is_refused_at_load_with_both_sides(onnx_l
     why = r"needs an input 'given', the config names 'image'; .* 'image', the ONNX file has 'given'"
     with pytest.raises(InferenceServerException, match=why):
         onnx_lab.serve("bad_input_name", identity("batch", 3), config(given="image"))
-
-
-def test_a_missing_file_is_refused_with_the_place_where_it_should_be(onnx_lab: Any) -> None:
-    onnx_lab.put("bad_missing", identity("batch", 3), config(), file="other.onnx")
-    with pytest.raises(InferenceServerException, match=r"bad_missing/1 has no model.onnx: put the model"):
-        onnx_lab.client.load_model("bad_missing")

@@ -10,15 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from support.cli import gourmet, said
 from support.up import restore_signals
 
-from gourmet.bench import sweep, tuning, validity
-from gourmet.cli import main
 from gourmet.repository.models import read_config
 
 # An execution takes 40 ms and no CPU: a second instance pays for certain, on a busy machine too.
@@ -45,8 +42,6 @@ NAME = "waiter"
 NARROW = ["--threads", "1", "--instances", "2"]
 QUICK = ["--rows", "4", "--window", "0.6", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
 PATIENT = ["--attempts", "8", "--turns", "3", "--concurrency", "8"]
-
-Tune = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +80,7 @@ def test_the_best_config_is_explained_written_and_applied(
     # On a machine that stands still now and then a few short turns may not tell: then it says so, and loads
     # nothing, and is asked again.
     for _ in range(3):
-        result = CliRunner().invoke(main, [*arguments, "--apply", "--save", str(tmp_path)])
+        result = gourmet(*arguments, "--apply", "--save", tmp_path)
         report = json.loads((tmp_path / "tune.json").read_text())
         assert result.exit_code == (report["verdict"] == "undecided"), result.output
         assert report["applied"] == (report["verdict"] == "better")
@@ -100,46 +95,16 @@ def test_the_best_config_is_explained_written_and_applied(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "disturbed", "verdict", "recommended", "says"),
-    [
-        (
-            ["--p95", "1ms"],
-            False,
-            "out of reach",
-            None,
-            "No config that was tried reaches a p95 of 1 ms; the",
-        ),
-        ([], True, "undecided", "present", "not be compared with it, since too few turns could be believed"),
-    ],
-)
 def test_a_search_without_a_winner_gives_the_reason_and_changes_nothing(
-    arguments: list[str],
-    config: Callable[[], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    disturbed: bool,
-    verdict: str,
-    recommended: str | None,
-    says: str,
+    arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:
     before = config()
-
-    # A real server cannot be made to be disturbed in every turn and in nothing before them.
-    def disturb(*_: object) -> None:
-        raise validity.Disturbed("somebody else asked as well")
-
-    if disturbed:
-        monkeypatch.setattr(tuning, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
-    short = ["--window", "0.2", "--turns", "3", "--apply", "--json", "--save", str(tmp_path)]
-    result = CliRunner().invoke(main, [*arguments, *short, *options])
-    assert result.exit_code == 1, result.output
+    short = ["--p95", "1ms", "--window", "0.2", "--turns", "3", "--apply", "--json", "--save", str(tmp_path)]
+    assert said(*arguments, *short, status=1)
     report = json.loads((tmp_path / "tune.json").read_text())
-    assert (report["verdict"], report["recommended"], report["applied"]) == (verdict, recommended, False)
-    assert says in report["sentence"]
-    assert (tmp_path / "config.pbtxt").exists() == (recommended is not None)
-    assert "<svg" in (tmp_path / "chart.svg").read_text()
+    assert (report["verdict"], report["recommended"], report["applied"]) == ("out of reach", None, False)
+    assert "No config that was tried reaches a p95 of 1 ms; the" in report["sentence"]
+    assert not (tmp_path / "config.pbtxt").exists()
     assert config() == before
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
-from click.testing import CliRunner
 from PIL import Image
+from support.cli import said
 
-from gourmet.cli import main
 from gourmet.learning import rehearsal_set
 from gourmet.systems.food11 import contract, train
 
@@ -47,12 +46,6 @@ def _coloured(part: str, count: int) -> Iterator[tuple[str, bytes]]:
             yield f"{class_id:02d}/{class_id}_{part}{number}.jpg", buffer.getvalue()
 
 
-def gourmet(*arguments: object) -> str:
-    done = CliRunner().invoke(main, [*map(str, arguments)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_train_evaluate_deploy_check(
     data: Path, tmp_path: Path, models_copy: Path, lab_triton: Any, monkeypatch: pytest.MonkeyPatch
@@ -61,13 +54,13 @@ def test_train_evaluate_deploy_check(
     monkeypatch.setattr(train, "_MADE_UP", 22)  # pictures of nothing; a hundred times as many photos need 400
     monkeypatch.setattr(rehearsal_set, "LEARNED", 22)
     monkeypatch.setattr(rehearsal_set, "HELD", 11)
-    trained = gourmet("train", "food11", "--data", data, "--threads", "1")
+    trained = said("train", "food11", "--data", data, "--threads", "1")
     assert "last.safetensors" in trained
 
-    evaluated = json.loads(gourmet("evaluate", "food11", "--json"))["test"]
+    evaluated = json.loads(said("evaluate", "food11", "--json"))["test"]
 
     # A network that saw a few coloured pictures is worse than the shipped one, and refused without --force.
-    deployed = gourmet("deploy", "food11", "--format", "onnx", "--to", models_copy, "--force")
+    deployed = said("deploy", "food11", "--format", "onnx", "--to", models_copy, "--force")
     assert f"{MODEL}/2" in deployed.replace("\\", "/")
     assert "FAIL" not in deployed
 
@@ -77,15 +70,9 @@ def test_train_evaluate_deploy_check(
     with triton_http.InferenceServerClient(lab_triton.http_url, network_timeout=120) as client:
         client.load_model(MODEL)
         try:
-            options = (
-                "--data",
-                data,
-                "--url",
-                lab_triton.http_url,
-                "--model-repository",
-                lab_triton.repository,
-            )
-            report = json.loads(gourmet("check", MODEL, *options, "--json", "-"))
+            options = ("--data", data, "--url", lab_triton.http_url)
+            options += ("--model-repository", lab_triton.repository)
+            report = json.loads(said("check", MODEL, *options, "--json", "-"))
         finally:
             client.unload_model(MODEL)
             served.rename(models_copy / MODEL)
