@@ -64,7 +64,6 @@ LONGEST = (
     "web/test_teach.py",
     "unit/test_gate.py",
     "unit/test_bring_a_translator.py",
-    "web/test_triton_trouble.py",
     "served/test_pytorch_backend.py",
     "web/test_faults.py",
     "web/test_haproxy.py",

@@ -1,9 +1,13 @@
-"""`gourmet doctor` with a real Triton whose models are well, and with one whose models are broken."""
+"""`gourmet doctor`, and the containers' health check, with models that are well, broken, late or hang."""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.triton import MODELS, ROOT, triton_server
 from tritonclient.utils import InferenceServerException
 
 from gourmet.doctor import CHECKS, Examined, examine
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.preflight import free_ports
+from gourmet.stack.processes import wait_until
 from gourmet.systems.food11 import contract
 
 
@@ -106,3 +112,53 @@ def test_a_program_that_is_not_triton_on_the_port_is_a_failure(triton: Any, tmp_
         other.shutdown()
     assert f"port {port} of 127.0.0.1 is in use" in failures["ports"]
     assert "server" in failures
+
+
+# The health check of the containers
+
+SCRIPT = (ROOT / "scripts" / "containers" / "ask_models.py").read_text()
+SLEEPS = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({seconds})
+        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("it slept")) for _ in requests]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "ends"), [(600, True), (4, False)], ids=["hangs", "is late"])
+def test_a_container_whose_model_hangs_ends_at_its_sixth_health_check(
+    seconds: float, ends: bool, tmp_path: Path
+) -> None:
+    model = tmp_path / "models" / "food_classifier"
+    shutil.copytree(MODELS / "food_classifier", model)
+    (model / "1" / "model.py").write_text(SLEEPS.format(seconds=seconds))
+    server = triton_server(model.parent)
+    options, triton = server.options, server.start()
+    try:
+        server.wait_until_live()
+        here = {"ADDRESS": f'"{options.http_url}"', "TIMEOUT_S": "3.0", "FIRST_PROCESS": str(triton.pid)}
+        script = SCRIPT
+        for name, value in here.items():
+            script = re.sub(rf"^{name} = .*", f"{name} = {value}", script, flags=re.MULTILINE)
+        for _ in range(6):
+            assert triton.exit_status() is None
+            checked = subprocess.run(
+                [sys.executable, "-P", "-c", script],
+                env={**os.environ, "TMPDIR": str(tmp_path)},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert checked.returncode == 1
+            assert "food_classifier does not answer: Triton did not answer within 3 s" in checked.stderr
+        if ends:
+            wait_until(lambda: triton.exit_status() is not None, 60, "it was not ended")
+        else:
+            assert triton.exit_status() is None
+    finally:
+        server.close()

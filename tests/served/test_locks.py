@@ -1,7 +1,8 @@
-"""A real Triton with its locks on: what is refused without a key, and what works with it."""
+"""A real Triton with its locks on, and NVIDIA's perf_analyzer, which needs their key for shared memory."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -11,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from support.triton import some_models, triton_server
+from support.cli import said
+from support.triton import RunningTriton, some_models, triton_server
 from support.up import GOURMET
 
-from gourmet.commands.config import config
 from gourmet.stack import api_keys, run_file
 from gourmet.stack.connect import ask_sample, connect
 from gourmet.stack.triton_server import TritonServer
@@ -102,8 +102,7 @@ def test_the_key_is_not_in_the_list_of_processes(locked: TritonServer) -> None:
 
 
 def test_our_own_commands_find_the_key(with_keys: str) -> None:
-    done = CliRunner().invoke(config, ["digits", "--instances", "1", "--url", with_keys])
-    assert done.exit_code == 0, done.output
+    said("config", "digits", "--instances", 1, "--url", with_keys)
     with connect(with_keys) as triton:
         assert triton.index()["digits"]["state"] == "READY"
     assert "the sample is 3" in ask_sample(with_keys, "digits", "digits")
@@ -116,16 +115,34 @@ def test_the_app_lists_models_and_asks_them_without_a_key(locked: TritonServer) 
     assert app.infer("food_classifier_onnx", {"input": tensor}, Deadline(60)).outputs["output"].size == 11
 
 
+# A run must end quickly on a busy machine, and its figures are of no interest.
+QUICK = ("--measurement-mode=count_windows", "--measurement-request-count=9", "--stability-percentage=999")
+
+
+def perf_analyzer(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [GOURMET, "perf-analyzer", *words, *QUICK]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.promise("README: NVIDIA's perf_analyzer runs with what it needs")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_default_model_is_sent_the_sample_photo(triton: RunningTriton, protocol: str) -> None:
+    url = triton.http_url if protocol == "http" else triton.grpc_url
+    done = perf_analyzer("-m", "food_classifier", "-i", protocol, "-u", url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.findall(r"throughput: ([\d.]+) infer/sec", done.stdout)[-1]) > 0
+
+
+def test_a_missing_model_is_reported_with_perf_analyzer_s_message(triton: RunningTriton) -> None:
+    done = perf_analyzer("-m", "nobody", "-u", triton.http_url)
+    assert done.returncode != 0
+    assert "unknown model: 'nobody'" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_perf_analyzer_uses_shared_memory_with_the_key(
     with_keys: str, locked: TritonServer, protocol: Any
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
-    argv = [GOURMET, "perf-analyzer", "-m", "digits", "-u", url, "-i", protocol, "--shared-memory", "system"]
-    quick = [
-        "--measurement-mode=count_windows",
-        "--measurement-request-count=9",
-        "--stability-percentage=999",
-    ]
-    done = subprocess.run([*argv, *quick], capture_output=True, text=True)
+    done = perf_analyzer("-m", "digits", "-u", url, "-i", protocol, "--shared-memory", "system")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.needs import need
-from support.triton import some_models, triton_server
 from support.web_app import StartWeb, WebApp
 
-from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11 import contract
 
 QUIET = (
@@ -38,14 +36,6 @@ def python_web(start: StartWeb, triton: Any, corrections: Path) -> WebApp:
     settings = {"FOOD11_MODEL_NAME": "food_classifier", "KEEP_CORRECTIONS": str(corrections)}
     # A heat map asks 246 times, which takes long on a busy machine.
     return start(triton.http_url, EXPLAIN_DEADLINE_S="300", **settings)
-
-
-@pytest.fixture
-def sleeping_triton(tmp_path: Path) -> Iterator[TritonServer]:
-    """A Triton that was not started yet, with the one model that starts in a fraction of the others' time."""
-    server = triton_server(some_models(tmp_path / "models", "food_classifier_onnx"))
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""The examples of the API's documentation, run as they stand there; its page in a real browser."""
+"""The API's document: its examples run as they stand, Schemathesis and a generated client try it."""
 
 from __future__ import annotations
 
 import base64
 import html
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from support.pages import PHONE, photo, violations
+from support.triton import ROOT
+from support.web_app import StartWeb, WebApp
 
-DIGIT = Path(__file__).parents[2] / "app" / "static" / "digits" / "7.png"
+PROGRAMS = Path(sys.executable).parent
+DIGIT = ROOT / "app" / "static" / "digits" / "7.png"
 Examples = dict[tuple[str, str], str]
 
 
@@ -49,9 +53,12 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+def run(command: list[Any], folder: Path) -> str:
+    env = os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{folder}", "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -128,26 +135,15 @@ def test_the_caption_examples_print_captions(examples: Examples, photos: Path) -
     assert all(line.startswith("or: ") for line in others)
 
 
-ASK = """async ([example, photo]) => {
-  const classify = new Function(`${example}; return classify;`)();
+# Calls an example's function with a photo, and returns what it reported.
+CALL = """async ([example, name, photo]) => {
+  const call = new Function(`${example}; return ${name};`)();
   const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
-  return classify([new File([bytes], "photo.jpg"), new File(["text"], "text.txt")]);
-}"""
-
-
-EXPLAIN = """async ([example, photo]) => {
-  const explain = new Function(`${example}; return explain;`)();
-  const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
-  const maps = [];
-  await explain(new File([bytes], "photo.jpg"), (falls, final) => maps.push([falls.length, final]));
-  return maps;
-}"""
-DESCRIBE = """async ([example, photo]) => {
-  const describe = new Function(`${example}; return describe;`)();
-  const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
-  const words = [];
-  await describe(new File([bytes], "photo.jpg"), (text) => words.push(text));
-  return words;
+  const file = new File([bytes], "photo.jpg");
+  const told = [];
+  if (name === "classify") return call([file, new File(["text"], "text.txt")]);
+  await call(file, (...values) => told.push(values));
+  return told;
 }"""
 TRANSLATE = """async ([example, text]) => {
   const translate = new Function(`${example}; return translate;`)();
@@ -169,15 +165,15 @@ def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
     examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
 ) -> None:
     page = visit(f"{python_web.url}/api/docs", **PHONE)
-    messages = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
+
+    def called(operation: str, function: str) -> Any:
+        return page.evaluate(CALL, [examples[operation, "JavaScript"], function, encoded(sample)])
+
+    messages = called("classify", "classify")
     assert messages[0].startswith("photo.jpg: ")
     assert messages[1].startswith("text.txt: this is not a picture")
-    assert page.evaluate(EXPLAIN, [examples["explain", "JavaScript"], encoded(sample)]) == [
-        [7, False],
-        [14, True],
-    ]
-    words = page.evaluate(DESCRIBE, [examples["caption", "JavaScript"], encoded(sample)])
-    assert len("".join(words).split()) > 3
+    assert [[len(falls), final] for falls, final in called("explain", "explain")] == [[7, False], [14, True]]
+    assert len("".join(words for (words,) in called("caption", "describe")).split()) > 3
     assert page.evaluate(READ, [examples["digits", "JavaScript"], "/static/digits/7.png"]) == "7"
     translated = page.evaluate(TRANSLATE, [examples["translate", "JavaScript"], "Я люблю чай."])
     assert translated == "I like tea."
@@ -229,3 +225,61 @@ def test_without_javascript_the_page_shows_the_document_as_text(
     page = visit(f"{python_web.url}/api/docs", java_script_enabled=False)
     assert json.loads(page.locator("noscript pre").inner_text())["paths"].keys() > {"/api/v1/classify"}
     expect(page.get_by_role("link", name="openapi.json")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(start: StartWeb, triton: Any, tmp_path: Path) -> None:
+    web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_int8")  # the fastest
+    config = ("--config-file", ROOT / "tests" / "support" / "schemathesis.toml")
+    command = [PROGRAMS / "schemathesis", *config, "run", f"{web.url}/api/v1/openapi.json"]
+    assert "Tested: 9" in run(command, tmp_path)
+
+
+# What somebody writes who has nothing but the client that was generated.
+PROGRAM = """
+import io, sys
+from client import Client
+from client.api.default import api_classify, api_translate, food_predict
+from client.models import ApiClassifyFilesBody, FoodPredictBody, TranslateRequest
+from client.types import File
+
+address, photo = sys.argv[1], open(sys.argv[2], "rb").read()
+client = Client(base_url=address, headers={"Accept": "application/json"}, raise_on_unexpected_status=True)
+
+def file(name):
+    return File(payload=io.BytesIO(photo if name != "text.txt" else b"text"), file_name=name)
+
+one = api_classify.sync(client=client, body=ApiClassifyFilesBody(file=[file("a.jpg")]))
+print(one.results[0].label, one.results[0].probability > 0.5)
+several = api_classify.sync(
+    client=client, model="food_classifier_onnx",
+    body=ApiClassifyFilesBody(file=[file("a.jpg"), file("text.txt"), file("b.jpg")]),
+)
+print(*(each.filename + ":" + getattr(each, "label", "refused") for each in several.results))
+print(api_classify.sync(client=client, body=file("")).results[0].label)
+print(food_predict.sync(client=client, body=FoodPredictBody(file=file("a.jpg"))).label)
+texts = api_translate.sync(client=client, body=TranslateRequest(texts=["Я люблю чай.", "Он любит кофе."]))
+print(*(each.text for each in texts.translations))
+print(api_translate.sync(client=client, body=TranslateRequest(text="Я люблю чай.")).translations[0].text)
+refused = api_translate.sync(client=client, body=TranslateRequest(text=" "))
+print(refused.error.code)
+"""
+
+
+def test_a_generated_client_can_classify_upload_several_photos_and_translate(
+    python_web: WebApp, sample: bytes, tmp_path: Path
+) -> None:
+    generate = [PROGRAMS / "openapi-python-client", "generate", "--output-path=client", "--meta=none"]
+    run([*generate, f"--url={python_web.url}/api/v1/openapi.json"], tmp_path)
+    (tmp_path / "photo.jpg").write_bytes(sample)
+    (tmp_path / "ask.py").write_text(PROGRAM)
+    printed = run([sys.executable, "-P", "ask.py", python_web.url, "photo.jpg"], tmp_path).splitlines()
+    assert printed == [
+        "Noodles/Pasta True",
+        "a.jpg:Noodles/Pasta text.txt:refused b.jpg:Noodles/Pasta",
+        "Noodles/Pasta",
+        "Noodles/Pasta",
+        "I like tea. He likes coffee.",
+        "I like tea.",
+        "bad_request",
+    ]

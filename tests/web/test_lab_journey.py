@@ -7,16 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
-from support.pages import PHONE
 
 from gourmet.stack.processes import wait_until
-from gourmet.stack.triton_server import TritonServer
 
 MODEL = "food_classifier_onnx"
-KEY = "a-key-of-the-tests"
-NARROW = {**PHONE, "viewport": {"width": 360, "height": 740}}
 
 
 def look(at: float, times: int, **more: Any) -> dict[str, Any]:
@@ -39,46 +34,6 @@ def tell(page: Page, *looks: dict[str, Any]) -> None:
 
 def away(message: str) -> dict[str, Any]:
     return {"error": {"code": "triton_unavailable", "message": message, "request_id": "x"}}
-
-
-@pytest.mark.slow
-def test_figures_update_and_resume_when_triton_returns(
-    visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
-) -> None:
-    sleeping_triton.start()
-    sleeping_triton.wait_until_live(120)
-    # Asking for figures takes no key and is not counted.
-    web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL, API_KEYS=KEY, RATE_LIMIT="5/h")
-
-    def send() -> None:
-        headers = {"Content_Type": "image/jpeg", "X_API_Key": KEY}
-        assert web.request("POST", "/api/v1/classify", sample, **headers).status == 200
-
-    page = visit(f"{web.url}/lab", forgiven=("status of 50",))
-    cell = page.locator("#totals tr", has_text=MODEL).locator("td").first
-    card = page.locator(".model")
-    expect(page.locator("#quiet")).to_contain_text("No requests since this page was opened")
-    before = int(cell.inner_text())
-    for _ in range(3):
-        send()
-    expect(card.locator("h3")).to_contain_text(MODEL)
-    expect(card.locator(".facts")).to_contain_text("; 3 since this page was opened")
-    expect(cell).to_have_text(str(before + 3))
-    expect(card.locator(".rows_per_s path")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+L"))
-    expect(card.locator(".sizes")).to_contain_text("100")
-    # A listener does not get a message every second.
-    expect(page.locator("#status")).to_be_empty()
-
-    sleeping_triton.stop()
-    expect(page.locator("#status")).to_contain_text("Live figures are unavailable")
-    expect(page.locator("#status small")).to_contain_text("no Triton answers")
-    sleeping_triton.start()
-    sleeping_triton.wait_until_live(120)
-    expect(page.locator("#status")).to_contain_text("Live figures are back")
-    # It counts from nothing again.
-    send()
-    expect(cell).to_have_text("1")
-    expect(card.locator(".facts")).not_to_contain_text("-")
 
 
 def test_figures_cover_the_time_between_two_refreshes(visit: Callable[..., Page], python_web: Any) -> None:

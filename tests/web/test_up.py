@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import shutil
 import signal
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.life import gourmet
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
+from support.web_app import Site, WebReply, form
 
 from gourmet.served.manifest import sha256
 from gourmet.stack.processes import http_ok, wait_until
@@ -52,25 +51,10 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
             process.stop(signal.SIGTERM)
 
 
-def predict(port: int, path: str = "/predict") -> tuple[int, dict[str, str], dict]:
+def predict(running: Up, path: str = "/predict") -> WebReply:
     """POST the sample the way the README's curl does."""
-    boundary = "bowl"
-    body = (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n\r\n'.encode()
-        + contract.SYSTEM.sample()
-        + f"\r\n--{boundary}--\r\n".encode()
-    )
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}",
-        body,
-        {"Content-Type": f"multipart/form-data; boundary={boundary}", "Accept": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, dict(answer.headers), json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, dict(error.headers), json.load(error)
+    body, content = form(contract.SYSTEM.sample())
+    return Site(running.port).request("POST", path, body, Accept="application/json", **content)
 
 
 @pytest.fixture
@@ -111,10 +95,11 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
     running = up(*repository, env=env)
     running.wait_for("the page http://127.0.0.1:")
     assert f"photos with corrected labels are kept in {kept}\n" in running.output
-    assert predict(running.port, "/api/v1/corrections?label=Bread")[0] == 200
+    assert predict(running, "/api/v1/corrections?label=Bread").status == 200
     assert len(list(kept.glob("food11/Bread/*.jpg"))) == 1
-    status, _, answer = predict(running.port)
-    assert status == 200, answer
+    reply = predict(running)
+    assert reply.status == 200, reply.body
+    answer = reply.json
     assert answer["model"]["name"] == model
     assert answer["label"] in contract.SYSTEM.labels
     assert len(answer["top"]) == 5
@@ -134,14 +119,14 @@ def test_a_dead_triton_is_restarted_and_the_app_reports_it_meanwhile(up, few) ->
     running.process.send_signal(signal.SIGSTOP)  # so that Triton stays away until the app has noticed
     try:
         os.kill(running.triton_pid(), signal.SIGKILL)
-        wait_until(lambda: predict(running.port)[0] == 503, 60, "the app reports no failure")
-        _, headers, answer = predict(running.port)
+        wait_until(lambda: predict(running).status == 503, 60, "the app reports no failure")
+        reply = predict(running)
     finally:
         running.process.send_signal(signal.SIGCONT)
-    assert int(headers["Retry-After"]) > 0
-    assert answer["error"]["code"]
+    assert int(reply.headers["retry-after"]) > 0
+    assert reply.json["error"]["code"]
     running.wait_for("starting it again")
-    wait_until(lambda: predict(running.port)[0] == 200, 60, "the app did not recover")
+    wait_until(lambda: predict(running).status == 200, 60, "the app did not recover")
     # Those that the app does not need are loaded after that.
     ready = f"http://127.0.0.1:{running.http}/v2/models/digits/ready"
     wait_until(lambda: http_ok(ready), 60, "the other models were not loaded again")
@@ -203,11 +188,8 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_p
     running.wait_for("the model 'food_classifier_onnx' did not load, the others serve:")
     running.wait_for("ready after")
     assert http_ok(f"http://127.0.0.1:{running.port}/healthz")
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=60)
-    with caught.value as reply:
-        state = json.load(reply)["systems"]["food11"]
-    assert (caught.value.code, state["error"]["code"]) == (503, "model_not_ready")
+    reply = Site(running.port).request("GET", "/readyz")
+    assert (reply.status, reply.json["systems"]["food11"]["error"]["code"]) == (503, "model_not_ready")
     assert not (tmp_path / "tmp0" / "imported").exists(), running.output
 
 
@@ -223,25 +205,17 @@ def test_the_newest_version_that_loads_serves(up, few) -> None:
     running.wait_for("ready after")
 
     def version() -> str:
-        status, _, answer = predict(running.port)
-        return answer["model"]["version"] if status == 200 else str(status)
+        reply = predict(running)
+        return str(reply.json["model"]["version"] if reply.status == 200 else reply.status)
 
     assert version() == "2"
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz", timeout=60) as reply:
-        model = json.load(reply)["systems"]["food11"]["model"]
+    model = Site(running.port).request("GET", "/readyz").json["systems"]["food11"]["model"]
     assert model == {"name": ONNX, "version": "2", "instead_of": "3"}
     os.kill(running.triton_pid(), signal.SIGKILL)
     running.wait_for("starting it again")
     wait_until(lambda: version() == "2", 60, "version 2 does not serve after the restart of Triton")
-    done = subprocess.run(
-        [GOURMET, "rollback", ONNX, "--to", str(few), "--url", "127.0.0.1:9"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "the files are changed for its next start" in done.stderr
+    output = gourmet("rollback", ONNX, "--to", few, "--url", "127.0.0.1:9")
+    assert "the files are changed for its next start" in output
     assert not (few / ONNX / "3").exists()
 
 
@@ -268,8 +242,7 @@ def test_in_nvidias_image_a_changed_file_is_not_served_although_its_backend_read
     running.wait_for("version 1 of 'food_classifier_onnx' serves instead")
 
     def served() -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/config") as reply:
-            return json.load(reply)
+        return Site(running.http).request("GET", f"/v2/models/{ONNX}/config").json
 
     wait_until(lambda: http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready"), 60, "not ready")
     assert served()["version_policy"] == {"specific": {"versions": [1]}}
