@@ -73,8 +73,8 @@ LONGEST = (
     "unit/test_decoders.py",
     "unit/test_captioner_network.py",
 )
-# Files with a function that takes the fixture `triton`, or the app in front of it.
-SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web)\b(?:: |,|\))")
+# Files with a function that takes the fixture `triton`, the app in front of it or one of its pages.
+SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web|open_page)\b(?:: |,|\))")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 
+Visit = Callable[..., Page]
 PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 VIEWS: Final = [
     {"color_scheme": "light"},

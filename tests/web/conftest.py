@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.needs import need
+from support.pages import Visit
 from support.web_app import StartWeb, WebApp
 
 from gourmet.systems.food11 import contract
@@ -60,9 +61,6 @@ def browser() -> Iterator[Browser]:
         yield playwright.chromium.launch(executable_path=program, args=list(QUIET))
 
 
-Visit = Callable[..., Page]
-
-
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
     """Opens pages, each in a browser of its own; afterwards none may have complained in its console.
@@ -93,3 +91,13 @@ def visit(browser: Browser) -> Iterator[Visit]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def open_page(visit: Visit, python_web: WebApp) -> Visit:
+    """Opens a page of the app by its path."""
+
+    def open_path(path: str = "/", **options: Any) -> Page:
+        return visit(python_web.url + path, **options)
+
+    return open_path

@@ -9,13 +9,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
-from support.pages import PHONE, photo, violations
+from playwright.sync_api import expect
+from support.pages import PHONE, Visit, photo, violations
 from support.triton import ROOT
 from support.web_app import StartWeb, WebApp
 
@@ -162,9 +161,9 @@ READ = """async ([example, address]) => {
 
 
 def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
-    examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
+    examples: Examples, open_page: Visit, sample: bytes
 ) -> None:
-    page = visit(f"{python_web.url}/api/docs", **PHONE)
+    page = open_page("/api/docs", **PHONE)
 
     def called(operation: str, function: str) -> Any:
         return page.evaluate(CALL, [examples[operation, "JavaScript"], function, encoded(sample)])
@@ -180,21 +179,17 @@ def test_the_javascript_examples_work_in_a_browser_and_fit_a_phone(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_an_example_is_copied_by_its_button(
-    examples: Examples, python_web: Any, visit: Callable[..., Page]
-) -> None:
-    page = visit(f"{python_web.url}/api/docs", permissions=["clipboard-read", "clipboard-write"])
+def test_an_example_is_copied_by_its_button(examples: Examples, open_page: Visit) -> None:
+    page = open_page("/api/docs", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_text("Examples: Translate").click()
     page.get_by_role("button", name="Copy Python").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()").strip() == examples["translate", "Python"].strip()
 
 
-def test_requests_are_sent_from_the_page_under_its_content_policy(
-    visit: Callable[..., Page], python_web: Any, sample: bytes
-) -> None:
+def test_requests_are_sent_from_the_page_under_its_content_policy(open_page: Visit, sample: bytes) -> None:
     # Swagger UI looks for a part of its own for files, and then takes another.
-    page = visit(f"{python_web.url}/api/docs", color_scheme="dark", forgiven=("JsonSchema_string_binary",))
+    page = open_page("/api/docs", color_scheme="dark", forgiven=("JsonSchema_string_binary",))
     classify = page.locator("#operations-default-api_classify")
     classify.locator(".opblock-summary-control").click()
     classify.locator("[type=file]").set_input_files(photo(sample))
@@ -219,10 +214,8 @@ def test_requests_are_sent_from_the_page_under_its_content_policy(
     assert violations(page) == []
 
 
-def test_without_javascript_the_page_shows_the_document_as_text(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/api/docs", java_script_enabled=False)
+def test_without_javascript_the_page_shows_the_document_as_text(open_page: Visit) -> None:
+    page = open_page("/api/docs", java_script_enabled=False)
     assert json.loads(page.locator("noscript pre").inner_text())["paths"].keys() > {"/api/v1/classify"}
     expect(page.get_by_role("link", name="openapi.json")).to_be_visible()
 

@@ -6,13 +6,13 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Error, Locator, Page, expect
 from support import drawn_digits
-from support.pages import SLOWLY, answered, choose, photo, wait_until
+from support.pages import SLOWLY, Visit, answered, choose, photo, wait_until
 
 from gourmet.systems.food11.contract import SAMPLES
 
@@ -58,8 +58,8 @@ def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
         page.mouse.up()
 
 
-def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(python_web.url)
+def test_a_digit_is_read_while_it_is_drawn(open_page: Visit) -> None:
+    page = open_page()
     open_demo(page, "Digits")
     label = page.locator("#label")
     expect(label).to_have_text("Nothing drawn yet")
@@ -92,10 +92,8 @@ def test_every_sample_digit_is_read_correctly(python_web: Any) -> None:
         assert (result["label"], result["sure"]) == (str(digit), True)
 
 
-def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_are_refused(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/digits")
+def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_are_refused(open_page: Visit) -> None:
+    page = open_page("/digits")
     left = [[(0.06 + 0.45 * x, y) for x, y in stroke] for stroke in drawn_digits.STROKES[1]]
     right = [[(0.45 + 0.45 * x, y) for x, y in stroke] for stroke in drawn_digits.STROKES[2]]
     draw(page, left)
@@ -130,10 +128,8 @@ def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_are_refused(
 # Translating
 
 
-def test_words_appear_as_they_are_generated_and_can_be_copied(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(python_web.url, permissions=CLIPBOARD)
+def test_words_appear_as_they_are_generated_and_can_be_copied(open_page: Visit) -> None:
+    page = open_page("/", permissions=CLIPBOARD)
     open_demo(page, "Translate")
     page.evaluate(COUNT_CHANGES)
     page.fill("#text", "Я люблю чай. Он любит кофе. Мы живём в большом городе.")
@@ -150,8 +146,8 @@ def test_words_appear_as_they_are_generated_and_can_be_copied(
     assert page.evaluate("navigator.clipboard.readText()") == shown
 
 
-def test_a_stopped_translation_keeps_its_text(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(f"{python_web.url}/translate")
+def test_a_stopped_translation_keeps_its_text(open_page: Visit) -> None:
+    page = open_page("/translate")
     page.evaluate(SLOWLY, 200)
     page.fill("#text", LONG)
     for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
@@ -165,8 +161,8 @@ def test_a_stopped_translation_keeps_its_text(visit: Callable[..., Page], python
     expect(page.locator("#copy")).to_be_enabled()
 
 
-def test_examples_are_translated_and_kept_in_this_tab(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(f"{python_web.url}/translate")
+def test_examples_are_translated_and_kept_in_this_tab(open_page: Visit) -> None:
+    page = open_page("/translate")
     examples = page.locator("#examples button")
     russian = examples.first.locator("span").text_content() or ""
     answers = []
@@ -182,10 +178,8 @@ def test_examples_are_translated_and_kept_in_this_tab(visit: Callable[..., Page]
     expect(page.locator("#history")).to_be_hidden()
 
 
-def test_text_that_is_not_russian_is_marked_before_and_after_translation(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/translate")
+def test_text_that_is_not_russian_is_marked_before_and_after_translation(open_page: Visit) -> None:
+    page = open_page("/translate")
     language, doubt = page.locator("#language"), page.locator("#doubt")
     page.fill("#text", "Hello, how are you?")
     expect(language).to_contain_text("does not look Russian")
@@ -212,8 +206,8 @@ def test_text_that_is_not_russian_is_marked_before_and_after_translation(
     expect(page.locator("#go")).to_be_enabled()
 
 
-def test_rough_guesses_are_underlined_and_named(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(f"{python_web.url}/translate")
+def test_rough_guesses_are_underlined_and_named(open_page: Visit) -> None:
+    page = open_page("/translate")
     marked, doubt = page.locator("#translation mark"), page.locator("#doubt")
 
     def translate(text: str) -> None:
@@ -253,10 +247,8 @@ def copied(page: Page, card: Locator, how: str) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
-def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(python_web.url, permissions=CLIPBOARD)
+def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(open_page: Visit) -> None:
+    page = open_page("/", permissions=CLIPBOARD)
     open_demo(page, "Caption")
     expect(page.locator(".lede")).to_contain_text("Flickr8k")
     page.evaluate(WATCH)
@@ -301,14 +293,12 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
     expect(card.locator(".doubt")).to_be_hidden()
 
 
-def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
-    visit: Callable[..., Page], python_web: Any, tmp_path: Path
-) -> None:
+def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(open_page: Visit, tmp_path: Path) -> None:
     folder = tmp_path / "trip"
     folder.mkdir()
     for name, data in {"=1.jpg": SOUP, "cakes.jpg": CUPCAKES, "notes.txt": b"no photo"}.items():
         (folder / name).write_bytes(data)
-    page = visit(f"{python_web.url}/caption")
+    page = open_page("/caption")
     page.set_input_files("#folder", folder)
     expect(page.locator(".card")).to_have_count(2)
     answered(page, 2)
@@ -332,10 +322,8 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(
     expect(page.locator("#cards-csv")).to_be_hidden()
 
 
-def test_a_bad_photo_fails_alone_and_a_growing_caption_can_be_cancelled(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/caption")
+def test_a_bad_photo_fails_alone_and_a_growing_caption_can_be_cancelled(open_page: Visit) -> None:
+    page = open_page("/caption")
     page.evaluate(SLOWLY, 1000)
     page.set_input_files("#file", [photo(b"no photo", "notes.jpg"), photo(SOUP, "soup.jpg")])
     expect(page.locator(".card[data-state=failed]")).to_contain_text("Not a photo")

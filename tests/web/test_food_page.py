@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import Page, Route, expect
 from support.pages import (
     PHONE,
+    Visit,
     answered,
     choose,
     choose_model,
@@ -38,13 +39,13 @@ NAMES = ["food_classifier", "food_classifier_int8", "food_classifier_onnx"]
 
 
 @pytest.fixture
-def desk(visit: Callable[..., Page], python_web: Any) -> Page:
-    return visit(python_web.url)
+def desk(open_page: Visit) -> Page:
+    return open_page()
 
 
 @pytest.fixture
-def phone(visit: Callable[..., Page], python_web: Any) -> Page:
-    return visit(python_web.url, reduced_motion="reduce", **PHONE)
+def phone(open_page: Visit) -> Page:
+    return open_page("/", reduced_motion="reduce", **PHONE)
 
 
 @pytest.mark.smoke
@@ -261,9 +262,9 @@ def test_the_keyboard_alone_is_enough_and_the_file_input_is_announced_once(desk:
 
 
 def test_a_photo_can_be_cancelled_and_waits_while_the_app_is_unreachable(
-    visit: Callable[..., Page], python_web: Any, sample: bytes
+    open_page: Visit, sample: bytes
 ) -> None:
-    page = visit(python_web.url, forgiven=("ERR_INTERNET_DISCONNECTED",))
+    page = open_page("/", forgiven=("ERR_INTERNET_DISCONNECTED",))
     page.route("**/api/v1/classify?*", lambda route: None)  # the answer does not come
     page.set_input_files("#file", photo(sample))
     page.get_by_role("button", name="Cancel").click()
@@ -318,10 +319,8 @@ def test_a_chosen_model_answers_and_the_history_stays_in_the_browser_until_it_is
     expect(desk.locator("#history")).to_be_hidden()
 
 
-def test_every_ready_model_answers_side_by_side_also_after_a_refresh(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/compare")
+def test_every_ready_model_answers_side_by_side_also_after_a_refresh(open_page: Visit) -> None:
+    page = open_page("/compare")
     page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".card .verdict")).to_contain_text(re.compile("models (agree|say|guess)|different"))
     panels = page.locator(".panel")
@@ -341,9 +340,7 @@ def test_every_ready_model_answers_side_by_side_also_after_a_refresh(
     assert page.locator(".card").inner_text() == shown
 
 
-def test_the_first_paint_is_light_and_its_colours_follow_the_reader(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
+def test_the_first_paint_is_light_and_its_colours_follow_the_reader(visit: Visit, python_web: Any) -> None:
     page = visit("about:blank", color_scheme="dark")
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
@@ -410,9 +407,9 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(phone: Page, p
 
 
 def test_the_camera_asks_one_at_a_time_and_less_often_when_refused_and_a_tap_makes_a_card(
-    visit: Callable[..., Page], python_web: Any
+    open_page: Visit,
 ) -> None:
-    page = visit(python_web.url, **PHONE)
+    page = open_page("/", **PHONE)
     under_way: set[Any] = set()
     counts: list[int] = []
 
@@ -457,10 +454,8 @@ def test_the_camera_asks_one_at_a_time_and_less_often_when_refused_and_a_tap_mak
     expect(page.locator("#refused")).to_contain_text("The camera cannot be used here (denied)")
 
 
-def test_an_answer_opens_large_and_is_copied_and_shared_as_a_picture(
-    visit: Callable[..., Page], python_web: Any, sample: bytes
-) -> None:
-    page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
+def test_an_answer_opens_large_and_is_copied_and_shared_as_a_picture(open_page: Visit, sample: bytes) -> None:
+    page = open_page("/", permissions=["clipboard-read", "clipboard-write"])
     page.set_input_files("#file", photo(sample, "lunch.jpg"))
     card = answered(page)
     words = card.locator(".label").inner_text()
@@ -557,11 +552,9 @@ def test_the_heat_map_of_every_model_finds_the_planted_plate(
         assert falls.max() == pytest.approx(before[final["label"]] - after[final["label"]], abs=4e-3)
 
 
-def test_a_card_explains_its_answer_by_keyboard_after_a_cancel_and_a_refusal(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
+def test_a_card_explains_its_answer_by_keyboard_after_a_cancel_and_a_refusal(open_page: Visit) -> None:
     forgiven = ("willReadFrequently", "status of 503")  # only this test reads the colours
-    page = visit(python_web.url, reduced_motion="reduce", forgiven=forgiven)
+    page = open_page("/", reduced_motion="reduce", forgiven=forgiven)
     choose_model(page, "food_classifier_int8")
     page.locator(".sample", has_text="Green soup").click()
     button, why = page.get_by_role("button", name="Why this answer? green-soup.jpg"), page.locator(".why")
@@ -610,7 +603,7 @@ def test_a_card_explains_its_answer_by_keyboard_after_a_cancel_and_a_refusal(
 
 @pytest.mark.slow
 def test_photos_sent_while_triton_starts_are_answered_once_it_is_ready(
-    visit: Callable[..., Page], start: Callable[..., Any], tmp_path: Path, sample: bytes
+    visit: Visit, start: Callable[..., Any], tmp_path: Path, sample: bytes
 ) -> None:
     models = some_models(tmp_path / "models", "food_classifier_onnx")
     with contextlib.closing(triton_server(models)) as sleeping_triton:

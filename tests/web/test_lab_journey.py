@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
+from support.pages import Visit
 
 from gourmet.stack.processes import wait_until
 
@@ -36,7 +37,7 @@ def away(message: str) -> dict[str, Any]:
     return {"error": {"code": "triton_unavailable", "message": message, "request_id": "x"}}
 
 
-def test_figures_cover_the_time_between_two_refreshes(visit: Callable[..., Page], python_web: Any) -> None:
+def test_figures_cover_the_time_between_two_refreshes(visit: Visit, python_web: Any) -> None:
     page = visit("about:blank")
     tell(page, look(100, 1), look(102, 2, failures=2))
     page.goto(f"{python_web.url}/lab")
@@ -62,9 +63,7 @@ def test_figures_cover_the_time_between_two_refreshes(visit: Callable[..., Page]
     expect(card).to_have_count(0)
 
 
-def test_each_reason_for_missing_figures_is_announced_once(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
+def test_each_reason_for_missing_figures_is_announced_once(visit: Visit, python_web: Any) -> None:
     page = visit("about:blank", forgiven=("status of 503",))
     reasons = ["broke off", "broke off", "no Triton answers", "no Triton answers", "broke off"]
     page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away(reasons[0])))
@@ -83,7 +82,7 @@ def test_each_reason_for_missing_figures_is_announced_once(
     assert page.evaluate("window.said") == 2
 
 
-def test_the_page_polls_only_while_it_is_visible(visit: Callable[..., Page], python_web: Any) -> None:
+def test_the_page_polls_only_while_it_is_visible(visit: Visit, python_web: Any) -> None:
     page = visit("about:blank")
     page.clock.install()
     page.goto(f"{python_web.url}/lab")
@@ -111,10 +110,8 @@ def test_the_page_polls_only_while_it_is_visible(visit: Callable[..., Page], pyt
             go_on()
 
 
-def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(f"{python_web.url}/lab")
+def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(open_page: Visit) -> None:
+    page = open_page("/lab")
     shown, go = page.locator("#load-figures"), page.locator("#load-go")
     page.select_option("#load-clients", "2")
     go.click()

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
-from support.pages import PHONE, answered, choose, encoded, fits, photo, violations, wait_until
+from support.pages import PHONE, Visit, answered, choose, encoded, fits, photo, violations, wait_until
 
 from gourmet.cli import main
 from gourmet.pictures.certainty import RankedLabels
@@ -31,10 +31,31 @@ def two_colours(kind: str = "JPEG") -> bytes:
     return encoded(picture, kind)
 
 
-def said(label: str, probability: float, relevance: float = 0.99) -> dict[str, Any]:
+def answer_by_name(page: Page, answers: dict[str, tuple[str, float, float]]) -> None:
+    """Have photos answered by their name: with a label, its probability and that of food; sure from 0.85."""
+
+    def answer(route: Route) -> None:
+        reply = route.fetch().json()
+        body = route.request.post_data_buffer or b""
+        name = next(name for name in answers if f'filename="{name}"'.encode() in body)
+        label, probability, food = answers[name]
+        reply["results"][0].pop("candidates", None)
+        is_food = food > 0.5
+        reply["results"][0] |= {
+            **{"label": label, "probability": probability, "sure": is_food and probability >= 0.85},
+            **{"relevant": is_food, "doubtful": False, "verdict": said(label, probability, food)},
+        }
+        route.fulfill(json=reply)
+
+    page.route("**/api/v1/classify?*", answer)
+    page.set_input_files("#file", [photo(two_colours(), name) for name in answers])
+    answered(page, len(answers))
+
+
+def said(label: str, probability: float, food: float = 0.99) -> dict[str, Any]:
     """What the server says of such an answer, with a threshold of 0.85."""
     shares = {label: probability, "Egg" if label != "Egg" else "Soup": 0.001}
-    verdict = RankedLabels(SYSTEM, tuple(shares), tuple(shares.values()), 0.85, relevance, 0.5).verdict
+    verdict = RankedLabels(SYSTEM, tuple(shares), tuple(shares.values()), 0.85, food, 0.5).verdict
     return {name: value for name, value in verdict._asdict().items() if value is not None}
 
 
@@ -51,10 +72,8 @@ def is_small_square_of(picture: Image.Image, colour: int) -> bool:
     return picture.width == picture.height < 210 and middle[colour] > 200
 
 
-def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(python_web.url, reduced_motion="reduce")
+def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(open_page: Visit) -> None:
+    page = open_page("/", reduced_motion="reduce")
     seen: list[Image.Image] = []
 
     def look(route: Route) -> None:
@@ -62,7 +81,7 @@ def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(
         answer = route.fetch().json()
         # A cat: hardly any food, and not sure.
         answer["results"][0] |= {"sure": False, "relevant": True, "doubtful": True, "food": 0.6}
-        answer["results"][0]["verdict"] = said("Soup", 0.9, relevance=0.6)
+        answer["results"][0]["verdict"] = said("Soup", 0.9, food=0.6)
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", look)
@@ -97,16 +116,16 @@ def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(
     at = square.get_attribute("style")
     page.reload()
     expect(square).to_have_attribute("style", at or "")
-    bare = visit(python_web.url, java_script_enabled=False)
+    bare = open_page("/", java_script_enabled=False)
     bare.set_input_files("#file", photo(two_colours()))
     bare.get_by_role("button", name="Classify", exact=True).click()
     expect(bare.locator(".answer")).to_contain_text("only the square in the middle")
 
 
 def test_photos_that_the_browser_cannot_show_are_shown_by_the_server_and_have_a_square(
-    visit: Callable[..., Page], python_web: Any
+    open_page: Visit,
 ) -> None:
-    page = visit(python_web.url)
+    page = open_page()
     pillow_heif.register_heif_opener()
     seen: list[Image.Image] = []
 
@@ -128,30 +147,16 @@ def test_photos_that_the_browser_cannot_show_are_shown_by_the_server_and_have_a_
 
 
 def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
-    visit: Callable[..., Page], python_web: Any, tmp_path: Path
+    open_page: Visit, tmp_path: Path
 ) -> None:
-    page = visit(python_web.url, reduced_motion="reduce", **PHONE)
+    page = open_page("/", reduced_motion="reduce", **PHONE)
     results = {
-        "a.jpg": {"label": "Soup", "probability": 0.9, "sure": True, "relevant": True},
-        "b.jpg": {"label": "Egg", "probability": 0.4, "sure": False, "relevant": True},
-        "c.jpg": {"label": "Bread", "probability": 0.3, "sure": False, "relevant": False},
-        "=d.jpg": {"label": "Soup", "probability": 0.95, "sure": True, "relevant": True},
+        "a.jpg": ("Soup", 0.9, 0.99),
+        "b.jpg": ("Egg", 0.4, 0.99),
+        "c.jpg": ("Bread", 0.3, 0.1),
+        "=d.jpg": ("Soup", 0.95, 0.99),
     }
-
-    def told_by_name(route: Route) -> None:
-        answer = route.fetch().json()
-        body = route.request.post_data_buffer or b""
-        name = next(name for name in results if f'filename="{name}"'.encode() in body)
-        answer["results"][0] |= results[name]
-        result = results[name]
-        relevance = 0.99 if result["relevant"] else 0.1
-        answer["results"][0]["verdict"] = said(result["label"], result["probability"], relevance)
-        route.fulfill(json=answer)
-
-    page.route("**/api/v1/classify?*", told_by_name)
-    picture = two_colours()
-    page.set_input_files("#file", [photo(picture, name) for name in results])
-    expect(page.locator(".card[data-state=answered]")).to_have_count(4)
+    answer_by_name(page, results)
     expect(page.locator("#counts")).to_have_text("4 answered: Soup 2, not sure 1, not food 1")
     expect(page.get_by_label("Compact view")).to_be_checked()  # on a phone, above three
     small = page.evaluate("document.getElementById('cards').offsetHeight")
@@ -199,29 +204,10 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
 
 
-def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    answers = {"a.jpg": ("Soup", 0.96), "b.jpg": ("Egg", 0.65), "c.jpg": ("Soup", 0.88)}
-
-    def answered_by_name(route: Route) -> None:
-        answer = route.fetch().json()
-        body = route.request.post_data_buffer or b""
-        label, probability = answers[next(name for name in answers if f'"{name}"'.encode() in body)]
-        answer["results"][0] |= {
-            **{"label": label, "probability": probability, "sure": probability >= 0.85},
-            **{"relevant": True, "doubtful": False, "verdict": said(label, probability)},
-        }
-        answer["results"][0].pop("candidates", None)
-        route.fulfill(json=answer)
-
-    def photos(page: Page) -> None:
-        page.route("**/api/v1/classify?*", answered_by_name)
-        page.set_input_files("#file", [photo(two_colours(), name) for name in answers])
-        expect(page.locator(".card[data-state=answered]")).to_have_count(3)
-
-    page = visit(python_web.url, reduced_motion="reduce")
-    photos(page)
+def test_the_threshold_slider_changes_only_the_marks_of_the_cards(open_page: Visit) -> None:
+    answers = {"a.jpg": ("Soup", 0.96, 0.99), "b.jpg": ("Egg", 0.65, 0.99), "c.jpg": ("Soup", 0.88, 0.99)}
+    page = open_page("/", reduced_motion="reduce")
+    answer_by_name(page, answers)
     counts, slider = page.locator("#counts"), page.get_by_label("When is an answer sure?")
     expect(counts).to_have_text("3 answered: Soup 2, not sure 1")
     expect(page.locator("#strict-note")).to_contain_text("Sure from 80 %")
@@ -245,9 +231,9 @@ def test_the_threshold_slider_changes_only_the_marks_of_the_cards(
             model.pop("coverage", None)
         route.fulfill(json=listed)
 
-    other = visit(python_web.url)
+    other = open_page()
     other.route("**/api/v1/models?*", without_curve)
-    photos(other)
+    answer_by_name(other, answers)
     expect(other.locator("#counts")).to_have_text("3 answered: Soup 2, not sure 1")
     expect(other.locator("#strict")).to_be_hidden()
 
@@ -277,7 +263,7 @@ def fading_samples() -> Iterator[bytes]:
 
 
 def test_api_card_compact_card_history_and_both_tables_say_the_same(
-    visit: Callable[..., Page], python_web: Any, triton: Any, tmp_path: Path
+    open_page: Visit, python_web: Any, triton: Any, tmp_path: Path
 ) -> None:
     each = 3
     answers: dict[str, Any] = {}
@@ -292,7 +278,7 @@ def test_api_card_compact_card_history_and_both_tables_say_the_same(
         if min(kinds[state] for state in STATES) >= each:
             break
     assert {state: min(kinds[state], each) for state in STATES} == dict.fromkeys(STATES, each)
-    page = visit(python_web.url)
+    page = open_page()
     files = [tmp_path / name for name in answers]
     page.set_input_files("#file", files)
     answered(page, len(files))
@@ -330,9 +316,9 @@ def test_api_card_compact_card_history_and_both_tables_say_the_same(
 
 
 def test_two_photos_are_sent_at_once_and_above_six_the_view_is_compact_with_failures_in_the_table(
-    visit: Callable[..., Page], python_web: Any
+    open_page: Visit,
 ) -> None:
-    page = visit(python_web.url)
+    page = open_page()
     under_way: set[Any] = set()
     max_under_way = 0
 
@@ -369,10 +355,8 @@ def test_two_photos_are_sent_at_once_and_above_six_the_view_is_compact_with_fail
     expect(page.locator(".card")).to_have_count(6)
 
 
-def test_cards_survive_a_refresh_until_they_are_removed(
-    visit: Callable[..., Page], python_web: Any, sample: bytes
-) -> None:
-    page = visit(python_web.url)
+def test_cards_survive_a_refresh_until_they_are_removed(open_page: Visit, sample: bytes) -> None:
+    page = open_page()
     page.set_input_files("#file", [photo(sample, f"{name}.jpg") for name in "abc"])
     shown = answered(page, 3).locator("h3").all_inner_texts()
     wait_until(
@@ -398,9 +382,9 @@ def test_cards_survive_a_refresh_until_they_are_removed(
 
 
 def test_a_correction_stays_visible_when_panels_open_and_offers_not_food(
-    visit: Callable[..., Page], python_web: Any, corrections: Path
+    open_page: Visit, corrections: Path
 ) -> None:
-    page = visit(python_web.url)
+    page = open_page()
     page.set_input_files("#file", photo(two_colours()))
     correction = page.get_by_role("button", name="Not right?")
     expect(correction).to_be_visible()
@@ -423,10 +407,8 @@ def test_a_correction_stays_visible_when_panels_open_and_offers_not_food(
     assert [row["you_said"] for row in rows] == ["not food"]
 
 
-def test_cards_that_another_version_answered_are_marked_and_asked_again(
-    visit: Callable[..., Page], python_web: Any
-) -> None:
-    page = visit(python_web.url)
+def test_cards_that_another_version_answered_are_marked_and_asked_again(open_page: Visit) -> None:
+    page = open_page()
     page.set_input_files("#file", photo(two_colours()))
     expect(page.locator(".card .top")).to_be_visible()
     for version, count in (("2", 1), ("1", 0), ("2", 1)):

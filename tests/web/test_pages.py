@@ -9,7 +9,18 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Page, Route, expect
 from support import drawn_digits
-from support.pages import SLOWLY, VIEWS, answered, choose, choose_model, fits, fulfil, photo, violations
+from support.pages import (
+    SLOWLY,
+    VIEWS,
+    Visit,
+    answered,
+    choose,
+    choose_model,
+    fits,
+    fulfil,
+    photo,
+    violations,
+)
 
 from gourmet.systems.food11.contract import SAMPLES
 
@@ -59,10 +70,8 @@ CASES: Final = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
-def test_an_error_of_triton_is_shown_and_the_next_answer_replaces_it(
-    visit: Callable[..., Page], python_web: Any, case: Case
-) -> None:
-    page = visit(python_web.url + case.path, forgiven=("status of 503",))
+def test_an_error_of_triton_is_shown_and_the_next_answer_replaces_it(open_page: Visit, case: Case) -> None:
+    page = open_page(case.path, forgiven=("status of 503",))
     away = {"state": "away", "message": "no Triton answers"}
     page.route("**/api/v1/health*", lambda route: route.fulfill(json=away))
     page.route(case.route, lambda route: fulfil(route, 503, "triton_unavailable", "no Triton answers"))
@@ -76,10 +85,8 @@ def test_an_error_of_triton_is_shown_and_the_next_answer_replaces_it(
 
 
 @pytest.mark.parametrize("case", CASES[:3], ids=lambda case: case.path)  # streams are not repeated
-def test_a_request_whose_connection_was_reset_is_sent_again_once(
-    visit: Callable[..., Page], python_web: Any, case: Case
-) -> None:
-    page = visit(python_web.url + case.path, forgiven=("ERR_CONNECTION_RESET",))
+def test_a_request_whose_connection_was_reset_is_sent_again_once(open_page: Visit, case: Case) -> None:
+    page = open_page(case.path, forgiven=("ERR_CONNECTION_RESET",))
     urls: list[str] = []
 
     def reset_first(route: Route) -> None:
@@ -136,9 +143,9 @@ FORMS: Final = [
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.path)
 def test_without_javascript_a_form_is_answered_and_a_wrong_picture_refused(
-    visit: Callable[..., Page], python_web: Any, form: Form
+    open_page: Visit, form: Form
 ) -> None:
-    page = visit(python_web.url + form.path, java_script_enabled=False)
+    page = open_page(form.path, java_script_enabled=False)
     expect(page.locator(form.hidden)).to_be_hidden()
     page.set_input_files("#file", form.right)
     if form.path == "/":
@@ -155,9 +162,9 @@ def test_without_javascript_a_form_is_answered_and_a_wrong_picture_refused(
 
 
 def test_without_javascript_a_form_translates_and_the_lab_shows_its_table(
-    visit: Callable[..., Page], python_web: Any
+    open_page: Visit, python_web: Any
 ) -> None:
-    page = visit(f"{python_web.url}/translate", java_script_enabled=False)
+    page = open_page("/translate", java_script_enabled=False)
     expect(page.locator("#copy")).to_be_hidden()
     send_text(page)
     expect(page.locator("#translation")).not_to_be_empty()
@@ -179,7 +186,7 @@ def test_without_javascript_a_form_translates_and_the_lab_shows_its_table(
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_no_problem_on_any_page_in_any_state(
-    visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
+    visit: Visit, python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit("about:blank", reduced_motion="reduce", **view)
     problems: list[str] = []
