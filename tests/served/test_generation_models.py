@@ -409,15 +409,6 @@ def test_a_client_side_loop_over_whole_steps_gives_the_same_words(
 
 
 @in_describing
-def test_a_prompt_begins_the_caption(client: Client, triton: RunningTriton, case: Case) -> None:
-    (whole,) = answered(client, case, PHOTOS[0], **{PROMPT: "a photograph of"})
-    assert whole.text.startswith("a photograph of ")
-    pieces = streamed(triton, case, PHOTOS[0], PROMPT="a photograph of")
-    assert pieces[0]["CAPTION"].startswith("a photograph of")
-    assert "".join(piece["CAPTION"] for piece in pieces) == whole.text
-
-
-@in_describing
 def test_describe_prints_captions_whole_and_streamed(
     triton: RunningTriton, alone: list[GeneratedText], tmp_path: Path
 ) -> None:

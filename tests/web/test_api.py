@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 from PIL import Image
 from support.hostile import encoded
@@ -17,7 +16,6 @@ from support.web_app import form
 
 from gourmet.systems.food11 import contract
 
-ONNX, INT8 = "food_classifier_onnx", "food_classifier_int8"
 InParallel = Callable[..., list[Any]]
 CLASSIFY = "/api/v1/classify"
 MODELS = {"food_classifier": "photo", "food_classifier_onnx": "tensor", "food_classifier_int8": "pixels"}
@@ -178,15 +176,6 @@ def test_all_threads_of_a_worker_share_one_rate_limit(guarded_web: Any, in_paral
 # /predict
 
 
-def drawn(seed: int) -> bytes:
-    """A picture unlike those of other seeds."""
-    random = np.random.default_rng(seed)
-    coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(coarse).resize((320, 240), Image.Resampling.BICUBIC).save(buffer, "JPEG")
-    return buffer.getvalue()
-
-
 def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
     reply = python_web.predict(sample, X_Request_ID="a-test.1")
     assert reply.status == 200
@@ -211,28 +200,10 @@ def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
 def test_every_format_is_answered_through_both_models(python_web: Any, sample: bytes, kind: str) -> None:
     photo = encoded(Image.open(io.BytesIO(sample)), kind)
-    a, b = python_web.predict(photo), python_web.predict(photo, model=INT8)
+    a, b = python_web.predict(photo), python_web.predict(photo, model="food_classifier_int8")
     assert (a.status, b.status) == (200, 200), (a.body, b.body)
     assert a.json["label"] == b.json["label"]
     assert a.json["probability"] == pytest.approx(b.json["probability"], abs=1e-4)
-
-
-@pytest.mark.parametrize("model", ["food_classifier", ONNX])
-def test_many_photos_at_once_each_get_their_own_answer(
-    python_web: Any, model: str, in_parallel: InParallel
-) -> None:
-    photos = [drawn(seed) for seed in range(12)]
-    alone = [python_web.predict(photo, model=model).json for photo in photos]
-    order = [index for _ in range(4) for index in range(len(photos))]
-
-    def ask(index: int) -> tuple[int, Any]:
-        reply = python_web.predict(photos[index], model=model, X_Request_ID=f"photo-{index}")
-        return index, reply.json
-
-    for index, answer in in_parallel(ask, order):
-        assert answer["request_id"] == f"photo-{index}"
-        assert answer["label"] == alone[index]["label"]
-        assert answer["probability"] == pytest.approx(alone[index]["probability"], abs=1e-3)
 
 
 @pytest.mark.parametrize(

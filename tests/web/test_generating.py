@@ -267,13 +267,6 @@ def test_any_model_answers_by_name_unless_it_is_not_for_the_web(
     assert "translator_bls" not in refused.json["error"]["message"].partition("ready models: ")[2]
 
 
-def test_a_text_with_little_russian_is_translated_with_a_warning(shipped_web: WebApp) -> None:
-    case = CASES["translator"]
-    english, russian = case.told(case.ask(shipped_web, "Where is the library?", TEXTS[0]))
-    assert "not look Russian" in english["warning"]
-    assert "warning" not in russian
-
-
 def test_hostile_texts_cost_no_other_client_an_answer(shipped_web: WebApp) -> None:
     case, draw = CASES["translator"], random.Random(5)
     texts = [hostile.text(draw) for _ in range(HOSTILE)]
