@@ -84,14 +84,6 @@ def test_a_digit_is_read_while_it_is_drawn(open_page: Visit) -> None:
     expect(label).to_have_text("7")
 
 
-def test_every_sample_digit_is_read_correctly(python_web: Any) -> None:
-    for digit in range(10):
-        shown = python_web.request("GET", f"/static/digits/{digit}.png").body
-        reply = python_web.request("POST", "/api/v1/digits", shown, Content_Type="image/png")
-        (result,) = reply.json["results"]
-        assert (result["label"], result["sure"]) == (str(digit), True)
-
-
 def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_are_refused(open_page: Visit) -> None:
     page = open_page("/digits")
     left = [[(0.06 + 0.45 * x, y) for x, y in stroke] for stroke in drawn_digits.STROKES[1]]

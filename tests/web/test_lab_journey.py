@@ -1,18 +1,13 @@
-"""The lab: figures that move, a Triton that goes and comes back, no script."""
+"""The lab: figures that move, what it says while there are none, and a short measurement."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
 from support.pages import Visit
-
-from gourmet.stack.processes import wait_until
-
-MODEL = "food_classifier_onnx"
 
 
 def look(at: float, times: int, **more: Any) -> dict[str, Any]:
@@ -137,36 +132,3 @@ def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
     go.click()
     expect(page.locator("#load-problem")).to_have_text("too much for now")
     expect(go).to_have_text("Start")
-
-
-def counts(web: Any, model: str) -> dict[str, Any]:
-    """Return the current counts of the model, not the cached ones."""
-    began = time.time()
-    while True:
-        reply = web.request("GET", "/lab/figures", Accept="application/json")
-        assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
-        if reply.json["at"] >= began:
-            return next(entry for entry in reply.json["models"] if entry["name"] == model)
-        assert time.time() < began + 60
-        time.sleep(0.1)
-
-
-def test_photos_are_counted_with_their_milliseconds_and_batches(
-    python_web: Any, sample: bytes, in_parallel: Callable[..., list[Any]]
-) -> None:
-    before = counts(python_web, MODEL)
-
-    def classify(_: int) -> int:
-        path = f"/api/v1/classify?model={MODEL}"
-        return int(python_web.request("POST", path, sample, Content_Type="image/jpeg").status)
-
-    assert set(in_parallel(classify, list(range(6)))) == {200}
-    # Figures are remembered for half a second, and a backend counts a request after it answered.
-    wait_until(lambda: counts(python_web, MODEL)["requests"] - before["requests"] >= 6, 60, "six requests")
-    now = counts(python_web, MODEL)
-    assert now["rows"] - before["rows"] >= 6
-    assert now["queue_ms"] > before["queue_ms"]
-    assert now["compute_ms"] > before["compute_ms"]
-    executed = sum(batch["rows"] * batch["executions"] for batch in now["batches"])
-    assert executed == now["rows"]
-    assert sum(batch["executions"] for batch in now["batches"]) == now["executions"]
