@@ -270,7 +270,7 @@ def traced_triton(collector: Collector, tmp_path_factory: pytest.TempPathFactory
 def traced_web(start: Callable[..., Any], collector: Collector, traced_triton: Any) -> Any:
     return start(
         traced_triton.http_url,
-        FOOD11_ANSWERS_NAME=ANSWERS,
+        FOOD11_MODEL_NAME=ANSWERS,
         OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
         OTEL_BSP_SCHEDULE_DELAY="200",
         LOG_FORMAT="json",
