@@ -159,25 +159,6 @@ def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
     assert "16 of 18 pictures answered" in done.stdout
 
 
-def test_without_labels_the_report_has_speed_and_agreement_with_another_model(
-    triton: Any, tmp_path: Path
-) -> None:
-    for number, data in enumerate(SYSTEM.examples(20, 1, (40, 40))):
-        (tmp_path / f"{number}.jpg").write_bytes(data)
-    options = ("--url", triton.http_url, "--data", tmp_path)
-    files = ("--out", tmp_path / "page.html", "--json", tmp_path / "it.json")
-    done = gourmet("check", "food_classifier_onnx", *options, "--against", "food_classifier_onnx/1", *files)
-    assert done.exit_code == 0, done.stderr
-    assert "carry no labels" in done.stdout
-    assert "0 of 20 answered otherwise" in done.stdout
-    assert "p99" in done.stdout
-    assert "0 of 20 answered otherwise" in (tmp_path / "page.html").read_text()
-    assert json.loads((tmp_path / "it.json").read_text())["complete"] is True
-    judged = gourmet("check", "food_classifier_onnx", *options, "--min-top1", 0.5)
-    assert judged.exit_code == 1
-    assert "--min-top1 0.5 cannot be judged: there are no labels" in judged.stderr
-
-
 def test_without_data_the_bundled_examples_are_checked(triton: Any, faulty: str) -> None:
     done = gourmet("check", "digits", "--url", triton.http_url, "--limit", "1")
     assert done.exit_code == 0, done.output

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import re
 import shutil
 import urllib.request
@@ -54,11 +53,6 @@ MODELS = {
 }
 # Its inputs have whole shapes, with a dimension of rows in them, as its public name promises.
 WHOLE_SHAPES = "onnx-mnist-cpu"
-TAKES_TENSORS = [
-    name
-    for name in MODELS
-    if name != WHOLE_SHAPES and read_config(DEFAULT_REPOSITORY / name).backend == "onnxruntime"
-]
 
 
 @dataclass(frozen=True)
@@ -138,19 +132,6 @@ def test_triton_s_classification_extension_names_the_label(served: Served) -> No
     wanted = [triton_http.InferRequestedOutput(output.name, class_count=1)]
     answer = served.client.infer(served.info.name, tensor, outputs=wanted).as_numpy(output.name)
     assert answer.ravel()[0].decode().split(":")[1:] == [str(best), served.system.labels[best]]
-
-
-@pytest.mark.parametrize("name", TAKES_TENSORS)
-def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -> None:
-    config = read_config(DEFAULT_REPOSITORY / name)
-    (image,), (answer,) = config.input, config.output
-    assert config.max_batch_size > 0
-    assert sum(size > 1 for size in answer.dims) == 1  # one vector a picture
-    # A picture of a known size, with its channels where the format says.
-    sizes = list(image.dims)
-    channels = {image.FORMAT_NCHW: sizes[0], image.FORMAT_NHWC: sizes[2]}.get(image.format, 0)
-    assert channels in (1, 3), "no format, or not the one of its shape"
-    assert math.prod(sizes) == channels * max(sizes) ** 2
 
 
 @pytest.mark.promise("README: selects another one after a restart, and nothing else changes")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from itertools import groupby
@@ -22,7 +20,6 @@ from onnx import numpy_helper
 from support.cli import gourmet
 from support.repeating import Repeating
 from support.stopping import everything
-from support.triton import some_models, triton_server
 
 from gourmet.doctor import Examined, answers, served
 from gourmet.repository.deploy import rollback, staged
@@ -216,20 +213,3 @@ def test_a_rollback_to_a_version_that_does_not_answer_changes_nothing(lab_triton
     with connect(lab_triton.http_url) as client:
         assert client.describe(MODEL).version == "2"
     assert "the sample is" in ask_sample(lab_triton.http_url, "food11", MODEL)
-
-
-@pytest.mark.slow
-def test_a_killed_triton_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
-    """The Python backend's folders python_env_*, of which there were 112."""
-    server = triton_server(some_models(tmp_path, "digits"))
-    try:
-        server.start()
-        server.wait_until_live(180)
-        with connect(server.options.http_url) as client:
-            assert client.is_ready("digits")
-        assert list(server._folder.path.glob("python_env_*")), "its own are where it works"
-        assert server.pid
-        os.kill(server.pid, signal.SIGKILL)
-    finally:
-        server.close()
-    assert not server._folder.path.exists()

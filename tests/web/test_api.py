@@ -173,30 +173,6 @@ def test_all_threads_of_a_worker_share_one_rate_limit(guarded_web: Any, in_paral
     assert statuses == [200, 429]
 
 
-# /predict
-
-
-def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
-    reply = python_web.predict(sample, X_Request_ID="a-test.1")
-    assert reply.status == 200
-    answer = reply.json
-    assert list(answer) == [
-        *("label", "probability", "sure", "verdict", "relevant", "doubtful", "dish", "dishes", "top"),
-        *("model", "timings_ms", "request_id", "food"),
-    ]
-    assert answer["label"] in contract.SYSTEM.labels
-    assert answer["model"]["name"] == "food_classifier"
-    assert answer["model"]["version"] == "1"
-    assert answer["request_id"] == reply.headers["x-request-id"] == "a-test.1"
-    shares = [entry["probability"] for entry in answer["top"]]
-    assert len(shares) == 5
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == answer["probability"]
-    timings = answer["timings_ms"]
-    assert set(timings) == {"receive", "decode", "triton", "total"}
-    assert timings["total"] >= timings["decode"] + timings["triton"] > 0
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
 def test_every_format_is_answered_through_both_models(python_web: Any, sample: bytes, kind: str) -> None:
     photo = encoded(Image.open(io.BytesIO(sample)), kind)
@@ -233,15 +209,6 @@ def test_a_photo_sent_in_chunks_without_a_length_is_answered(python_web: Any, sa
     chunked = python_web.predict(sample, pieces=9)
     assert chunked.status == 200
     assert chunked.json["label"] == whole["label"]
-
-
-def test_the_test_route_readyz_and_health_report_the_real_model(python_web: Any) -> None:
-    reply = python_web.request("GET", "/test", Accept="application/json")
-    assert reply.json["model"]["name"] == "food_classifier"
-    ready = python_web.request("GET", "/readyz")
-    assert (ready.status, ready.json["model"]["name"]) == (200, "food_classifier")
-    health = python_web.request("GET", "/api/v1/health").json
-    assert (health["ready"], health["state"], health["model"]) == (True, "ready", ready.json["model"])
 
 
 def test_metrics_add_up_over_all_workers(python_web: Any, in_parallel: InParallel) -> None:

@@ -131,6 +131,7 @@ def test_a_dead_triton_is_restarted_and_the_app_reports_it_meanwhile(up, few) ->
     ready = f"http://127.0.0.1:{running.http}/v2/models/digits/ready"
     wait_until(lambda: http_ok(ready), 60, "the other models were not loaded again")
     running.stop()
+    assert not running.leftovers(), "the Python backend's folders, among others"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`gourmet lab` as a user runs it: a real JupyterLab and stack, Ctrl-C, and what is restored afterwards.
+"""`gourmet lab` as a user runs it: a real JupyterLab and stack, its notebooks, and what is restored.
 
 JupyterLab is not in the environment of `make test`: those who work on the rest do without its 60 MB. The
 tests that start it are slow; `make test-slow` installs it.
@@ -19,15 +19,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
-from click.testing import CliRunner
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from support.cli import gourmet, said
+from support.lab_notebooks import KEYS, WIDE, notebook
 from support.needs import need_module
 from support.triton import RunningTriton, run_triton, some_models
 from support.up import Up, restore_signals
+from support.web_app import StartWeb
 
-from gourmet.cli import main
 from gourmet.commands import lab as lab_command
 from gourmet.lab.restoring import restore_models
+from gourmet.served.instances import available_cpus
 from gourmet.stack import run_file
 from gourmet.stack.connect import connect
 from gourmet.stack.preflight import free_ports
@@ -118,9 +123,7 @@ def test_the_notebook_needs_a_token_and_ctrl_c_ends_everything(
 @pytest.mark.usefixtures("jupyterlab")
 def test_a_named_triton_that_is_away_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9")
-    result = CliRunner().invoke(main, ["lab"])
-    assert result.exit_code == 1
-    assert "no Triton answers at 127.0.0.1:9" in result.output
+    assert "no Triton answers at 127.0.0.1:9" in said("lab", status=1)
 
 
 @pytest.mark.slow
@@ -129,7 +132,7 @@ def test_fresh_sets_the_previous_work_aside(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "triton.ipynb").write_text("my work")
     monkeypatch.setenv("GOURMET_LAB", str(tmp_path / "lab"))
-    CliRunner().invoke(main, ["lab", "--fresh", "--url", "127.0.0.1:9"])
+    gourmet("lab", "--fresh", "--url", "127.0.0.1:9")
     (aside,) = tmp_path.glob("lab-*")
     assert (aside / "triton.ipynb").read_text() == "my work"
 
@@ -141,16 +144,12 @@ def test_hand_in_needs_an_answer_but_no_server(monkeypatch: pytest.MonkeyPatch, 
         for port in (8001, 8002):
             stack = run_file.RunningStack(os.getpid(), f"127.0.0.1:{port}", "", "", "", [], "explicit")
             stacks.enter_context(run_file.run_file_for((port,), {"stack": asdict(stack)}))
-        result = CliRunner().invoke(main, ["lab", "hand-in"])
-    assert result.exit_code == 2
-    assert "has no answer yet: work on an exercise first" in result.output
+        assert "has no answer yet: work on an exercise first" in said("lab", "hand-in", status=2)
 
 
 def test_a_missing_jupyterlab_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab_command, "find_spec", lambda name: None)
-    result = CliRunner().invoke(main, ["lab"])
-    assert result.exit_code == 1
-    assert "run `make setup-lab`" in result.output
+    assert "run `make setup-lab`" in said("lab", status=1)
 
 
 def instances(url: str) -> int:
@@ -185,18 +184,150 @@ def test_doctor_and_the_next_lab_report_a_changed_config_and_a_fresh_lab_restore
 ) -> None:
     url, repository = own_triton.http_url, own_triton.repository
 
-    def gourmet(*words: str) -> str:
-        return CliRunner().invoke(main, [*words, "--url", url]).output
-
-    gourmet("config", MODEL, "--variant", "one-instance")
-    output = gourmet("doctor", "--repository", str(repository))
+    said("config", MODEL, "--variant", "one-instance", "--url", url)
+    output = gourmet("doctor", "--repository", repository, "--url", url).output
     (line,) = (line for line in output.splitlines() if "serves another config than its files" in line)
     assert f"{MODEL} " in line
     assert f"gourmet config {MODEL} --reset --url {url}" in line
     monkeypatch.setattr("gourmet.commands.lab.DEFAULT_REPOSITORY", repository)
     assert [MODEL in str(finding) for finding in lab_command._changed_configs(url, named=True)] == [True]
-    assert "food_first answers" in gourmet("load", "food_first")
+    assert "food_first answers" in said("load", "food_first", "--url", url)
     restore_models(url)
     assert instances(url) == 2
     with connect(url) as server:
         assert server.ready_models() == [MODEL]
+
+
+MODELS_OF_THE_LAB = ("food_first", "food_classifier_onnx", "food_classifier_int8", "translator")
+
+
+def run(book: Any, url: str, folder: Path, *, seconds: float = 0.1) -> Any:
+    """Execute a notebook in the folder of a lab, where it is saved too."""
+    env = {"TRITON_SERVER_URL": url, "GOURMET_LAB_SECONDS": str(seconds), "GOURMET_LAB": str(folder)}
+    client = NotebookClient(book, timeout=300, kernel_name="python3")
+    folder.mkdir(exist_ok=True)
+    try:
+        with client.setup_kernel(env={**os.environ, **env}, cwd=str(folder)):
+            for index, cell in enumerate(book.cells):
+                client.execute_cell(cell, index)
+    finally:
+        nbformat.write(book, folder / "triton.ipynb")
+    return book
+
+
+def printed(cell: Any) -> str:
+    """The text of all of a cell's outputs."""
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    return "\n".join(texts)
+
+
+def answers(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in (folder / "answers").glob("*.json")}
+
+
+def served(url: str) -> dict[str, Any]:
+    with connect(url) as triton:
+        ready = triton.ready_models()
+        return {model: triton.config(model) if model in ready else None for model in MODELS_OF_THE_LAB}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "lab"
+
+
+@pytest.fixture
+def left_as_found(triton: Any) -> Iterator[None]:
+    triton.load(*MODELS_OF_THE_LAB)
+    before = served(triton.http_url)
+    yield
+    assert served(triton.http_url) == before
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("left_as_found")
+@pytest.mark.parametrize(
+    ("name", "exercises"),
+    [
+        pytest.param("triton.ipynb", ("2", "5", "7", "9"), marks=pytest.mark.slow),
+        pytest.param("digits.ipynb", ("D2", "D4"), marks=pytest.mark.slow),
+        pytest.param("loops.ipynb", ("L1", "L2", "L3"), marks=pytest.mark.slow),
+        pytest.param("triton.ipynb", (), marks=pytest.mark.nightly),
+        pytest.param("loops.ipynb", (), marks=pytest.mark.nightly),
+        pytest.param("digits.ipynb", (), marks=pytest.mark.nightly),
+    ],
+    ids=[
+        *("triton, four exercises", "digits, two exercises", "loops, three exercises"),
+        *("triton", "loops", "digits"),
+    ],
+)
+def test_every_question_is_answered_and_handed_in(
+    triton: Any,
+    start: StartWeb,
+    folder: Path,
+    name: str,
+    exercises: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book = notebook(name, WIDE, *exercises)
+    for cell in book.cells:
+        if cell.source.startswith("begin(9, "):
+            app_url = start(triton.http_url).url.removeprefix("http://")
+            cell.source = f'{cell.source.removesuffix(")")}, app_url="{app_url}")'
+    run(book, triton.http_url, folder)
+    letter = {"loops.ipynb": "L", "digits.ipynb": "D"}.get(name, "")
+    keys = {key for key in KEYS if key.rstrip("abcdefgh").rstrip("0123456789") == letter}
+    keys = {key for key in keys if not exercises or key[:-1] in exercises}
+    by_question = answers(folder)
+    assert by_question.keys() == keys
+    verdicts = {answer["measured"]["verdict"] for answer in by_question.values()}
+    assert verdicts == {"as you predicted"}
+    monkeypatch.setenv("GOURMET_LAB", str(folder))
+    assert said("lab", "hand-in") == f"written: {folder / 'hand-in.html'}\n"
+    page = (folder / "hand-in.html").read_text()
+    for key in keys:
+        assert f"<h3>{key}: " in page
+    assert "triton 2." in page
+    assert page.count("(not answered)") == len(
+        [cell for cell in book.cells if cell.metadata.get("tags") == ["box"]]
+    )
+    text = "\n".join(printed(cell) for cell in book.cells if cell.cell_type == "code")
+    if name == "triton.ipynb":
+        assert "a request of 16 rows was answered with 1 rows of FOOD_LABEL" in text
+        assert "100 % of the photos get the label of food_first" in text
+        assert "no_mean does not answer FOOD_LABEL, which its config declares" in text
+        assert "has no attribute 'UnferenceSession'" in text
+        assert '"batch_stats":[{"batch_size":' in text
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("left_as_found")
+def test_without_a_guess_the_measuring_cell_is_refused_in_a_sentence(triton: Any, folder: Path) -> None:
+    book = notebook("triton.ipynb", {"3a": (1, 2)}, "3")
+    with pytest.raises(CellExecutionError):
+        run(book, triton.http_url, folder)
+    (cell,) = [cell for cell in book.cells if cell.cell_type == "code" and cell.source.startswith("runs = ")]
+    (error,) = cell.outputs
+    assert error.traceback == [
+        "Error: exercise 3 asks before it measures: put your low and high in place of the dots of 3b, "
+        "run that cell, and then this one again"
+    ]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("left_as_found")
+def test_a_measurement_beside_a_busy_program_is_explained_and_marked(triton: Any, folder: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(available_cpus())]
+    try:
+        run(
+            notebook("triton.ipynb", WIDE, "1"), triton.http_url, folder, seconds=0.01
+        )  # made longer until there are answers
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    by_question = answers(folder)
+    verdicts = {answer["measured"]["verdict"] for answer in by_question.values()}
+    assert verdicts == {"as you predicted"}
+    assert "other programs used" in by_question["1a"]["measured"]["disturbed"]
+    assert by_question["1a"]["measured"]["explanation"][0].startswith("Measured: Of ")
