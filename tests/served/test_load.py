@@ -25,10 +25,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     tmp, own = tmp_path_factory.mktemp("up"), own_models()
     own.mkdir(parents=True, exist_ok=True)
     repositories = (f"--model-repository={shipped}", f"--model-repository={own}")
-    up = Up("--triton-only", *repositories, tmp=tmp, env={"PORT": ""})
-    up.wait_for("ready", 120)
-    yield up
-    up.stop()
+    with Up("--triton-only", *repositories, tmp=tmp, env={"PORT": ""}) as up:
+        yield up
 
 
 def gourmet(url: str, *words: str) -> tuple[int, str]:

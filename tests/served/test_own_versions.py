@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ __all__ = ["home"]  # the fixture
 MODEL = "food_classifier_onnx"
 
 
-def started(tmp_path: Path) -> Up:
-    running = Up("--triton-only", "--system=food11", tmp=tmp_path / "tmp")
-    running.wait_for("ready after")
-    return running
-
-
 @pytest.fixture
 def learned(tmp_path: Path) -> Path:
     """What learning a few photos might have made."""
@@ -40,10 +33,8 @@ def learned(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def up(home: Path, tmp_path: Path) -> Iterator[list[Up]]:
-    running = [started(tmp_path)]
-    yield running
-    running[0].stop(signal.SIGTERM)
+def start(home: Path, tmp_path: Path) -> Callable[[], Up]:
+    return lambda: Up("--triton-only", "--system=food11", tmp=tmp_path / "tmp")
 
 
 def served() -> tuple[Any, str]:
@@ -56,26 +47,26 @@ def _version(row: dict[str, Any]) -> int:
 
 
 def test_versions_of_shipped_models_go_to_the_users_folder_and_shipped_ones_come_back(
-    up: list[Up], home: Path, learned: Path, tmp_path: Path
+    start: Callable[[], Up], home: Path, learned: Path
 ) -> None:
     clone, own = git_status(), home / "models"
     shipped = sorted(DEFAULT_REPOSITORY.glob("food*/*"))
-    assert served() == (1, "serves")
-    words = ("deploy", "food11", "--weights", learned, "--format", MODEL)
-    assert f"{own / MODEL / '2'}" in verb(*words)
-    assert [path.name for path in own.iterdir() if path.is_dir()] == [MODEL], "copies without a version went"
-    assert served() == (2, "serves")
-    up[0].stop()
-    up[0] = started(tmp_path)
-    assert served() == (2, "serves")
-    assert "version 1 serves" in verb("rollback", MODEL)
-    assert "version 2 is back, it serves" in verb("rollback", MODEL, "--undo")
-    assert f"{MODEL} answers" in verb("doctor", succeeds=False), "other systems were not started"
-    assert "the shipped version serves again" in verb("remove", MODEL, "--yes")
-    assert served() == (1, "serves")
-    assert not (own / MODEL).exists()
-    assert "cannot be made" in verb(
-        "deploy", "food11", "--weights", learned, "--format", "no", succeeds=False
-    )
+    with start():
+        assert served() == (1, "serves")
+        words = ("deploy", "food11", "--weights", learned, "--format", MODEL)
+        assert f"{own / MODEL / '2'}" in verb(*words)
+        assert [path.name for path in own.iterdir() if path.is_dir()] == [MODEL], "no copies"
+        assert served() == (2, "serves")
+    with start():
+        assert served() == (2, "serves")
+        assert "version 1 serves" in verb("rollback", MODEL)
+        assert "version 2 is back, it serves" in verb("rollback", MODEL, "--undo")
+        assert f"{MODEL} answers" in verb("doctor", succeeds=False), "other systems were not started"
+        assert "the shipped version serves again" in verb("remove", MODEL, "--yes")
+        assert served() == (1, "serves")
+        assert not (own / MODEL).exists()
+        assert "cannot be made" in verb(
+            "deploy", "food11", "--weights", learned, "--format", "no", succeeds=False
+        )
     assert not [path for path in own.iterdir() if path.is_dir()]
     assert (git_status(), sorted(DEFAULT_REPOSITORY.glob("food*/*"))) == (clone, shipped)

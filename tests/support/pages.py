@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -81,6 +83,18 @@ def violations(page: Page) -> list[str]:
 def fits(page: Page) -> bool:
     """Return True if the page is not wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def saved(page: Page, button: str) -> str:
+    """The text of the file that a button saves."""
+    with page.expect_download() as saving:
+        page.click(button)
+    return Path(saving.value.path()).read_text()
+
+
+def saved_rows(page: Page, button: str, column: str = "file") -> dict[str, dict[str, str]]:
+    """The rows of the table that a button saves, by one of its columns."""
+    return {row[column]: row for row in csv.DictReader(io.StringIO(saved(page, button), newline=""))}
 
 
 def choose(card: Locator, action: str) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pytest
@@ -29,7 +30,7 @@ def restore_signals() -> None:
 
 
 class Up:
-    """A running `gourmet up` and what it has printed."""
+    """A running `gourmet up` and what it has printed; ready at the start of its block, stopped at the end."""
 
     def __init__(
         self,
@@ -63,6 +64,14 @@ class Up:
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def __enter__(self) -> Self:
+        self.wait_for("ready after")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
 
     def _read(self) -> None:
         assert self.process.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from playwright.sync_api import Error, Locator, Page, expect
 from support import drawn_digits
-from support.pages import SLOWLY, Visit, answered, choose, photo, wait_until
+from support.pages import SLOWLY, Visit, answered, choose, photo, saved_rows, wait_until
 
 from gourmet.systems.food11.contract import SAMPLES
 
@@ -299,10 +297,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(open_page: Visit
     edited.blur()
     wait_until(page, lambda: "all of them white" in page.evaluate("JSON.stringify(sessionStorage)"))
     for _ in range(2):
-        with page.expect_download() as download:
-            page.click("#cards-csv")
-        table = Path(download.value.path()).read_text()
-        rows = {row["file"]: row for row in csv.DictReader(io.StringIO(table))}
+        rows = saved_rows(page, "#cards-csv")
         assert rows.keys() == {"trip/=1.jpg", "trip/cakes.jpg"}
         assert rows["trip/cakes.jpg"]["text"] == "Six cakes, all of them white"
         assert [rows[f"trip/{name}"]["written_by"] for name in ("cakes.jpg", "=1.jpg")] == ["person", "model"]

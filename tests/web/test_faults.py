@@ -156,9 +156,7 @@ def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, f
     models, tmp = some_models(tmp_path / "models", MODEL, OTHER, instances=2), tmp_path / "tmp"
     tmp.mkdir()
     env = {contract.SYSTEM.model_variable: MODEL}
-    up = Up("--triton-only", "--unlocked", f"--model-repository={models}", tmp=tmp, env=env)
-    try:
-        up.wait_for("ready after")
+    with Up("--triton-only", "--unlocked", f"--model-repository={models}", tmp=tmp, env=env) as up:
         before = up.stubs(MODEL)
         getattr(before[0], fault)()
         up.wait_for(f"a process of the model '{MODEL}' died; reloading the model", 60)
@@ -170,8 +168,6 @@ def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, f
         wait_until(are_new, 60, "the processes of the model are not new ones")
         for _ in range(4):  # each of its instances
             assert ask_sample(f"127.0.0.1:{up.http}", "food11", MODEL)
-    finally:
-        up.stop(signal.SIGTERM)
     assert not up.processes()
     assert not up.leftovers()
 
@@ -182,15 +178,13 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
     models = some_models(tmp_path / "models", MODEL, "translator", "translator_stream")
     env = {contract.SYSTEM.model_variable: MODEL, "LOG_FORMAT": "json"}
     env["GENERATE_DEADLINE_S"] = str(DEADLINE_S)
-    up = Up(f"--model-repository={models}", tmp=tmp_path, env=env)
+    with Up(f"--model-repository={models}", tmp=tmp_path, env=env) as up:
 
-    def ask(**body: Any) -> tuple[int, str]:
-        kind = {"Content-Type": "application/json"}
-        reply = Site(up.port).request("POST", "/api/v1/translate", json.dumps(body), **kind)
-        return reply.status, reply.body.decode()
+        def ask(**body: Any) -> tuple[int, str]:
+            kind = {"Content-Type": "application/json"}
+            reply = Site(up.port).request("POST", "/api/v1/translate", json.dumps(body), **kind)
+            return reply.status, reply.body.decode()
 
-    try:
-        up.wait_for("ready after")
         stubs = [up.stubs(model)[0] for model in ("translator_stream", "translator")]
         for stub in stubs:
             stub.suspend()  # so that both are sure to be under way
@@ -205,8 +199,6 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
             status, content = streamed.result()
             assert status in (502, 503, 504) or "event: error" in content, content[-300:]
         wait_until(lambda: ask(text=TEXT)[0] == 200, 60, "the model does not answer again")
-    finally:
-        up.stop(signal.SIGTERM)
     assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
 
 

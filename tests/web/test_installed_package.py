@@ -40,9 +40,7 @@ def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Pat
     subprocess.run([*into, "-c", pins, wheel], check=True)
     home, gourmet = tmp_path / "home", str(environment / "bin" / "gourmet")
     env = {"GOURMET_HOME": str(home), "GOURMET_KEYS": str(tmp_path / "keys")}
-    up = Up(tmp=tmp_path, env=env, program=gourmet)
-    try:
-        up.wait_for("the page http")
+    with Up(tmp=tmp_path, env=env, program=gourmet) as up:
         for page in PAGES:
             with urllib.request.urlopen(f"http://127.0.0.1:{up.port}{page}") as answer:
                 assert answer.status == 200
@@ -56,8 +54,6 @@ def test_an_installed_wheel_shows_its_pages_and_classifies_a_photo(tmp_path: Pat
         assert all(check["passed"] for check in new["gate"])
         assert (old["withdrawn"], old["version"], old["serves"]) == (2, 1, True)
         assert installed_files(environment) == before
-    finally:
-        up.stop()
     own = {path.name for path in (home / "models").iterdir() if path.is_dir()}
     assert own == {"food_classifier_onnx"}, "the other models are served from the package"
     done = subprocess.run([gourmet, "train", "digits"], capture_output=True, text=True, cwd=tmp_path)

@@ -14,12 +14,23 @@ from typing import Any
 import numpy as np
 import pillow_heif
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
-from support.pages import PHONE, Visit, answered, choose, encoded, fits, photo, violations, wait_until
+from support.cli import said
+from support.pages import (
+    PHONE,
+    Visit,
+    answered,
+    choose,
+    encoded,
+    fits,
+    photo,
+    saved,
+    saved_rows,
+    violations,
+    wait_until,
+)
 
-from gourmet.cli import main
 from gourmet.pictures.certainty import RankedLabels
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
@@ -43,7 +54,7 @@ def answer_by_name(page: Page, answers: dict[str, tuple[str, float, float]]) -> 
         is_food = food > 0.5
         reply["results"][0] |= {
             **{"label": label, "probability": probability, "sure": is_food and probability >= 0.85},
-            **{"relevant": is_food, "doubtful": False, "verdict": said(label, probability, food)},
+            **{"relevant": is_food, "doubtful": False, "verdict": verdict(label, probability, food)},
         }
         route.fulfill(json=reply)
 
@@ -52,11 +63,11 @@ def answer_by_name(page: Page, answers: dict[str, tuple[str, float, float]]) -> 
     answered(page, len(answers))
 
 
-def said(label: str, probability: float, food: float = 0.99) -> dict[str, Any]:
+def verdict(label: str, probability: float, food: float = 0.99) -> dict[str, Any]:
     """What the server says of such an answer, with a threshold of 0.85."""
     shares = {label: probability, "Egg" if label != "Egg" else "Soup": 0.001}
-    verdict = RankedLabels(SYSTEM, tuple(shares), tuple(shares.values()), 0.85, food, 0.5).verdict
-    return {name: value for name, value in verdict._asdict().items() if value is not None}
+    shown = RankedLabels(SYSTEM, tuple(shares), tuple(shares.values()), 0.85, food, 0.5).verdict
+    return {name: value for name, value in shown._asdict().items() if value is not None}
 
 
 def sent(route: Route) -> Image.Image:
@@ -81,7 +92,7 @@ def test_the_square_moves_by_keys_and_dragging_and_its_content_is_sent(open_page
         answer = route.fetch().json()
         # A cat: hardly any food, and not sure.
         answer["results"][0] |= {"sure": False, "relevant": True, "doubtful": True, "food": 0.6}
-        answer["results"][0]["verdict"] = said("Soup", 0.9, food=0.6)
+        answer["results"][0]["verdict"] = verdict("Soup", 0.9, food=0.6)
         route.fulfill(json=answer)
 
     page.route("**/api/v1/classify?*", look)
@@ -146,9 +157,7 @@ def test_photos_that_the_browser_cannot_show_are_shown_by_the_server_and_have_a_
     expect(page.locator(".card[data-state=failed]")).to_contain_text("Not a photo")
 
 
-def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
-    open_page: Visit, tmp_path: Path
-) -> None:
+def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(open_page: Visit) -> None:
     page = open_page("/", reduced_motion="reduce", **PHONE)
     results = {
         "a.jpg": ("Soup", 0.9, 0.99),
@@ -176,15 +185,9 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     expect(page.locator(".card:visible .top")).to_be_visible()
     page.get_by_role("button", name="Close: b.jpg").click()
     expect(page.locator(".card:visible .top")).to_be_hidden()
-    with page.expect_download() as saving:
-        page.get_by_role("button", name="Save all as CSV").click()
-    saving.value.save_as(tmp_path / "answers.csv")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text(), newline="")))
-    assert [(row["file"], row["label"]) for row in rows] == [
-        ("c.jpg", "Bread"),
-        ("b.jpg", "Egg"),
-        ("a.jpg", "Soup"),
-        ("'=d.jpg", "Soup"),
+    rows = saved_rows(page, "#cards-csv")
+    assert [(name, row["label"]) for name, row in rows.items()] == [
+        *(("c.jpg", "Bread"), ("b.jpg", "Egg"), ("a.jpg", "Soup"), ("'=d.jpg", "Soup"))
     ]
     page.get_by_label("Only not sure").uncheck()
     page.click("#clear")
@@ -198,10 +201,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     page.get_by_role("button", name="Open: b.jpg").click()
     page.get_by_role("button", name="Open: a.jpg").click()
     expect(page.locator(".card")).to_have_count(2)
-    with page.expect_download() as saving:
-        page.click("#history-json")
-    saving.value.save_as(tmp_path / "history.json")
-    assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
+    assert "photo" not in json.loads(saved(page, "#history-json"))[0]
 
 
 def test_the_threshold_slider_changes_only_the_marks_of_the_cards(open_page: Visit) -> None:
@@ -236,11 +236,6 @@ def test_the_threshold_slider_changes_only_the_marks_of_the_cards(open_page: Vis
     answer_by_name(other, answers)
     expect(other.locator("#counts")).to_have_text("3 answered: Soup 2, not sure 1")
     expect(other.locator("#strict")).to_be_hidden()
-
-
-def as_table(path: Path, file: str) -> dict[str, dict[str, str]]:
-    rows = csv.DictReader(io.StringIO(path.read_text(), newline=""))
-    return {Path(row[file]).name: row for row in rows}
 
 
 STATES = ("sure", "not_sure", "doubtful", "irrelevant")
@@ -284,14 +279,10 @@ def test_api_card_compact_card_history_and_both_tables_say_the_same(
     answered(page, len(files))
     page.click("#history summary")
     expect(page.locator("#history-list li")).to_have_count(len(files))
-    tables = [tmp_path / name for name in ("page.csv", "history.csv", "command.csv")]
-    for button, table in zip(("#cards-csv", "#history-csv"), tables, strict=False):
-        with page.expect_download() as saving:
-            page.click(button)
-        saving.value.save_as(table)
-    arguments = ["classify", *map(str, files), "--out", str(tables[2]), "--url", triton.http_url]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
-    rows = [*(as_table(table, "file") for table in tables[:2]), as_table(tables[2], "path")]
+    tables = [saved_rows(page, button) for button in ("#cards-csv", "#history-csv")]
+    said("classify", *files, "--out", tmp_path / "command.csv", "--url", triton.http_url)
+    with (tmp_path / "command.csv").open(newline="") as table:
+        tables.append({Path(row["path"]).name: row for row in csv.DictReader(table)})
     for name, answer in answers.items():
         verdict = answer["verdict"]
         likely = verdict.get("probability")
@@ -302,13 +293,13 @@ def test_api_card_compact_card_history_and_both_tables_say_the_same(
         card.locator("[data-do=open]").click()
         assert shown(card) == says
         assert shown(page.locator("#history-list li", has_text=f"{name} ·")) == says
-        for row in (table[name] for table in rows):
+        for row in (table[name] for table in tables):
             assert row["verdict"] == verdict["text"]
             assert row["label"] == answer["label"]
             assert row["dish"] == answer.get("dish", "")
             assert row["candidates"] == " or ".join(guess["label"] for guess in answer.get("candidates", ()))
-            said = [json.loads(row[word]) for word in ("sure", "relevant", "doubtful")]
-            assert said == [answer["sure"], answer["relevant"], answer["doubtful"]]
+            booleans = [json.loads(row[word]) for word in ("sure", "relevant", "doubtful")]
+            assert booleans == [answer["sure"], answer["relevant"], answer["doubtful"]]
             for figure in ("probability", "food", "threshold"):
                 assert float(row[figure]) == pytest.approx(answer[figure], abs=1e-3)
             if likely is not None:
@@ -343,10 +334,7 @@ def test_two_photos_are_sent_at_once_and_above_six_the_view_is_compact_with_fail
     box = failed.bounding_box()
     assert box
     assert box["width"] < 300
-    with page.expect_download() as saving:
-        page.get_by_role("button", name="Save all as CSV").click()
-    table = Path(saving.value.path()).read_text()
-    rows = {row["file"]: row for row in csv.DictReader(table.splitlines())}
+    rows = saved_rows(page, "#cards-csv")
     assert rows["bad.jpg"]["error"].startswith("Not a photo: ")
     assert rows["0.jpg"]["error"] == ""
     page.get_by_label("Compact view").uncheck()
@@ -401,10 +389,7 @@ def test_a_correction_stays_visible_when_panels_open_and_offers_not_food(
     expect(page.locator(".said")).to_contain_text("You said: not food.")
     page.locator("#history > summary").click()
     expect(page.locator("#history-list")).to_contain_text("You said: not food.")
-    with page.expect_download() as saving:
-        page.click("#history-csv")
-    rows = csv.DictReader(Path(saving.value.path()).read_text().splitlines())
-    assert [row["you_said"] for row in rows] == ["not food"]
+    assert list(saved_rows(page, "#history-csv", "you_said")) == ["not food"]
 
 
 def test_cards_that_another_version_answered_are_marked_and_asked_again(open_page: Visit) -> None:

@@ -131,21 +131,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory, sample: bytes) -> Iterator
         assert usual in rules
         rules = rules.replace(usual, shorter)
     env = {"FOOD11_MODEL_NAME": ANSWERS, "TRITON_ADMIN_KEY": KEY["gourmet_admin_key"]}
-    up = Up("--model-repository", str(models), tmp=folder, env=env)
-    try:
-        up.wait_for("ready after")
-        (folder / "nginx").mkdir()
-        with (
-            nginx(up.port, folder / "nginx") as front,
-            prometheus(folder, up.metrics, up.port, rules, front.of_observers) as query,
-        ):
-            stack = Watched(up, front, Site(front.port), query)
-            wait_until(lambda: len(query("up == 1")) == 3, 60, "not all are asked")
-            known = "web:errors:share1h == 0 and web:errors:share1m == 0"
-            wait_until(lambda: stack.has_answered(sample) and bool(query(known)), 60, "no photo was answered")
-            yield stack
-    finally:
-        up.stop()
+    (folder / "nginx").mkdir()
+    with (
+        Up(f"--model-repository={models}", tmp=folder, env=env) as up,
+        nginx(up.port, folder / "nginx") as front,
+        prometheus(folder, up.metrics, up.port, rules, front.of_observers) as query,
+    ):
+        stack = Watched(up, front, Site(front.port), query)
+        wait_until(lambda: len(query("up == 1")) == 3, 60, "not all are asked")
+        known = "web:errors:share1h == 0 and web:errors:share1m == 0"
+        wait_until(lambda: stack.has_answered(sample) and bool(query(known)), 60, "no photo was answered")
+        yield stack
 
 
 @pytest.mark.slow

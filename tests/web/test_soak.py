@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import time
 from collections import defaultdict
@@ -58,10 +57,8 @@ def visit(web: Site, number: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_soak_takes_no_more_of_the_machine_in_the_end(tmp_path: Path) -> None:
-    up = Up("--unlocked", tmp=tmp_path)
     looks: dict[tuple[str, str], list[float]] = defaultdict(list)
-    try:
-        up.wait_for("the page http://127.0.0.1:", 180)
+    with Up("--unlocked", tmp=tmp_path) as up:
         web, end = Site(up.port), time.monotonic() + 60 * MINUTES
         photos = learn(web.url, DRAWINGS)
         before = {kind: len(processes) for kind, processes in up.by_kind().items()}
@@ -77,8 +74,6 @@ def test_a_soak_takes_no_more_of_the_machine_in_the_end(tmp_path: Path) -> None:
                 time.sleep(0.2)
         assert not load.account().lost
         assert {kind: len(processes) for kind, processes in up.by_kind().items()} == before
-    finally:
-        up.stop(signal.SIGTERM)
     assert not up.processes()
     assert not up.leftovers()
     for (kind, unit), values in looks.items():

@@ -28,10 +28,8 @@ EACH = 8
 def up(home: Path, tmp_path: Path) -> Iterator[Up]:
     models = some_models(tmp_path / "models", "food_classifier", "food_classifier_onnx")
     repositories = (f"--model-repository={models}", f"--model-repository={home / 'models'}")
-    running = Up(*repositories, "--workers=1", tmp=tmp_path / "tmp")
-    running.wait_for("ready after")
-    yield running
-    running.stop()
+    with Up(*repositories, "--workers=1", tmp=tmp_path / "tmp") as running:
+        yield running
 
 
 def views_of(drawing: str, count: int) -> list[bytes]:

@@ -29,10 +29,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         patch.setenv("GOURMET_SYSTEMS", os.path.relpath(SYSTEMS))  # relative, as one types it
         patch.setenv("GOURMET_KEYS", str(folder / "keys"))
         patch.setenv("FOOD11_MODEL_NAME", "food_classifier_onnx")
-        running = Up(f"--model-repository={models}", f"--model-repository={MODELS}", tmp=folder / "tmp")
-        running.wait_for("ready after")
-        yield running
-        running.stop()
+        repositories = (f"--model-repository={models}", f"--model-repository={MODELS}")
+        with Up(*repositories, tmp=folder / "tmp") as running:
+            yield running
 
 
 def test_up_and_doctor_check_its_sample_and_find_the_stack(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
