@@ -177,7 +177,7 @@ def test_versions_serve_as_the_config_says_and_files_that_do_not_fit_are_refused
     verb("remove", "first", "--yes")
 
 
-def test_a_second_language_pair_is_added_asked_and_removed(
+def test_a_second_language_pair_is_added_asked_versioned_and_removed(
     web: Site, up: Up, tmp_path: Path, visit: Callable[..., Page]
 ) -> None:
     checkpoint = saved_translator(tmp_path / "theirs", [*GERMAN] * 5, 70)
@@ -233,6 +233,13 @@ def test_a_second_language_pair_is_added_asked_and_removed(
     html = web.request("POST", "/translate/german", posted, Content_Type=kind, Accept="text/html")
     assert asked("Wo ist der Bahnhof?", system="german")[0] in html.body.decode()
 
+    # A second version of both models, and back in one step.
+    output = verb("deploy", "german", "--checkpoint", checkpoint, "--fp32")
+    assert output.count(" answers: «Ich mag Tee.» → ") == 2
+    output = verb("rollback", "german")
+    for name in ("german", "german_stream"):
+        assert f"{name}: version 2 is withdrawn, version 1 serves" in output
+    assert asked(system="german") == (answer, "german")
     verb("remove", "german", "--yes")
     assert web.request("GET", "/translate/german").status == 404
     assert asked("Я люблю чай.") == ours
