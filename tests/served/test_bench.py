@@ -16,6 +16,7 @@ import onnx
 import pytest
 from click.testing import Result
 from support.cli import gourmet, said
+from support.made_models import parameters, python_model, tensors
 from support.triton import ROOT
 
 from gourmet.bench.results import read_results
@@ -50,15 +51,6 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("not today"))
         return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ascontiguousarray(y))])
 """
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }} ]
-output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] }} ]
-dynamic_batching {{ }}
-instance_group [ {{ kind: KIND_CPU count: 1 }} ]
-parameters [ {{ key: "fault" value: {{ string_value: "{fault}" }} }} ]
-"""
 # Says the words of a text one by one, as the text system of the tests expects them.
 STREAM = """
 import json
@@ -86,21 +78,14 @@ class TritonPythonModel:
         self.asked += 1
         return words[:-1] if self.fault == "loses" and self.asked % 9 == 0 else words
 """
-STREAM_CONFIG = """
-backend: "python"
-max_batch_size: 0
-model_transaction_policy {{ decoupled: true }}
-input [ {{ name: "text" data_type: TYPE_STRING dims: [ 1 ] }} ]
-output [
-  {{ name: "answer" data_type: TYPE_STRING dims: [ 1 ] }},
-  {{ name: "tokens" data_type: TYPE_INT32 dims: [ 1 ] }}
-]
-instance_group [ {{ kind: KIND_CPU count: 1 }} ]
-parameters [
-  {{ key: "fault" value: {{ string_value: "{fault}" }} }},
-  {{ key: "system" value: {{ string_value: "echo" }} }}
-]
-"""
+X, Y = tensors("input", "x", dims=[4]), tensors("output", "y", dims=[4])
+STREAMED = (
+    *("model_transaction_policy { decoupled: true }", tensors("input", "text", kind="STRING", dims=[1])),
+    tensors("output", "answer", kind="STRING", dims=[1]),
+    tensors("output", "tokens", kind="INT32", dims=[1]),
+    parameters(system="echo"),
+)
+CONFIGS = {"doubles": ("max_batch_size: 8", X, Y, "dynamic_batching { }"), "streams": STREAMED}
 # Figures that nobody needs to believe: a run must end quickly, and on a busy machine too.
 QUICK = ["--rows", "4", "--window", "0.4", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
 PATIENT = ["--attempts", "8"]
@@ -119,12 +104,10 @@ def serve(onnx_lab: Any, lab_triton: Any) -> Serve:
 
     def load(name: str) -> str:
         kind, _, fault = name.partition("_")
-        model, config = (STREAM, STREAM_CONFIG) if kind == "streams" else (MODEL, CONFIG)
         folder = lab_triton.repository / name
         if not folder.exists():
-            (folder / "1").mkdir(parents=True)
-            (folder / "1" / "model.py").write_text(model)
-            (folder / "config.pbtxt").write_text(config.format(fault=fault))
+            code = STREAM if kind == "streams" else MODEL
+            python_model(folder, code, *CONFIGS[kind], parameters(fault=fault))
             onnx_lab.client.load_model(name)
         return name
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import tritonclient.http as triton_http
 from support.cli import gourmet
+from support.made_models import parameters, python_model, tensors
 from support.triton import MODELS, RunningTriton, triton_server
 from support.up import GOURMET, restore_signals
 
@@ -77,18 +78,11 @@ def put_faulty(repository: Path, fault: str) -> None:
     if fault == "nobodys":
         system = ""
     folder = repository / f"food_{fault}"
-    (folder / "1").mkdir(parents=True, exist_ok=True)
-    shutil.copy(FAULTY, folder / "1" / "model.py")
+    image = tensors("input", "image", kind="UINT8", dims=f"[ {row} 224, 224, 3 ]")
+    answer = tensors("output", "probabilities", dims=f"[ {row} {classes} ]")
+    config = (f"max_batch_size: {batch}", image, answer, parameters(system=system, fault=fault))
+    python_model(folder, FAULTY.read_text(), *config)
     (folder / "held").touch()
-    (folder / "config.pbtxt").write_text(
-        f"""backend: "python" max_batch_size: {batch}
-        input {{ name: "image" data_type: TYPE_UINT8 dims: [ {row} 224, 224, 3 ] }}
-        output {{ name: "probabilities" data_type: TYPE_FP32 dims: [ {row} {classes} ] }}
-        instance_group {{ kind: KIND_CPU }}
-        parameters {{ key: "system" value: {{ string_value: "{system}" }} }}
-        parameters {{ key: "fault" value: {{ string_value: "{fault}" }} }}
-        """
-    )
 
 
 def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(

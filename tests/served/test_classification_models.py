@@ -26,6 +26,7 @@ import tritonclient.http as triton_http
 from PIL import Image
 from support import drawn_digits
 from support.eventually import eventually
+from support.made_models import python_model, tensors
 from support.triton import RunningTriton
 from tritonclient.utils import InferenceServerException
 
@@ -278,21 +279,18 @@ def waits(lab_triton: RunningTriton) -> Iterator[Path]:
     """A model that waits for the file "go" in this folder, with the queue policy of translator_bls."""
     policy = read_config(DEFAULT_REPOSITORY / "translator_bls").dynamic_batching.default_queue_policy
     policy.max_queue_size = WAITING
-    folder = lab_triton.repository / "waits" / "1"
-    folder.mkdir(parents=True)
-    (folder / "model.py").write_text(MODEL)
-    (folder.parent / "config.pbtxt").write_text(
-        'backend: "python" max_batch_size: 1 instance_group [ { kind: KIND_CPU } ]\n'
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n"
+    folder, queue = (
+        lab_triton.repository / "waits",
+        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}",
     )
+    dims = tensors("input", "x", dims=[1]) + tensors("output", "y", dims=[1])
+    python_model(folder, MODEL, "max_batch_size: 1", dims, queue)
     with triton_http.InferenceServerClient(lab_triton.http_url) as client:
         client.load_model("waits")
-        yield folder
-        (folder / "go").touch()
+        yield folder / "1"
+        (folder / "1" / "go").touch()
         client.unload_model("waits")
-    shutil.rmtree(folder.parent)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("too_much", ["too many", "too late"])

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.made_models import python_model, tensors
 from support.triton import RunningTriton
 
-from gourmet.repository.models import DEFAULT_REPOSITORY
+from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
 from gourmet.systems.digits import contract
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import (
@@ -21,6 +22,7 @@ from gourmet.triton_client.errors import (
     NotTriton,
     TritonUnreachable,
 )
+from gourmet.triton_client.model_config import as_json
 from gourmet.triton_client.tensors import joined
 from gourmet.triton_client.triton import Triton
 
@@ -51,22 +53,20 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse(outputs))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-CONFIG = """
-backend: "python"
-input { name: "text" data_type: TYPE_STRING dims: 1 }
-output { name: "letter" data_type: TYPE_STRING dims: 1 }
-output { name: "number" data_type: TYPE_INT32 dims: 1 }
-model_transaction_policy { decoupled: true }
-"""
+CONFIG = (
+    *("model_transaction_policy { decoupled: true }", tensors("input", "text", kind="STRING", dims=[1])),
+    *(
+        tensors("output", "letter", kind="STRING", dims=[1]),
+        tensors("output", "number", kind="INT32", dims=[1]),
+    ),
+)
 
 
 @pytest.fixture(scope="module")
 def server(lab_triton: RunningTriton) -> Iterator[RunningTriton]:
     models = lab_triton.repository
     shutil.copytree(DEFAULT_REPOSITORY / MODEL, models / MODEL)
-    (models / "speller" / "1").mkdir(parents=True)
-    (models / "speller" / "config.pbtxt").write_text(CONFIG)
-    (models / "speller" / "1" / "model.py").write_text(SPELLER)
+    python_model(models / "speller", SPELLER, *CONFIG)
     with Triton(lab_triton.http_url, 60.0) as client:
         for name in (MODEL, "speller"):
             client.load(name)
@@ -121,15 +121,8 @@ def test_models_come_and_go_with_a_config_of_their_own(client: Triton) -> None:
         client.describe(MODEL)
     with pytest.raises(ModelUnavailable, match="'digits' is not ready"):
         client.infer(MODEL, {"x": np.zeros(1, np.float32)})
-    client.load(MODEL, triton_config())
+    client.load(MODEL, as_json(read_config(DEFAULT_REPOSITORY / MODEL)))
     assert client.is_ready(MODEL)
-
-
-def triton_config() -> dict[str, Any]:
-    from gourmet.triton_client import model_config
-
-    text = (DEFAULT_REPOSITORY / MODEL / "config.pbtxt").read_text()
-    return model_config.as_json(model_config.parse(text))
 
 
 def test_inputs_that_the_model_does_not_take_are_refused(client: Triton) -> None:

@@ -18,6 +18,7 @@ import tritonclient.http as triton_http
 from click.testing import Result
 from onnx import numpy_helper
 from support.cli import gourmet
+from support.made_models import python_model
 from support.repeating import Repeating
 from support.stopping import everything
 
@@ -128,9 +129,7 @@ def test_after_a_rollback_every_verb_reports_the_model_as_served(lab_triton: Any
 def test_kept_connections_are_answered_while_a_model_loads(lab_triton: Any) -> None:
     """Over HTTP, Triton loads it in the thread that answers them: they waited until it was loaded."""
     folder = lab_triton.repository / "slow_to_load"
-    (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text('backend: "python"')
-    (folder / "1" / "model.py").write_text(SLOW_TO_LOAD)
+    python_model(folder, SLOW_TO_LOAD)
     clients = [http.client.HTTPConnection(lab_triton.http_url, timeout=60) for _ in range(24)]
     waits = [0.0] * len(clients)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.made_models import ONE_INSTANCE, tensors
 from tritonclient.utils import InferenceServerException
 
 from gourmet.repository.models import DEFAULT_REPOSITORY
@@ -75,16 +76,13 @@ def test_inputs_match_by_name_and_only_requested_outputs_come_back(onnx_lab: Any
 
 
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 200000 }\n"
-ROWS = '{ name: "rows" data_type: TYPE_INT64 dims: [1] }'
 
 
 def declared(dims: Sequence[int], more: str = "", *, rows: bool = False) -> str:
     """The config of a doubler with a batch of up to 64 rows, in one instance so that requests meet."""
-    outputs = f'{{ name: "y" data_type: TYPE_FP32 dims: {list(dims)} }}' + (f", {ROWS}" if rows else "")
-    return (
-        f'max_batch_size: 64\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: {list(dims)} }} ]\n'
-        f"output [ {outputs} ]\ninstance_group [ {{ kind: KIND_CPU count: 1 }} ]\n{more}"
-    )
+    counted = tensors("output", "rows", kind="INT64", dims=[1]) if rows else ""
+    x, y = tensors("input", "x", dims=[*dims]), tensors("output", "y", dims=[*dims])
+    return f"max_batch_size: 64\n{x}{y}{counted}{ONE_INSTANCE}\n{more}"
 
 
 def test_requests_of_one_call_share_a_run_and_each_gets_its_own_rows(onnx_lab: Any) -> None:
@@ -118,9 +116,8 @@ def test_a_request_that_breaks_its_run_fails_alone(onnx_lab: Any) -> None:
             wide = Gather(table, index)
             value = Squeeze(wide, axes)
         }""",
-        'max_batch_size: 64\ninput [ { name: "index" data_type: TYPE_INT64 dims: [1] } ]\n'
-        'output [ { name: "value" data_type: TYPE_FP32 dims: [1] } ]\n'
-        f"instance_group [ {{ kind: KIND_CPU count: 1 }} ]\n{BATCHING}",
+        f"max_batch_size: 64\n{tensors('input', 'index', kind='INT64', dims=[1])}"
+        f"{tensors('output', 'value', dims=[1])}{ONE_INSTANCE}\n{BATCHING}",
     )
     indices = [0, 1, 99, 2, 0, -50, 1]
 
@@ -182,8 +179,6 @@ def test_a_model_that_returns_another_number_of_rows_is_an_error(onnx_lab: Any) 
 
 # Loading
 
-ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
-
 
 def identity(*dims: int | str, element: str = "float") -> str:
     """`same` is `given`, with these dims; names in dims are free sizes."""
@@ -191,23 +186,12 @@ def identity(*dims: int | str, element: str = "float") -> str:
     return f"({tensor} given) => ({tensor} same) {{ same = Identity(given) }}"
 
 
-def config(
-    *,
-    given: str = "given",
-    same: str = "same",
-    data_type: str = "FP32",
-    dims: str = "[3]",
-    batch: int = 4,
-    more: str = ONE_INSTANCE,
-) -> str:
-    return (
-        f"max_batch_size: {batch}\n"
-        f'input [ {{ name: "{given}" data_type: TYPE_{data_type} dims: {dims} }} ]\n'
-        f'output [ {{ name: "{same}" data_type: TYPE_{data_type} dims: {dims} }} ]\n{more}'
-    )
+def config(*, given: str = "given") -> str:
+    sides = tensors("input", given, dims=[3]) + tensors("output", "same", dims=[3])
+    return f"max_batch_size: 4\n{sides}{ONE_INSTANCE}"
 
 
-def tensors(config: dict[str, Any], role: str) -> dict[str, tuple[str, list[str], dict[str, Any] | None]]:
+def described(config: dict[str, Any], role: str) -> dict[str, tuple[str, list[str], dict[str, Any] | None]]:
     return {
         tensor["name"]: (tensor["data_type"], [int(dim) for dim in tensor["dims"]], tensor.get("reshape"))
         for tensor in config[role]
@@ -219,8 +203,8 @@ def test_a_config_is_completed_from_the_file(onnx_lab: Any) -> None:
     served = onnx_lab.client.get_model_config("complete_none")
     assert served["max_batch_size"] == 4
     assert "dynamic_batching" in served
-    assert tensors(served, "input") == {"given": ("TYPE_FP32", [3, -1], None)}
-    assert tensors(served, "output") == {"same": ("TYPE_FP32", [3, -1], None)}
+    assert described(served, "input") == {"given": ("TYPE_FP32", [3, -1], None)}
+    assert described(served, "output") == {"same": ("TYPE_FP32", [3, -1], None)}
 
 
 def test_given_fields_of_a_config_are_kept_when_the_rest_is_completed(onnx_lab: Any) -> None:
@@ -231,7 +215,7 @@ def test_given_fields_of_a_config_are_kept_when_the_rest_is_completed(onnx_lab: 
     )
     served = onnx_lab.client.get_model_config("complete_half")
     assert served["max_batch_size"] == 9
-    assert tensors(served, "output") == {"same": ("TYPE_FP32", [1], {"shape": []})}
+    assert described(served, "output") == {"same": ("TYPE_FP32", [1], {"shape": []})}
     column = np.array([[1], [2], [3]], np.float32)
     np.testing.assert_array_equal(onnx_lab.ask("complete_half", {"given": column})["same"], column)
 
@@ -254,7 +238,8 @@ def test_outputs_that_triton_cannot_carry_may_be_left_out_of_the_config(onnx_lab
 def test_the_file_may_have_another_name_or_lie_in_a_folder_of_its_name(onnx_lab: Any) -> None:
     onnx_lab.put("named", identity("batch", 3), 'default_model_filename: "net.onnx"', file="net.onnx")
     onnx_lab.client.load_model("named")
-    assert tensors(onnx_lab.client.get_model_config("named"), "input") == {"given": ("TYPE_FP32", [3], None)}
+    served = onnx_lab.client.get_model_config("named")
+    assert described(served, "input") == {"given": ("TYPE_FP32", [3], None)}
     onnx_lab.put("folder", identity("batch", 3), config(), file="model.onnx/model.onnx")
     onnx_lab.client.load_model("folder")
 

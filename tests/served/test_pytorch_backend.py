@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.made_models import ONE_INSTANCE, parameters, tensors
 from tritonclient.utils import InferenceServerException
 
 TYPES = {
@@ -82,11 +83,6 @@ def scripted(module: torch.nn.Module) -> bytes:
     return buffer.getvalue()
 
 
-def tensors(role: str, *named: str, kind: str = "FP32", dims: str = "[ 2 ]") -> str:
-    entries = ", ".join(f'{{ name: "{name}" data_type: TYPE_{kind} dims: {dims} }}' for name in named)
-    return f"{role} [ {entries} ]"
-
-
 @pytest.fixture
 def serve(onnx_lab: Any) -> Serve:
     """Puts a TorchScript file into the running Triton's repository, and loads it."""
@@ -149,11 +145,10 @@ def test_outputs_of_a_dictionary_have_its_names(onnx_lab: Any, serve: Serve) -> 
 @pytest.mark.slow
 def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Serve) -> None:
     batching = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
-    count = "instance_group [ { kind: KIND_CPU count: 1 } ]"
     serve(
         "rows",
         scripted(RefusingRow()),
-        f"{batching} {count} {tensors('input', 'x')} {tensors('output', 'y')}",
+        f"{batching} {ONE_INSTANCE} {tensors('input', 'x')} {tensors('output', 'y')}",
     )
     inputs = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 3), (2, -1), (3, 4), (1, 5))]
     answers = onnx_lab.ask_together("rows", [{"x": rows_of_request} for rows_of_request in inputs])
@@ -162,11 +157,6 @@ def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Se
         if (sent != -1).all():
             assert isinstance(answer, dict)
             np.testing.assert_array_equal(answer["y"], 2 * sent)
-
-
-def parameters(**named: str) -> str:
-    entries = [f'parameters {{ key: "{k}" value: {{ string_value: "{v}" }} }}' for k, v in named.items()]
-    return " ".join(entries)
 
 
 @pytest.mark.slow

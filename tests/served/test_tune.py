@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.cli import gourmet, said
+from support.made_models import python_model, tensors
 from support.up import restore_signals
 
 from gourmet.repository.models import read_config
@@ -30,13 +31,7 @@ class TritonPythonModel:
         rows = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 2 * x)]) for x in rows]
 """
-CONFIG = """
-backend: "python"
-max_batch_size: 0
-input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
-instance_group [ { kind: KIND_CPU count: 1 } ]
-"""
+CONFIG = tensors("input", "x", dims=[4]) + tensors("output", "y", dims=[4])
 NAME = "waiter"
 # With one count of instances there is one candidate: nothing to batch, no other threads.
 NARROW = ["--threads", "1", "--instances", "2"]
@@ -46,10 +41,7 @@ PATIENT = ["--attempts", "8", "--turns", "3", "--concurrency", "8"]
 
 @pytest.fixture(scope="module")
 def served(onnx_lab: Any, lab_triton: Any) -> str:
-    folder = lab_triton.repository / NAME
-    (folder / "1").mkdir(parents=True, exist_ok=True)
-    (folder / "1" / "model.py").write_text(MODEL)
-    (folder / "config.pbtxt").write_text(CONFIG)
+    python_model(lab_triton.repository / NAME, MODEL, CONFIG)
     onnx_lab.client.load_model(NAME)
     return NAME
 

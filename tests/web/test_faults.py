@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from support.eventually import eventually
+from support.made_models import python_model
 from support.proxy import Proxy
 from support.triton import some_models, triton_server
 from support.up import Up
@@ -75,9 +76,7 @@ class TritonPythonModel:
 
 @slow
 def test_a_triton_that_aborts_by_its_lock_fault_while_it_loads_is_started_again(tmp_path: Path) -> None:
-    (tmp_path / "model" / "1").mkdir(parents=True)
-    (tmp_path / "model" / "1" / "model.py").write_text(ABORTS_ONCE)
-    (tmp_path / "model" / "config.pbtxt").write_text('backend: "python"')
+    python_model(tmp_path / "model", ABORTS_ONCE)
     with triton_server(tmp_path) as server:
         first = server.pid
         server.wait_until_live(120)
