@@ -18,15 +18,7 @@ from scipy.stats import gmean, ttest_ind
 from support.points import a_point
 
 from gourmet.bench import async_client, comparison, report, results, server_probe, stats, sweep, validity
-from gourmet.bench.results import (
-    BatchSize,
-    Bench,
-    Estimate,
-    LoadSpec,
-    Point,
-    Split,
-    Window,
-)
+from gourmet.bench.results import BatchSize, Bench, Estimate, LoadSpec, Point, Split, Window
 from gourmet.bench.transports import RawReply, Request, RequestFailed, TritonHttp
 from gourmet.bench.workload import Answers
 from gourmet.errors import GourmetError

@@ -203,9 +203,7 @@ def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> N
         assert ours == theirs
 
 
-def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(
-    tmp_path: Path,
-) -> None:
+def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(tmp_path: Path) -> None:
     """transformers takes a kernel's name in the first for something to download and to run."""
     others = {
         "_attn_implementation": "kernels-community/flash-attn2",

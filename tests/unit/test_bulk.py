@@ -166,13 +166,7 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "written",
-    [
-        b"\x80\x02\n",
-        b"[]\n",
-        b'{"plan": 3}\n',
-    ],
-    ids=["binary", "list", "number"],
+    "written", [b"\x80\x02\n", b"[]\n", b'{"plan": 3}\n'], ids=["binary", "list", "number"]
 )
 def test_an_unrelated_output_file_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.part"

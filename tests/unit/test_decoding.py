@@ -153,10 +153,7 @@ def test_tokens_do_not_depend_on_the_other_rows(
 
 @pytest.mark.parametrize("continuous", [True, False])
 def test_a_later_row_joins_between_two_steps_unless_turned_off(
-    engine: Engine,
-    sources: list[list[int]],
-    alone: Answers,
-    continuous: bool,
+    engine: Engine, sources: list[list[int]], alone: Answers, continuous: bool
 ) -> None:
     """A short one is done before a long one that was there."""
     endless = next(index for index, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)

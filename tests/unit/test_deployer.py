@@ -50,10 +50,7 @@ def weights(seed: int = 1) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("flag", "half", "file", "backend"),
-    [
-        ("--ts-script", False, "model.pt", "pytorch"),
-        ("--onnx", True, "model.onnx", "onnxruntime"),
-    ],
+    [("--ts-script", False, "model.pt", "pytorch"), ("--onnx", True, "model.onnx", "onnxruntime")],
 )
 def test_a_network_becomes_a_model_that_answers_as_it_does(
     deployer: Deployer, tmp_path: Path, flag: str, half: bool, file: str, backend: str

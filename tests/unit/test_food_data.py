@@ -14,11 +14,7 @@ from PIL import Image
 
 from gourmet.errors import UsageError
 from gourmet.evaluation.calibration import read_evaluation
-from gourmet.evaluation.labelled_pictures import (
-    ALL,
-    OTHER_TRAIN,
-    decode,
-)
+from gourmet.evaluation.labelled_pictures import ALL, OTHER_TRAIN, decode
 from gourmet.evaluation.system_parts import BadData
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.data import DATA

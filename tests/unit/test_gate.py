@@ -366,10 +366,7 @@ def changed_below_the_line(model: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            with_temperature,
-            "sets parameter 'temperature' by hand",
-        ),
+        (with_temperature, "sets parameter 'temperature' by hand"),
         (changed_below_the_line, "was changed by hand below its line"),
     ],
 )

@@ -110,9 +110,7 @@ def alone(picture: Pixels, **more: Any) -> Row:
     return row
 
 
-def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
-    engine: Pictures,
-) -> None:
+def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(engine: Pictures) -> None:
     shown, draw = pictures(12), random.Random(4)
     prompts = [PROMPT[: number % 4] for number in range(len(shown))]
     expected = [alone(picture, prefix=prompt) for picture, prompt in zip(shown, prompts, strict=True)]

@@ -40,9 +40,7 @@ def texts() -> Iterator[str]:
     return (hostile.text(draw) for _ in range(MANY))
 
 
-def test_characters_that_expand_count_by_their_expanded_length(
-    tokenizer: Tokenizer,
-) -> None:
+def test_characters_that_expand_count_by_their_expanded_length(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="stand for 36,000 others; at most 4,000 are read"):
         text_of("\ufdfa" * MAX_CHARACTERS)
     assert not problem("Да… " * (MAX_CHARACTERS // 4)), "three dots are one character"

@@ -119,9 +119,7 @@ def test_a_folder_becomes_a_served_system(
     assert "drop --size" in refused.output
 
 
-def test_what_is_no_classifier_is_refused_in_a_sentence(
-    tmp_path: Path,
-) -> None:
+def test_what_is_no_classifier_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"lacks config\.json, preprocessor_config\.json, model\.safetensors"
     ):

@@ -78,11 +78,7 @@ def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
         # Version 1, as Docker and Kubernetes have it on older machines.
         ("4:cpu,cpuacct:/a\n0::/\n", {f"{_FIRST}/a/{name}": text for name, text in _TWO_CPUS.items()}, 2),
         ("4:cpuacct,cpu:/of/the/host\n", {f"{_FIRST}/{name}": text for name, text in _TWO_CPUS.items()}, 2),
-        (
-            "4:cpu:/\n",
-            {f"{_FIRST}/cpu.cfs_quota_us": "-1\n", f"{_FIRST}/cpu.cfs_period_us": "100000\n"},
-            8,
-        ),
+        ("4:cpu:/\n", {f"{_FIRST}/cpu.cfs_quota_us": "-1\n", f"{_FIRST}/cpu.cfs_period_us": "100000\n"}, 8),
     ],
 )
 def test_a_cgroup_quota_limits_the_cpus(
@@ -108,11 +104,7 @@ def test_only_a_config_that_names_a_gpu_insists_on_it(
 ) -> None:
     if config_text is not None:
         (tmp_path / "config.pbtxt").write_text(config_text)
-    args = {
-        "model_instance_kind": kind,
-        "model_instance_device_id": "1",
-        "model_repository": str(tmp_path),
-    }
+    args = {"model_instance_kind": kind, "model_instance_device_id": "1", "model_repository": str(tmp_path)}
     assert instances.wanted_device(args) == device
 
 
@@ -122,11 +114,7 @@ def test_the_preferred_config_decides_whether_a_gpu_is_required(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "gpu.pbtxt").write_text("instance_group [{ kind: KIND_GPU }]")
     (tmp_path / "config.pbtxt").write_text("instance_group [{ kind: KIND_AUTO }]")
-    args = {
-        "model_instance_kind": "GPU",
-        "model_instance_device_id": "0",
-        "model_repository": str(tmp_path),
-    }
+    args = {"model_instance_kind": "GPU", "model_instance_device_id": "0", "model_repository": str(tmp_path)}
     for name, insists in (("", False), ("another", False), ("gpu", True)):
         monkeypatch.setenv(instances.CONFIG_NAME_ENV, name)
         assert instances.wanted_device(args).required == insists

@@ -63,11 +63,7 @@ def kept(lab: Path, key: str = "3a") -> dict[str, Any]:
         (Estimate(1.7, 1.6, 1.8), "more than you predicted", "Measured: middle"),
         (Estimate(0.4), "less than you predicted", "Known from elsewhere: known"),
         (Estimate(9.0, 8.0, 10.0), "more than you predicted", "Computed: high of "),
-        (
-            Estimate(1.3, 1.1, 1.6),
-            "undecided: the interval lies across an edge",
-            "Measured: middle",
-        ),
+        (Estimate(1.3, 1.1, 1.6), "undecided: the interval lies across an edge", "Measured: middle"),
         (Estimate(float("nan")), "not measured", ""),
     ],
 )
@@ -168,8 +164,7 @@ def test_an_arm_shows_the_stanzas_that_it_sends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "arrows"),
-    [(0.5, 2, 0), (0, 2, 1), (100, 5000, 1), (1e-4, 1e-3, 1), (0, 1e6, 2)],
+    ("low", "high", "arrows"), [(0.5, 2, 0), (0, 2, 1), (100, 5000, 1), (1e-4, 1e-3, 1), (0, 1e6, 2)]
 )
 def test_a_prediction_is_a_span_on_a_logarithmic_axis_with_an_arrow_where_it_goes_on(
     low: float, high: float, arrows: int

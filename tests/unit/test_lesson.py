@@ -13,15 +13,7 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.rehearsal import Rehearsal, copy_rehearsal, read_rehearsal
 from gourmet.evaluation.system_parts import BadData
 from gourmet.learning import learn_more
-from gourmet.learning.from_photos import (
-    _MIN_THRESHOLD,
-    FOLDS,
-    MIN_PHOTOS,
-    Photos,
-    Rows,
-    _calibrated,
-    folds,
-)
+from gourmet.learning.from_photos import _MIN_THRESHOLD, FOLDS, MIN_PHOTOS, Photos, Rows, _calibrated, folds
 from gourmet.learning.learn_more import Learned, Lesson
 from gourmet.pictures.certainty import softmax
 from gourmet.pictures.classifier import PictureClassifier

@@ -64,11 +64,7 @@ PUBLIC = {
         {"tokens": (INT32, [8]), "scores": (FP32, [8]), "added": (FP32, [2, 2, 4, 1, 64])},
         16,
     ),
-    "captioner": (
-        {**_PICTURE, "BEAMS": (INT32, [1])},
-        {**_CAPTION, "ALTERNATIVES": (STRING, [1])},
-        16,
-    ),
+    "captioner": ({**_PICTURE, "BEAMS": (INT32, [1])}, {**_CAPTION, "ALTERNATIVES": (STRING, [1])}, 16),
     "captioner_stream": (_PICTURE, _CAPTION, 0),
     "captioner_vision": (
         {"pixels": (UINT8, [128, 128, 3])},
@@ -86,11 +82,7 @@ PUBLIC = {
         {"tokens": (INT32, [8]), "scores": (FP32, [8]), "added": _KEPT},
         16,
     ),
-    "onnx-model": (
-        {"source": (INT32, [50]), "target": (INT32, [50])},
-        {"output": (FP32, [-1, 6000])},
-        4,
-    ),
+    "onnx-model": ({"source": (INT32, [50]), "target": (INT32, [50])}, {"output": (FP32, [-1, 6000])}, 4),
 }
 
 

@@ -179,10 +179,7 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none"
             r"allow_ragged_batch of input 'given' is not supported",
         ),
     ],
-    ids=[
-        *("empty file", "name", "type", "dims", "batch", "element"),
-        *("threads", "accelerator", "ragged"),
-    ],
+    ids=[*("empty file", "name", "type", "dims", "batch", "element"), *("threads", "accelerator", "ragged")],
 )
 def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
     tmp_path: Path, tensor: str | None, given_config: dict[str, Any], says: str

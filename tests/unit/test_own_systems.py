@@ -21,13 +21,7 @@ from app.web.settings import Settings
 from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
-from gourmet.repository.models import (
-    DEFAULT_REPOSITORY,
-    link_models,
-    model_names,
-    models_in,
-    repository_of,
-)
+from gourmet.repository.models import DEFAULT_REPOSITORY, link_models, model_names, models_in, repository_of
 from gourmet.served.files import home
 from gourmet.stack import preflight
 from gourmet.systems import registry

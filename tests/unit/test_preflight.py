@@ -155,11 +155,7 @@ def test_shipped_models_that_no_page_uses_are_held_back() -> None:
     ("arguments", "env", "says"),
     [
         (("--triton-only", "--web-only"), {}, "leave nothing to start: give one or neither"),
-        (
-            (),
-            {contract.SYSTEM.model_variable: "food_clasifier"},
-            "food_classifier, food_classifier_int8",
-        ),
+        ((), {contract.SYSTEM.model_variable: "food_clasifier"}, "food_classifier, food_classifier_int8"),
         (("--port", "{taken}"), {}, "in use or cannot be bound"),
         (("--triton-only", "--http-port", "{taken}"), {}, "choose another port with --http-port"),
     ],

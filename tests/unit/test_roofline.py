@@ -109,8 +109,7 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
         }
     """
     result = counted(
-        text,
-        {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())},
+        text, {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())}
     )
     (layer,) = result.layers
     assert layer.quantized

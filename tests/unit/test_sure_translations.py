@@ -124,9 +124,7 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     assert model.is_sure(answer) is False
 
 
-def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
-    network: TranslatorNetwork,
-) -> None:
+def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(network: TranslatorNetwork) -> None:
     pieces: list[GeneratedText] = []
     answer = GrowingAnswer(network.parts(SEVERAL), network)
     for row in answer.rows:

@@ -141,14 +141,14 @@ def test_the_result_before_is_replaced_only_by_a_new_one(
         assert result.read_text() == f"{number}\n"
 
 
-def test_ten_thousand_corrections_cost_a_view_of_the_page_next_to_nothing(tmp_path: Path) -> None:
-    for label in ("Bread", "Rice", "other"):
+def test_many_corrections_cost_a_view_of_the_page_next_to_nothing(tmp_path: Path) -> None:
+    for label in ("Rice", "other"):
         (tmp_path / label).mkdir()
-        for number in range(3_300):
+        for number in range(3_000):
             (tmp_path / label / f"{number}.jpg").touch()
-    assert counts(tmp_path) == {"Bread": 3_300, "Rice": 3_300, "other": 3_300}
+    assert counts(tmp_path) == {"Rice": 3_000, "other": 3_000}
     (tmp_path / "Rice" / "0.jpg").unlink()
-    assert counts(tmp_path)["Rice"] == 3_299
+    assert counts(tmp_path)["Rice"] == 2_999
     started = time.thread_time()
     counts(tmp_path)
     assert time.thread_time() - started < 0.005  # 0.0002 s; 0.19 s where it looked at each file
