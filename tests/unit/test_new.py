@@ -214,17 +214,17 @@ def test_an_invalid_description_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "complaint"),
+    ("name", "complaint"),
     [
-        ("food11", 2, "is there already"),
-        ("../up", 2, "is not a valid name"),
-        ("class", 2, "is not a valid name"),
+        ("food11", "is there already"),
+        ("../up", "is not a valid name"),
+        ("class", "is not a valid name"),
         # A folder of this name would hide the module that looks for systems, and with it every verb.
-        ("registry", 2, "registry.py is there already"),
+        ("registry", "registry.py is there already"),
     ],
 )
-def test_invalid_names_are_refused(name: str, status: int, complaint: str, new: New, tmp_path: Path) -> None:
-    assert complaint in new(None, name=name, status=status)
+def test_invalid_names_are_refused(name: str, complaint: str, new: New, tmp_path: Path) -> None:
+    assert complaint in new(None, name=name, status=2)
     assert files(tmp_path) == set()
 
 
@@ -251,7 +251,6 @@ def test_weights_that_do_not_fit_are_refused_and_leave_nothing(
         (["--architecture", "torchvision:fcn_resnet50"], "is a network of torchvision.models.segmentation"),
         ([], "add --architecture"),
         (["--architecture", ARCHITECTURE, "--like", "digits"], "prepares its inputs in its own way"),
-        (["--architecture", ARCHITECTURE, "--like", "nobody"], "no system 'nobody'"),
     ],
 )
 def test_missing_options_are_named(words: list[str], complaint: str, new: New, weights: Path) -> None:
