@@ -36,8 +36,8 @@ def begin(browser: FlaskClient, title: str, *labels: str, **headers: str) -> tup
 @pytest.mark.parametrize(
     ("title", "labels", "message"),
     [
-        ("", ("rose", "tulip"), "give it a name that begins with a letter"),
-        ("../..", ("rose", "tulip"), "give it a name that begins with a letter"),
+        ("", ("rose", "tulip"), "give it a name with letters"),
+        ("../..", ("rose", "tulip"), "give it a name with letters"),
         ("food11", ("rose", "tulip"), "there is a classifier called food11 already"),
         ("Flowers", ("rose",), "a classifier needs 2 to 200 classes"),
         ("Flowers", ("rose", "other"), "a classifier needs 2 to 200 classes"),
@@ -52,6 +52,16 @@ def test_what_cannot_become_a_classifier_is_refused_in_a_sentence(
     assert code == 400
     assert message in said
     assert not (home / "drafts").exists()
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [("Crème brûlée", "creme_brulee"), ("Мои птицы", "classifier_"), ("3 птицы", "classifier_")],
+)
+def test_a_title_may_have_any_letters(browser: FlaskClient, title: str, name: str) -> None:
+    status, made = begin(browser, title, "воробей", "синица")
+    assert status == 200
+    assert made.startswith(name)
 
 
 def test_photos_are_stored_as_small_squares_without_their_names_until_the_work_ends(
