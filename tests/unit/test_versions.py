@@ -180,7 +180,7 @@ def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_n
     assert folder.name == "3"
 
 
-def test_a_version_has_no_file_of_the_one_before_that_its_own_export_left_out(tmp_path: Path) -> None:
+def test_a_version_has_no_file_of_the_one_before_that_its_own_export_did_not_write(tmp_path: Path) -> None:
     def write(passes: bool) -> Path:
         def private(path: Path) -> dict[str, Any]:
             path.touch(mode=0o600)
@@ -198,6 +198,9 @@ def test_a_version_has_no_file_of_the_one_before_that_its_own_export_left_out(tm
         assert {path.name for path in version.glob("*.onnx")} == names
         modes = {oct(path.stat().st_mode & 0o777) for path in version.glob("*.onnx")}
         assert modes == {"0o644"}, "a Triton of another user reads it"
+    nothing = Target("broth", [ModelFile("model.onnx", lambda _path: {})])
+    with pytest.raises(FileNotFoundError):
+        deploy(Deployment({"onnx": nothing}), "onnx", tmp_path)
 
 
 def test_the_config_is_that_of_the_latest_version_though_an_older_one_is_replaced(tmp_path: Path) -> None:
