@@ -1,4 +1,4 @@
-"""The panel "Teach it" and the page "New classifier", and what `gourmet up` does for them, without a Triton."""
+"""The panel "Teach it" and the page "New classifier", and what `gourmet up` does for them."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def begin(teacher: FlaskClient, title: str, *labels: str, **headers: str) -> tup
 @pytest.mark.parametrize(
     ("title", "labels", "message"),
     [
-        ("../..", ("rose", "tulip"), "give it a name that begins with a letter"),
+        ("../..", ("rose", "tulip"), "give it a name with letters"),
         ("food11", ("rose", "tulip"), "there is a classifier called food11 already"),
         ("Flowers", ("rose", "other"), "a classifier needs 2 to 200 classes"),
         ("Flowers", ("rose", "Rose "), "give each class a name of its own"),
@@ -263,6 +263,12 @@ def test_what_cannot_become_a_classifier_is_refused_in_a_sentence(
     code, refusal = begin(teacher, title, *labels)
     assert (code, message in refusal) == (400, True), refusal
     assert not (home / "drafts").exists()
+
+
+@pytest.mark.parametrize(("title", "name"), [("Crème brûlée", "creme_brulee"), ("3 птицы", "classifier_")])
+def test_a_title_may_have_any_letters(teacher: FlaskClient, title: str, name: str) -> None:
+    status, made = begin(teacher, title, "воробей", "синица")
+    assert (status, made[: len(name)]) == (200, name)
 
 
 def test_photos_are_stored_as_small_squares_without_their_names_until_the_work_ends(

@@ -27,8 +27,8 @@ from gourmet.cli import main
 from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.deploy import deploy, recalibrate, rollback
-from gourmet.repository.gate import Deployment, ModelFile, Target
+from gourmet.repository.deploy import deploy, recalibrate, rollback, staged
+from gourmet.repository.gate import Check, Deployment, ModelFile, Target
 from gourmet.repository.lock import changing, tidied
 from gourmet.repository.models import RepositoryError, read_config
 from gourmet.repository.versions import (
@@ -178,6 +178,48 @@ def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_n
     shutil.rmtree(tmp_path / "broth" / "1")
     folder, _ = deploy(Deployment({"onnx": target}), "onnx", tmp_path)
     assert folder.name == "3"
+
+
+def test_a_version_has_no_file_of_the_one_before_that_its_own_export_did_not_write(tmp_path: Path) -> None:
+    def write(passes: bool) -> Path:
+        def private(path: Path) -> dict[str, Any]:
+            path.touch(mode=0o600)
+            return {}
+
+        files = [
+            ModelFile("model.onnx", private),
+            ModelFile("more.onnx", private, lambda _path: [Check("more", "", "", passes)], is_optional=True),
+        ]
+        put(tmp_path / "broth", 1, "1") if passes else None
+        return deploy(Deployment({"onnx": Target("broth", files)}), "onnx", tmp_path)[0]
+
+    for passes, names in ((True, {"model.onnx", "more.onnx"}), (False, {"model.onnx"})):
+        version = write(passes)
+        assert {path.name for path in version.glob("*.onnx")} == names
+        modes = {oct(path.stat().st_mode & 0o777) for path in version.glob("*.onnx")}
+        assert modes == {"0o644"}, "a Triton of another user reads it"
+    nothing = Target("broth", [ModelFile("model.onnx", lambda _path: {})])
+    with pytest.raises(FileNotFoundError):
+        deploy(Deployment({"onnx": nothing}), "onnx", tmp_path)
+
+
+def test_the_config_is_that_of_the_latest_version_though_an_older_one_is_replaced(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, number, str(number))
+    config = read_config(tmp_path)
+    with staged(tmp_path, ["model.onnx"], 1, texts={"config.pbtxt": "max_batch_size: 7"}) as (aside, _):
+        (aside / "model.onnx").write_text("new")
+    assert (tmp_path / "1" / "model.onnx").read_text() == "new"
+    assert read_config(tmp_path) == config
+
+
+def test_a_withdrawn_version_does_not_come_back_beside_a_later_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, number, str(number))
+    rollback([tmp_path])
+    put(tmp_path, 3, "by hand")
+    with pytest.raises(RepositoryError, match="no withdrawn version"):
+        rollback([tmp_path], undo=True)
 
 
 @pytest.fixture
