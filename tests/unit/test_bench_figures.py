@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,10 +19,13 @@ from scipy.stats import gmean, ttest_ind
 from support.points import a_point
 
 from gourmet.bench import async_client, comparison, report, results, server_probe, stats, sweep, validity
+from gourmet.bench.inputs import DataSource, rows_for
 from gourmet.bench.results import BatchSize, Bench, Estimate, LoadSpec, Point, Split, Window
 from gourmet.bench.transports import RawReply, Request, RequestFailed, TritonHttp
-from gourmet.bench.workload import Answers
-from gourmet.errors import GourmetError
+from gourmet.bench.workload import Answers, check_possible
+from gourmet.contracts import ModelInfo, TensorSpec
+from gourmet.errors import GourmetError, UsageError
+from gourmet.systems import registry
 from gourmet.triton_client.statistics import ModelStatistics, by_version
 
 
@@ -58,10 +62,6 @@ def test_a_figure_is_above_or_below_a_limit_only_where_its_whole_interval_is(
     assert comparison.below(figure, 1.05) is (None if outcome is None else not outcome)
 
 
-def test_a_window_without_an_answer_leaves_a_ratio_without_an_interval() -> None:
-    assert stats.ratio([2.0, 4.0], [0.0, 2.0]) == Estimate(3.0)
-
-
 def test_the_interval_of_a_ratio_includes_both_uncertainties() -> None:
     random = np.random.default_rng(0)
     held = 0
@@ -69,9 +69,7 @@ def test_the_interval_of_a_ratio_includes_both_uncertainties() -> None:
         got = stats.ratio(list(random.normal(20, 1, 5)), list(random.normal(10, 0.5, 5)))
         held += (got.low or 9) <= 2 <= (got.high or 0)
     assert 0.91 <= held / 300 <= 0.99
-    assert stats.ratio([3.0, 3.0], [2.0, 2.0]) == Estimate(pytest.approx(1.5)), (
-        "nothing is known of the noise"
-    )
+    assert stats.ratio([2.0, 4.0], [0.0, 2.0]) == Estimate(3.0), "a window without an answer"
 
 
 def test_the_loop_measures_windows_with_the_given_requests_in_flight() -> None:
@@ -83,65 +81,56 @@ def test_the_loop_measures_windows_with_the_given_requests_in_flight() -> None:
     assert stats.unsteadiness([90.0, 100.0, 130.0]) == pytest.approx(0.3)
 
 
+def kept_up(answered: int, due: int) -> object:
+    return validity.server_kept_up(answered=answered, due=due, seconds=1.0)
+
+
+def counted(rows: int, sent: int, failed: int = 0) -> object:
+    return validity.rows_counted(rows, sent, failed=failed)
+
+
 @pytest.mark.parametrize(
-    ("check", "error", "says"),
+    ("check", "figures", "error", "says"),
     [
-        (lambda: validity.littles_law(8, 7.7), None, ""),
-        (lambda: validity.littles_law(8, 128), validity.Disturbed, "128.00 and 8.00 .* in flight"),
-        (lambda: validity.few_errors({"bad": 5}, 95, 0.05), None, ""),
-        (lambda: validity.few_errors({"bad": 6}, 94, 0.05), validity.Untrusted, r"6 of 100 .* “bad”"),
-        (lambda: validity.rows_counted(100, 100), None, ""),
-        (lambda: validity.rows_counted(60, 100), validity.CountsDisagree, "a cache answered the rest"),
-        (lambda: validity.rows_counted(101, 100), validity.CountsDisagree, "another client asks"),
-        (lambda: validity.rows_counted(101, 100, failed=1), None, ""),
-        (lambda: validity.generator_had_time(0.97), validity.Disturbed, "97% of a core"),
-        (lambda: validity.generator_was_punctual(9.0, 20.0), validity.Disturbed, "9.0 ms late on average"),
-        (lambda: validity.server_kept_up(answered=96, due=100, seconds=1.0), None, ""),
-        (
-            lambda: validity.server_kept_up(answered=50, due=100, seconds=1.0),
-            validity.ServerOverrun,
-            "answers 50 of 100 requests a second, so its queue grows without end",
-        ),
+        (validity.littles_law, (8, 128), validity.Disturbed, "128.00 and 8.00 .* in flight"),
+        (validity.few_errors, ({"bad": 6}, 94, 0.05), validity.Untrusted, r"6 of 100 .* “bad”"),
+        (counted, (60, 100), validity.CountsDisagree, "a cache answered the rest"),
+        (counted, (101, 100), validity.CountsDisagree, "another client asks"),
+        (validity.generator_had_time, (0.97,), validity.Disturbed, "97% of a core"),
+        (validity.generator_was_punctual, (9.0, 20.0), validity.Disturbed, "9.0 ms late on average"),
+        (kept_up, (50, 100), validity.ServerOverrun, "answers 50 of 100 requests a s"),
     ],
 )
-def test_a_check_passes_or_says_why(check, error, says: str) -> None:
-    if error is None:
-        assert check().found
-    else:
-        with pytest.raises(error, match=says):
-            check()
+def test_a_check_that_fails_says_why(
+    check: Callable[..., object], figures: tuple[Any, ...], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        check(*figures)
 
 
 @pytest.mark.parametrize(
-    ("believed", "refused"),
+    ("check", "believed", "refused"),
     [
-        (lambda: validity.few_errors({}, 99, 0.0), lambda: validity.few_errors({"bad": 1}, 99, 0.0)),
-        (lambda: validity.littles_law(8, 8.39), lambda: validity.littles_law(8, 8.41)),
-        (lambda: validity.littles_law(8, 7.61), lambda: validity.littles_law(8, 7.59)),
-        (lambda: validity.steady([90, 100, 130], 0.31), lambda: validity.steady([90, 100, 130], 0.29)),
-        (lambda: validity.steady([60, 100, 110], 0.41), lambda: validity.steady([60, 100, 110], 0.39)),
-        (lambda: validity.generator_had_time(0.89), lambda: validity.generator_had_time(0.91)),
-        (
-            lambda: validity.generator_was_punctual(0.9, 5.0),
-            lambda: validity.generator_was_punctual(1.1, 5.0),
-        ),
-        (
-            lambda: validity.generator_was_punctual(1.9, 20.0),
-            lambda: validity.generator_was_punctual(2.1, 20.0),
-        ),
-        (
-            lambda: validity.server_kept_up(answered=92, due=100, seconds=1.0),
-            lambda: validity.server_kept_up(answered=91, due=100, seconds=1.0),
-        ),
-        (lambda: validity.rows_counted(100, 100), lambda: validity.rows_counted(99, 100, failed=5)),
+        (validity.few_errors, ({}, 99, 0.0), ({"bad": 1}, 99, 0.0)),
+        (validity.few_errors, ({"bad": 5}, 95, 0.05), ({"bad": 6}, 94, 0.05)),
+        (validity.littles_law, (8, 8.39), (8, 8.41)),
+        (validity.littles_law, (8, 7.61), (8, 7.59)),
+        (validity.steady, ([90, 100, 130], 0.31), ([90, 100, 130], 0.29)),
+        (validity.steady, ([60, 100, 110], 0.41), ([60, 100, 110], 0.39)),
+        (validity.generator_had_time, (0.89,), (0.91,)),
+        (validity.generator_was_punctual, (0.9, 5.0), (1.1, 5.0)),
+        (validity.generator_was_punctual, (1.9, 20.0), (2.1, 20.0)),
+        (kept_up, (92, 100), (91, 100)),
+        (counted, (100, 100), (99, 100, 5)),
+        (counted, (101, 100, 1), (101, 100)),
     ],
 )
 def test_a_check_has_its_limit_where_it_says(
-    believed: Callable[[], object], refused: Callable[[], object]
+    check: Callable[..., object], believed: tuple[Any, ...], refused: tuple[Any, ...]
 ) -> None:
-    assert believed()
+    assert check(*believed)
     with pytest.raises(validity.Untrusted):
-        refused()
+        check(*refused)
 
 
 def test_a_late_client_is_blamed_for_what_waits_and_else_the_server() -> None:
@@ -158,10 +147,8 @@ def test_figures_of_a_measurement_against_scipy_s() -> None:
     assert got.value == pytest.approx(gmean(ours) / gmean(theirs))
     assert stats.ratio([3.0], [2.0, 2.5]).low is None, "nothing is known of the noise of one"
     milliseconds = np.arange(1, 1001)
-    latency = stats.latency(milliseconds)
-    assert (latency.p50, latency.p90, latency.p95, latency.p99) == pytest.approx(
-        tuple(np.quantile(milliseconds, (0.5, 0.9, 0.95, 0.99)))
-    )
+    latency, quantiles = stats.latency(milliseconds), np.quantile(milliseconds, (0.5, 0.9, 0.95, 0.99))
+    assert [latency.p50, latency.p90, latency.p95, latency.p99] == pytest.approx([*quantiles])
     due, done = np.array([0.0, 0.1, 0.2]), np.array([0.4, 1.1, 1.4])
     assert [window.mean_ms for window in stats.windows(due, done, 0.0, 2.0, 2)] == pytest.approx([400, 1100])
 
@@ -189,21 +176,18 @@ def test_a_point_has_rates_of_rows_and_the_mean_batch_of_its_executions() -> Non
 
 
 def test_counts_of_triton_are_the_difference_of_two_snapshots() -> None:
-    def counted(executions: int) -> ModelStatistics:
-        times = {
-            phase: {"ns": 1_000_000 * executions} for phase in ("queue", "compute_input", "compute_output")
-        }
+    def counts(executions: int) -> ModelStatistics:
+        phases = ("queue", "compute_input", "compute_output")
+        times: dict[str, Any] = {phase: {"ns": 1_000_000 * executions} for phase in phases}
         infer = {"count": executions, "ns": 8_000_000 * executions}
-        success = {"count": 2 * executions}
-        model = {
-            "inference_count": 4 * executions,
-            "inference_stats": {**times, "compute_infer": infer, "success": success},
-            "batch_stats": [{"batch_size": 4, "compute_infer": infer}],
-        }
-        (counts,) = by_version({"model_stats": [model]})
-        return counts
+        times |= {"compute_infer": infer, "success": {"count": 2 * executions}}
+        sizes = [{"batch_size": 4, "compute_infer": infer}]
+        model = {"inference_count": 4 * executions, "inference_stats": times, "batch_stats": sizes}
+        (statistics,) = by_version({"model_stats": [model]})
+        return statistics
+        return statistics
 
-    got = counted(30).since(counted(10))
+    got = counts(30).since(counts(10))
     assert (got.rows, got.requests) == (80, 40)
     assert server_probe.batches(got) == (BatchSize(4, 20, 8.0),)
     assert server_probe.split(got, 6.0) == Split(0.5, 0.5, 4.0, 0.5, 0.5)
@@ -240,8 +224,6 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     if verdict == "slower":
         with pytest.raises(GourmetError, match=r"1 of 1 points .* throughput × 0.8"):
             comparison.refuse_slower([pair])
-    else:
-        comparison.refuse_slower([pair])
 
 
 def test_where_the_rate_is_given_the_latency_decides() -> None:
@@ -298,8 +280,11 @@ class StallingServer(TritonHttp):
         self._turn = asyncio.Lock()
         self._asked = 0
 
-    def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, b"")
+    def traffic(
+        self, load: LoadSpec, check: Callable[..., None] = lambda *_: None, **more: float
+    ) -> async_client.LoadGenerator:
+        requests = itertools.repeat(Request((0,), b""))
+        return async_client.LoadGenerator(self, requests, load, check, **more).run()  # type: ignore[arg-type]
 
     async def send(self, request: Request) -> RawReply:
         async with self._turn:
@@ -313,17 +298,7 @@ class StallingServer(TritonHttp):
 
 
 def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
-    load = LoadSpec("m", 100, "constant")
-    server = StallingServer()
-    traffic = async_client.LoadGenerator(
-        server,
-        itertools.repeat(server.request((0,))),
-        load,
-        lambda *_: None,
-        warm_up_s=0.0,
-        measure_s=0.8,
-        mark=lambda: None,
-    ).run()
+    traffic = StallingServer().traffic(LoadSpec("m", 100, "constant"), warm_up_s=0.0, measure_s=0.8)
     due, _, done = traffic.arrays()
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
@@ -339,10 +314,7 @@ def test_a_closed_loop_times_each_request_from_its_sending_and_counts_failures()
             await asyncio.sleep(0.01)
             return RawReply({}, None)
 
-    server = FailingOnce()
-    traffic = async_client.LoadGenerator(
-        server, itertools.repeat(server.request((0,))), LoadSpec("m", 2), lambda *_: None, measure_s=0.3
-    ).run()
+    traffic = FailingOnce().traffic(LoadSpec("m", 2), measure_s=0.3)
     due, sent, done = traffic.arrays()
     assert len(due) > 5
     assert np.median(sent - due) < 0.01, "none waits for another"
@@ -352,27 +324,23 @@ def test_a_closed_loop_times_each_request_from_its_sending_and_counts_failures()
 
 def test_an_open_loop_counts_from_the_moment_at_which_a_request_was_due() -> None:
     """Also where the client itself was late: here it checks one answer for 0.3 s."""
-    server, checked = StallingServer(), list[int]()
+    checked = list[int]()
 
     def check(*_: object) -> None:
         checked.append(1)
         if len(checked) == 5:
             time.sleep(0.3)
 
-    load, requests = LoadSpec("m", 100, "constant"), itertools.repeat(server.request((0,)))
-    traffic = async_client.LoadGenerator(server, requests, load, check, measure_s=0.8).run()
+    traffic = StallingServer().traffic(LoadSpec("m", 100, "constant"), check, measure_s=0.8)
     due, sent, _ = traffic.arrays()
     assert (sent - due).max() > 0.2
     assert np.diff(np.sort(due)) == pytest.approx(0.01, abs=1e-6)
 
 
 def test_a_load_that_the_client_cannot_send_in_time_ends() -> None:
-    server, load = StallingServer(), LoadSpec("m", 1_000_000, "constant")
-    requests = itertools.repeat(server.request((0,)))
+    load = LoadSpec("m", 1_000_000, "constant")
     with pytest.raises(validity.Disturbed, match="the client cannot keep up"):
-        async_client.LoadGenerator(
-            server, requests, load, lambda *_: None, max_in_flight=math.inf, max_late_s=0.1
-        ).run()
+        StallingServer().traffic(load, max_in_flight=math.inf, max_late_s=0.1)
     overrun = validity.too_many_in_flight(4096, 0.0)
     assert isinstance(overrun, validity.ServerOverrun)
     assert "4096 requests wait" in str(overrun)
@@ -382,3 +350,70 @@ def test_inputs_with_equal_answers_are_refused_because_a_mix_up_would_not_show()
     same = [{"y": np.array([1.0, 2.0])}] * 3
     with pytest.raises(validity.WrongAnswers, match="all 3 inputs have the same answer"):
         Answers(same, True, "said")
+
+
+def info(system: str = "", dims: tuple[int, ...] = (3,), datatype: str = "FP32") -> ModelInfo:
+    inputs, outputs = TensorSpec("x", datatype, (-1, *dims)), TensorSpec("y", "FP32", (-1, 2))
+    return ModelInfo("m", (inputs,), (outputs,), {"system": system} if system else {}, max_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    "system", [name for name, known in registry.load_all().items() if known.task == "classification"]
+)
+def test_a_picture_system_s_default_kind_of_input_is_its_examples(system: str) -> None:
+    known = registry.load(system)
+    size = known.input_size  # type: ignore[attr-defined]
+    channels = 1 if system == "digits" else 3
+    rows = rows_for(info(system, (channels, size, size)), DataSource(4, 3))
+    assert len(rows) == len(rows.pictures) == 4
+    assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, channels, size, size)
+    assert len(set(rows.pictures)) == 4
+    again = rows_for(info(system, (channels, size, size)), DataSource(4, 3))
+    assert again.pictures == rows.pictures
+
+
+def test_a_text_system_s_inputs_are_text_files_or_its_examples(tmp_path: Path) -> None:
+    text = TensorSpec("TEXT", "BYTES", (-1, 1))
+    model = ModelInfo("m", (text,), (), {"system": "translator"}, max_batch_size=8)
+    assert len({row.item() for row in rows_for(model, DataSource(4, 3)).values["TEXT"]}) == 4
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.txt").write_text(f"Это {name}.")
+    rows = rows_for(model, DataSource(9, folder=tmp_path))
+    assert rows.examples == ("Это a.".encode(), "Это b.".encode())
+
+
+def test_a_model_of_no_system_gets_noise_of_its_shape() -> None:
+    rows = rows_for(info(), DataSource(3, 1))
+    assert (len(rows), rows.pictures, rows.about) == (3, (), "3 rows of noise, seed 1")
+    assert rows.tensor(rows.inputs[0], (0, 2)).dtype == np.float32
+
+
+def test_rows_of_an_open_shape_come_from_arrays(tmp_path: Path) -> None:
+    open_one = info(dims=(-1,))
+    with pytest.raises(UsageError, match=r"has the open shape \[-1\]: give its rows as an \.npz"):
+        rows_for(open_one, DataSource(2, 1))
+    np.savez(tmp_path / "rows.npz", x=np.ones((3, 5), np.float32))
+    rows = rows_for(open_one, DataSource(2, 1, tmp_path / "rows.npz"))
+    assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, 5)
+    with pytest.raises(UsageError, match=r"x is float32 \[2, 5\], and must be FP32 \[rows, 3\]"):
+        rows_for(info(), DataSource(2, 1, tmp_path / "rows.npz"))
+
+
+def test_a_folder_of_inputs_needs_a_system_that_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no system that says what its files mean"):
+        rows_for(info(), DataSource(2, 1, tmp_path))
+    with pytest.raises(UsageError, match=r"it has no files of \.jpeg, \.jpg"):
+        rows_for(info("food11", (1,), "BYTES"), DataSource(2, 1, tmp_path))
+    for name, example in zip("abc", registry.load("food11").examples(3, 1), strict=True):
+        (tmp_path / f"{name}.jpg").write_bytes(example)
+    rows = rows_for(info("food11", (1,), "BYTES"), DataSource(2, 1, tmp_path))
+    assert (len(rows), rows.about) == (2, f"2 files of {tmp_path.name}")
+
+
+def test_rows_of_other_lengths_share_no_request(tmp_path: Path) -> None:
+    rows = rows_for(info(), DataSource(2, 1))
+    rows.values["x"][1].resize((4,), refcheck=False)
+    assert not rows.alike
+    with pytest.raises(UsageError, match="differ in shape and cannot share a request"):
+        check_possible(LoadSpec("m", batch=2), rows)
+    check_possible(LoadSpec("m"), rows)

@@ -101,11 +101,10 @@ def looped(port: int) -> Point:
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
-    errors, point = 0, looped(port)
-    while (
-        point.requests + (errors := sum(point.errors.values())) < 20
-    ):  # a busy machine's window may have fewer
+    point = looped(port)
+    while point.requests + sum(point.errors.values()) < 20:  # a busy machine's window may have fewer
         point = looped(port)
+    errors = sum(point.errors.values())
     assert 0.05 < errors / (point.requests + errors) < 0.6, "errors are counted and never averaged in"
     assert list(point.errors) == ["HTTP 503: right"]
     assert point.rows_per_s.value == pytest.approx(fmean(point.rates))
@@ -181,10 +180,8 @@ def test_a_point_that_is_disturbed_every_time_is_left_out_with_the_reason() -> N
     def disturbed(*_: object) -> Point:
         raise Disturbed("the windows differ")
 
-    rows, left_out = measure_in_turns(
-        [Contender("x", [("x", LOAD)], lambda: nullcontext(disturbed))], 1, lambda *_: None
-    )
-    assert (rows, left_out) == ([], {"x c=3": "the windows differ"})
+    noisy = Contender("x", [("x", LOAD)], lambda: nullcontext(disturbed))
+    assert measure_in_turns([noisy], 1, lambda *_: None) == ([], {"x c=3": "the windows differ"})
 
 
 def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
@@ -197,9 +194,8 @@ def test_a_contender_that_does_not_start_is_left_out_with_the_reason() -> None:
     def refuse() -> None:
         raise ConnectionRefusedError
 
-    rows, left_out = measure_in_turns(
-        [Contender("x", [("x", LOAD)], start), contender("a", [])], 2, lambda *_: None
-    )
+    missing = Contender("x", [("x", LOAD)], start)
+    rows, left_out = measure_in_turns([missing, contender("a", [])], 2, lambda *_: None)
     assert left_out == {"x": "a server ended with status 1; its last lines: no port"}
     assert {row.point.arm for row in rows} == {"a"}
     with pytest.raises(DidNotStart), start():
@@ -225,7 +221,6 @@ def test_a_turn_in_which_one_was_not_measured_is_not_compared() -> None:
     [
         (Estimate(1.1, 1.05, 1.2), False, "met"),
         (Estimate(0.8, 0.7, 0.9), False, "not met"),
-        (Estimate(1.0, 0.86, 1.12), False, "not decided"),
         (Estimate(0.9, 0.85, 0.99), True, "met"),
         (Estimate(0.9), True, "not decided"),
     ],
@@ -263,19 +258,16 @@ def test_missing_servers_are_an_error_that_names_the_command() -> None:
 
 
 def test_what_triton_adds_is_taken_turn_by_turn() -> None:
-    def measured(arm: str, level: int, *took_ms: float, per_s: float = 100, inside_ms: float = 0.0) -> Row:
-        split = Split(0, 0, inside_ms, 0, 1)
-        points = [
-            a_point(arm, (per_s,) * 3, level, latency_ms=Latency(*[ms] * 5), split_ms=split) for ms in took_ms
-        ]
-        return Row(dict(enumerate(points)))
+    def measured(arm: str, level: int, took_ms: float, per_s: float = 100, inside_ms: float = 0.0) -> Row:
+        more = {"latency_ms": Latency(*[took_ms] * 5), "split_ms": Split(0, 0, inside_ms, 0, 1)}
+        return Row(dict(enumerate([a_point(arm, (per_s,) * 3, level, **more)] * 2)))
 
     rows = [
-        measured(foundation.ALONE, 1, 10.0, 10.0),
-        measured(foundation.SINGLE, 1, 12.0, 13.0, per_s=80, inside_ms=11.0),
-        measured(foundation.SEVERAL, 8, 80.0, 80.0, per_s=90),
-        measured(foundation.OURS, 8, 20.0, 20.0, per_s=400),
-        measured(foundation.LABS, 8, 80.0, 80.0),
+        measured(foundation.ALONE, 1, 10.0),
+        measured(foundation.SINGLE, 1, 12.5, per_s=80, inside_ms=11.0),
+        measured(foundation.SEVERAL, 8, 80.0, per_s=90),
+        measured(foundation.OURS, 8, 20.0, per_s=400),
+        measured(foundation.LABS, 8, 80.0),
     ]
     figures = {goal.name: goal.figure.value for goal in foundation.goals(rows)}
     assert figures == {

@@ -42,13 +42,9 @@ NAN = float("nan")
         ("every class alike", 40, -5.1, "worse"),
         ("stew", 400, -4.9, "as good"),
         ("stew", 400, -5.1, "worse"),
-        ("stew", 20, -9.9, "as good"),
-        ("stew", 20, -10.1, "worse"),
         ("calibration", 400, -4.9, "as good"),  # 1/sqrt(400)
         ("calibration", 400, -5.1, "worse"),
-        ("calibration", 90_000, -1.9, "as good"),
         ("calibration", 90_000, -2.1, "worse"),
-        ("right of the sure", 400, -2.1, "worse"),
         ("sure", 400, -50.0, "not compared"),
         ("right of the sure", 400, NAN, "not compared"),
     ],
@@ -95,10 +91,8 @@ def test_learn_more_allows_each_class_two_points() -> None:
     known = Rehearsal(rows, classes, np.arange(800) % 4 < 2, rows, np.ones(2, np.float32), "")
     lesson = Lesson(SYSTEM, layer, known, [rows[:8]], classes[:8], Calibration())
     learned = lesson.learn(lambda share, words="": None)
-    assert {m.what: m.margin for m in learned.kept.measures if m.what in SYSTEM.labels} == {
-        "stew": 2.0,
-        "broth": 2.0,
-    }
+    margins = {m.what: m.margin for m in learned.kept.measures if m.what in SYSTEM.labels}
+    assert margins == {"stew": 2.0, "broth": 2.0}
 
 
 def version(model: Path) -> Path:
@@ -121,7 +115,6 @@ def worse() -> Iterator[Measure]:
 
 
 def only_worse() -> Iterator[Measure]:
-    """As of a translator, which has one measure."""
     yield Measure("chrF", 500, 50.0, 47.0, 2.0)
 
 

@@ -19,7 +19,6 @@ from support.cli import said
 from torch import nn
 
 from gourmet.bench.inputs import InputRows
-from gourmet.bench.roofline import count
 from gourmet.bench.workload import of_onnx
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
@@ -195,12 +194,6 @@ def test_a_reference_supports_every_number_type_and_refuses_texts(tmp_path: Path
     assert given == {"FLOAT16/y": [1.0, 1.0], "INT64/y": [0, 1], "BOOL/y": [True, False]}
     with pytest.raises(GourmetError, match="numbers alone are compared"):
         answered(STRING=np.array([b"soup", b"tea"], np.object_))
-
-
-def test_roofline_refuses_a_file_that_is_not_onnx(tmp_path: Path) -> None:
-    (path := tmp_path / "n.onnx").write_bytes(b"noise")
-    with pytest.raises(GourmetError, match=r"n\.onnx is not a valid ONNX"):
-        count(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\3\4" + bytes(100)])

@@ -19,11 +19,10 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from support.cli import gourmet, said
 from support.onnx_network import network
 from support.stopping import everything
 
-from gourmet.cli import main
 from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
@@ -39,16 +38,13 @@ from gourmet.repository.versions import (
 )
 from gourmet.served.manifest import ManifestError, sha256
 
-Gourmet = Callable[..., Result]
-
 
 @pytest.fixture
-def gourmet(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gourmet:
-    """Runs a verb with folders of its own, where no stack runs."""
+def no_keys(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs have folders of their own, where no stack runs."""
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
     # It knows the systems that there were when it was imported, which may have been in another test.
     monkeypatch.delitem(sys.modules, "gourmet.commands.deploy", raising=False)
-    return lambda *words: CliRunner().invoke(main, [str(word) for word in words])
 
 
 def put(model: Path, number: int, at: str, **about: object) -> None:
@@ -80,7 +76,8 @@ def test_versions_are_ordered_as_numbers_and_a_damaged_one_does_not_serve(tmp_pa
 
 
 @pytest.mark.promise("README: *Undo* goes back")
-def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourmet, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_a_system_goes_back_from_its_last_deployment_in_one_step(tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("broth", "stew", "chili"):
         put(models / name, 1, "2026-01-01T00:00:00.000+00:00")
@@ -89,14 +86,11 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     put(models / "salad", 1, "2026-01-03T00:00:00.000+00:00")  # it came with that deployment
     put(models / "others", 1, "2026-01-09T00:00:00.000+00:00", network={"system": "bread"})
     for left in ({"stew": 2, "broth": 2, "chili": 2}, {"stew": 1, "broth": 1, "chili": 1}):
-        done = gourmet("rollback", "soups", "--to", models)
-        assert done.exit_code == 0, done.output
+        output = said("rollback", "soups", "--to", models)
         assert {name: version_numbers(models / name)[-1] for name in left} == left
-    assert "is the latest; no Triton was asked" in done.output
+    assert "is the latest; no Triton was asked" in output
     before = everything(models)
-    done = gourmet("rollback", "soups", "--to", models)
-    assert done.exit_code == 1
-    assert "has no version before 1" in done.output
+    assert "has no version before 1" in said("rollback", "soups", "--to", models, status=1)
     assert everything(models) == before
     assert version_numbers(models / "others") == (1,)
 
@@ -132,9 +126,8 @@ def _written(text: str, path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.promise("models: `gourmet rollback NAME --undo` brings the withdrawn version back")
-def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
-    gourmet: Gourmet, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name, last in (("broth", 2), ("stew", 3)):
         for number in range(1, last + 1):
@@ -145,16 +138,14 @@ def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
         return [(version_numbers(folder)[-1], read_config(folder).max_batch_size) for folder in folders]
 
     for _ in range(2):
-        done = gourmet("rollback", "soups", "--to", models)
-        assert done.exit_code == 0, done.output
+        said("rollback", "soups", "--to", models)
     assert latest() == [(1, 1), (1, 1)]
     for stew in (2, 3):
-        done = gourmet("rollback", "soups", "--undo", "--to", models)
-        assert done.exit_code == 0, done.output
+        output = said("rollback", "soups", "--undo", "--to", models)
         assert latest() == [(2, 2), (stew, stew)]
-    assert "stew: version 3 is back, it is the latest; no Triton was asked" in done.output
-    done = gourmet("rollback", "soups", "--undo", "--to", models)
-    assert (done.exit_code, "has no withdrawn version of 'soups'" in done.output) == (1, True)
+    assert "stew: version 3 is back, it is the latest; no Triton was asked" in output
+    refusal = said("rollback", "soups", "--undo", "--to", models, status=1)
+    assert "has no withdrawn version of 'soups'" in refusal
 
 
 def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_nothing(
@@ -326,9 +317,8 @@ def put_back(folder: Path, content: Mapping[str, bytes | None]) -> None:
 @pytest.mark.promise(
     "models: If one is killed, the next verb or `gourmet up` first puts back what was there before"
 )
-def test_a_verb_first_puts_back_what_a_killed_one_changed(
-    gourmet: Gourmet, two_of_two: list[Path], subject: Examined
-) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_a_verb_first_puts_back_what_a_killed_one_changed(two_of_two: list[Path], subject: Examined) -> None:
     repository = two_of_two[0].parent
     before = everything(repository)
 
@@ -348,10 +338,9 @@ def test_a_verb_first_puts_back_what_a_killed_one_changed(
     (warning, *_) = manifests(dataclasses.replace(subject, repositories=(repository,)))
     assert warning.level == "warn"
     assert f"a verb changes {repository}, or was killed while it did" in warning.cause
-    done = gourmet("rollback", "soups", "--to", repository)
-    assert done.exit_code == 0, done.output
-    assert "a verb was killed while it changed broth, stew" in done.output
-    assert "broth: version 2 is withdrawn, version 1 is the latest" in done.output, "one step, not two"
+    output = said("rollback", "soups", "--to", repository)
+    assert "a verb was killed while it changed broth, stew" in output
+    assert "broth: version 2 is withdrawn, version 1 is the latest" in output, "one step, not two"
 
 
 def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y") -> Path:
@@ -363,48 +352,42 @@ def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y"
     return path
 
 
+@pytest.fixture
+def colours(no_keys: None, tmp_path: Path) -> Path:
+    """The repository of a system that came as ONNX."""
+    first = onnx_file(tmp_path / "first.onnx")
+    labels = ("--labels", "red,green,blue")
+    said("new", "colours", *labels, "--weights", first, "--to", tmp_path / "models")
+    return tmp_path / "models"
+
+
 def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
-    gourmet: Gourmet, tmp_path: Path
+    colours: Path, tmp_path: Path
 ) -> None:
-    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
-    assert done.exit_code == 0, done.output
-    model = models / "colours_onnx"
+    model = colours / "colours_onnx"
     mine = (model / "config.pbtxt").read_text().replace("count: 2", "count: 3")
     (model / "config.pbtxt").write_text(mine)
-    before = everything(models)
-
+    before = everything(colours)
     second = onnx_file(tmp_path / "second.onnx", given="another_name")
-    done = gourmet("deploy", "colours", "--weights", second, "--to", models)
-    assert done.exit_code == 0, done.output
+    said("deploy", "colours", "--weights", second, "--to", colours)
     assert sorted(path.name for path in (model / "2").iterdir()) == ["manifest.json", "model.onnx"]
     config = read_config(model)
     assert (config.input[0].name, config.instance_group[0].count) == ("another_name", 3)
-
-    done = gourmet("rollback", "colours", "--to", models)
-    assert done.exit_code == 0, done.output
-    assert served(models) == before
+    said("rollback", "colours", "--to", colours)
+    assert served(colours) == before
 
 
 @pytest.mark.slow
-def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
+def test_two_deploys_at_once_are_two_versions(colours: Path, tmp_path: Path) -> None:
     """Both said that theirs was version 2, and one was lost."""
-    models, files = tmp_path / "models", [onnx_file(tmp_path / f"{number}.onnx") for number in range(3)]
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", files[0], "--to", models)
-    assert done.exit_code == 0, done.output
-    program = Path(sys.executable).with_name("gourmet")
-    both = [
-        subprocess.Popen(
-            [program, "deploy", "colours", "--weights", file, "--to", models],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for file in files[1:]
-    ]
+    program, both = Path(sys.executable).with_name("gourmet"), []
+    for name in ("second.onnx", "third.onnx"):
+        command = [program, "deploy", "colours", "--weights", onnx_file(tmp_path / name), "--to", colours]
+        both.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     printed = [process.communicate()[0].splitlines() for process in both]
-    folders = sorted(line for lines in printed for line in lines if line.startswith(str(models)))
-    assert folders == [str(models / "colours_onnx" / number) for number in "23"]
-    assert version_numbers(models / "colours_onnx") == (1, 2, 3)
+    folders = sorted(line for lines in printed for line in lines if line.startswith(str(colours)))
+    assert folders == [str(colours / "colours_onnx" / number) for number in "23"]
+    assert version_numbers(colours / "colours_onnx") == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -415,15 +398,10 @@ def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) 
     ],
 )
 def test_a_file_that_the_description_does_not_fit_is_no_next_version(
-    gourmet: Gourmet, tmp_path: Path, other: dict[str, Any], says: str
+    colours: Path, tmp_path: Path, other: dict[str, Any], says: str
 ) -> None:
-    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
-    assert done.exit_code == 0, done.output
-    before = everything(models)
-    done = gourmet("deploy", "colours", "--weights", onnx_file(tmp_path / "o.onnx", **other), "--to", models)
-    assert done.exit_code == 2
-    assert says in done.output
-    done = gourmet("deploy", "colours", "--weights", "best.pth", "--data", tmp_path, "--to", models)
-    assert "gourmet deploy colours --weights FILE" in done.output
-    assert everything(models) == before
+    before, file = everything(colours), onnx_file(tmp_path / "o.onnx", **other)
+    assert says in said("deploy", "colours", "--weights", file, "--to", colours, status=2)
+    output = gourmet("deploy", "colours", "--weights", "best.pth", "--data", tmp_path, "--to", colours).output
+    assert "gourmet deploy colours --weights FILE" in output
+    assert everything(colours) == before
