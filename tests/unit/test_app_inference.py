@@ -128,6 +128,7 @@ def test_an_ensemble_without_its_step_is_reported_by_the_name_of_the_step(listen
             "this JPEG cannot be decoded: it ends early",
         ),
         ("in ensemble 'x', INPUT_IMAGE row 0 of 1: too much [too_complex]", "too_complex", "too much"),
+        ("INPUT_IMAGE row 0 of 1: odd [unheard_of]", "broken_picture", "the model could not decode"),
         ("unexpected shape for input 'INPUT_IMAGE'", "broken_picture", "the model could not decode"),
     ],
 )

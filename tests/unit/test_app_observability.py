@@ -110,6 +110,8 @@ def test_probes_are_logged_only_when_they_fail(lines: LoggedLines) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
         assert browser.get(path).status_code == 200
     assert lines.requests() == []
+    assert logged(ServingError("triton_unavailable", "away")).get("/readyz").status_code == 503
+    assert [line["status"] for line in lines.requests()] == [503]
 
 
 def test_a_failed_request_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:

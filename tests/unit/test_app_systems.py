@@ -183,7 +183,9 @@ def test_a_version_is_chosen_by_parameter_or_by_name_and_version(
     assert (reply.get_json()["label"], reply.get_json()["model"]["version"]) == answer
 
 
-@pytest.mark.parametrize("asked", ["version=8", "version=09", "model=flowers/8", "version=9/../../x"])
+@pytest.mark.parametrize(
+    "asked", ["version=8", "version=09", "model=flowers/8", "version=9/9", "version=9/../../x"]
+)
 @pytest.mark.parametrize("models", [{}, {"food11": "flowers"}])
 def test_a_version_that_does_not_serve_is_an_unknown_model(
     two_versions: Listener, asked: str, models: dict[str, str]

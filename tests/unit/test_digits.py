@@ -280,10 +280,11 @@ def test_mnists_own_files_are_read_with_their_test_part(form: str, tmp_path: Pat
 
 def test_few_digits_have_no_parts_to_measure_on(tmp_path: Path) -> None:
     assert sizes(mnist(tmp_path, "train")) == {"train": 70, "validation": 10, "test": 20}
-    mnist(tmp_path, "train", count=20)
-    assert data.DATA.parts(tmp_path) == ()
+    (tmp_path / "few").mkdir()
+    few = mnist(tmp_path / "few", "train", count=20)
+    assert data.DATA.parts(few) == ()
     with pytest.raises(BadData, match="too few digits for a test part"):
-        data.DATA.listing(tmp_path, "test")
+        data.DATA.listing(few, "test")
     with pytest.raises(UsageError, match="'tset' is not a part"):
         data.DATA.listing(data.bundled()[0], "tset")
 

@@ -45,11 +45,25 @@ def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
 
 @pytest.mark.parametrize(
     "text",
-    *("Where is the nearest pharmacy?", "privet kak dela", "Де найближча аптека?", "Він любить каву і чай."),
-    *("Аз обичам чай.", "Где је најближа апотека?", "Сәлам", "我喜欢茶。", "اين أقرب صيدلية؟", "ыфва йцук"),
-    # Russian, and more than the network knows.
-    *("Вот мой бумажник.", "Мы купили синхрофазотрон.", "Ломоносов родился в 1711 году."),
-    *("Ich люблю tea.", "Фирма Volvo выпустила новый автомобиль.", "Он 😀 пришёл."),
+    [
+        *(
+            "Where is the nearest pharmacy?",
+            "privet kak dela",
+            "Де найближча аптека?",
+            "Він любить каву і чай.",
+        ),
+        *(
+            "Аз обичам чай.",
+            "Где је најближа апотека?",
+            "Сәлам",
+            "我喜欢茶。",
+            "اين أقرب صيدلية؟",
+            "ыфва йцук",
+        ),
+        # Russian, and more than the network knows.
+        *("Вот мой бумажник.", "Мы купили синхрофазотрон.", "Ломоносов родился в 1711 году."),
+        *("Ich люблю tea.", "Фирма Volvo выпустила новый автомобиль.", "Он 😀 пришёл."),
+    ],
 )
 def test_foreign_and_rare_texts_are_not_sure(network: TranslatorNetwork, model: ModelInfo, text: str) -> None:
     answer = answered(network, text)
