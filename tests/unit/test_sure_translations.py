@@ -17,6 +17,7 @@ from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
 from gourmet.served import manifest
+from gourmet.served.files import own_models
 from gourmet.served.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
@@ -129,7 +130,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
-    network: TranslatorNetwork, models: Path, tmp_path: Path
+    network: TranslatorNetwork, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {text: answered(network, text) for text in SYSTEM.meanings}
     data = tmp_path / "pairs.tsv"
@@ -151,6 +152,13 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
     assert json.loads(gourmet(*command, "--json", "-").stdout)["certainty"] == about["certainty"]
+    # Without a repository the shipped models stay as they are, and copies that replace them change.
+    shipped = DEFAULT_REPOSITORY / "translator" / "config.pbtxt"
+    before_ours = shipped.read_text()
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+    said(*command[:-2])
+    assert shipped.read_text() == before_ours
+    assert read_config(own_models() / "translator") != read_config(shipped.parent)
 
 
 def test_check_refuses_to_calibrate_a_system_that_evaluate_calibrates(tmp_path: Path) -> None:
