@@ -22,8 +22,6 @@ from support.stopping import everything
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.evaluation import same_answers
-from gourmet.evaluation.accuracy import Scores
 from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation, write_measured
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
@@ -277,57 +275,6 @@ def test_fewer_pictures_than_a_full_batch_are_enough_but_none_is_an_error(
     assert [check.what.rpartition(" ")[2] for check in verified_with(5)[:-1]] == ["1", "2", "5"]
     with pytest.raises(BadData, match="no pictures are held out"):
         verified_with(0)
-
-
-def always(best: np.ndarray) -> Callable[[np.ndarray], Scores]:
-    """A model that reads its answer off the first pixel of a photo."""
-    return lambda photos: np.eye(11, dtype=np.float32)[best[photos[:, 0, 0, 0]]]
-
-
-def numbered(count: int) -> np.ndarray:
-    photos = np.zeros((count, 2, 2, 3), np.uint8)
-    photos[:, 0, 0, 0] = np.arange(count)
-    return photos
-
-
-def passes(what: str, truth: np.ndarray, served: np.ndarray, best: np.ndarray) -> bool:
-    checks = same_answers.close_answers(always(served), always(best), numbered(len(truth)), truth)
-    return next(check for check in checks if what in check.what).passed
-
-
-@pytest.mark.parametrize(("wrong", "allowed"), [(2, True), (12, False)])
-def test_a_quantized_model_may_differ_on_three_photos_in_a_hundred(wrong: int, allowed: bool) -> None:
-    truth = np.arange(100) % 11
-    best = truth.copy()
-    best[1:wrong:2] = (best[1:wrong:2] + 1) % 11
-    best[90 : 90 + wrong // 2] = 0
-    assert passes("agreement", truth, truth, best) is allowed
-
-
-@pytest.mark.parametrize(
-    ("photos", "wrong", "allowed"),
-    [
-        (200, range(0, 77, 11), False),  # seven breads, and nothing else
-        (100, [0, 23], True),  # 1.9 points, but two photos of so few may be chance
-    ],
-)
-def test_a_quantized_model_may_not_lose_accuracy_even_where_it_agrees(
-    photos: int, wrong: Sequence[int], allowed: bool
-) -> None:
-    truth = np.arange(photos) % 11
-    best = truth.copy()
-    best[[*wrong]] = 5
-    assert passes("balanced accuracy lost", truth, truth, best) is allowed
-
-
-def test_a_model_that_answers_with_nothing_finite_is_refused() -> None:
-    compare = partial(same_answers.same_answers, always(np.zeros(256, int)), photos=numbered(16))
-    verify = same_answers.verify(
-        lambda path: lambda photos: np.full((len(photos), 11), np.nan, np.float32), compare
-    )
-    (check,) = verify(Path("model.onnx"))
-    assert not check.passed
-    assert "not finite" in check.measured
 
 
 def by_hand(model: Path, text: str) -> bytes:

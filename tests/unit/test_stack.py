@@ -1,4 +1,4 @@
-"""`gourmet up`: what is refused before anything starts, what is restarted, and what its log shows."""
+"""`gourmet up`: what is refused before anything starts, restarted or stopped, and what its log shows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ import psutil
 import pytest
 from support.cli import gourmet, said
 
-from gourmet.errors import echo
+from gourmet.errors import GourmetError, echo
 from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError
 from gourmet.served.manifest import sha256
-from gourmet.stack import preflight, run_file, supervisor
+from gourmet.served.signals import STOPS, first_stop, set_on_stop
+from gourmet.stack import preflight, run_file, supervisor, triton_server
 from gourmet.stack.processes import Child, wait_until
 from gourmet.stack.readable_logs import LogPrinter
 from gourmet.stack.supervisor import StubWatchdog, Supervisor, WebOptions, backoff_s, load_older_versions
@@ -404,3 +405,70 @@ def test_the_reason_of_a_failed_start_is_json_too(monkeypatch: pytest.MonkeyPatc
     logged = json.loads(ran.stderr)
     assert (ran.exit_code, logged["level"]) == (2, "error")
     assert logged["message"].startswith("Error: --triton-only and --web-only together leave nothing to start")
+
+
+def test_models_use_this_environment_s_packages_and_send_no_telemetry() -> None:
+    environment = triton_server.find_wheel().environment()
+    first = Path(environment["PATH"].split(os.pathsep)[0])
+    assert (first / "python3").samefile(sys.executable)
+    assert environment["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+def test_numpy_2_in_the_servers_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_server, "version", lambda name: "2.1.0")
+    with pytest.raises(GourmetError, match=r"numpy 2\.1\.0 .*pip install 'numpy<2'"):
+        triton_server.find_wheel()
+
+
+def test_a_missing_wheel_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_server, "find_spec", lambda name: None)
+    with pytest.raises(GourmetError, match=r"nvidia-pytriton is missing. Run `make setup`.*glibc 2\.35"):
+        triton_server.find_wheel()
+
+
+def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: Path) -> None:
+    """Those of killed servers stayed in /tmp: there were 112."""
+    result = triton_server.find_wheel()
+    original = (result.server / "backends" / "python" / "libtriton_python.so").read_bytes()
+    made = (result.assemble_backends(tmp_path / "backends") / "python" / "libtriton_python.so").read_bytes()
+    assert original.count(b"/tmp/python_env_") == 1
+    assert b"/tmp/python_env_" not in made
+    assert len(made) == len(original)
+    assert sum(a != b for a, b in zip(original, made, strict=True)) == 4
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in STOPS]
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_the_first_stop_is_noted_and_the_second_ends(number: signal.Signals) -> None:
+    before = handlers()
+    with first_stop() as stop_requested:
+        signal.raise_signal(number)
+        assert stop_requested.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert handlers() == before
+
+
+def test_a_terminal_that_closes_is_a_stop_but_under_nohup() -> None:
+    for before, stops in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+        stop_requested = threading.Event()
+        result = signal.signal(signal.SIGHUP, before)
+        try:
+            with set_on_stop(stop_requested):
+                signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == before
+        finally:
+            signal.signal(signal.SIGHUP, result)
+        assert stop_requested.is_set() == stops
+
+
+def test_however_many_stops_come_they_only_set_the_event() -> None:
+    before, stop_requested = handlers(), threading.Event()
+    with set_on_stop(stop_requested):
+        for number in (*STOPS, *STOPS):
+            signal.raise_signal(number)
+    assert stop_requested.is_set()
+    assert handlers() == before
