@@ -378,11 +378,6 @@ def test_the_origins_that_are_set_may_use_the_api_and_send_no_forms(origins: tup
     assert post(browser, "/api/v1/classify", OTHER_PORT).status_code == (200 if "*" in origins else 403)
 
 
-def test_the_page_s_own_form_sends_its_origin() -> None:
-    """Under `no-referrer` a browser gives a form the origin `null`, which could be anybody's."""
-    assert client().get("/").headers["Referrer-Policy"] == "same-origin"
-
-
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", ""])
 @pytest.mark.parametrize("path", ["/api/v1/translate", "/api/v1/generate"])
 def test_json_without_its_content_type_is_refused(path: str, kind: str) -> None:

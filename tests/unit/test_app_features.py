@@ -226,13 +226,6 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 10
 
 
-def test_a_second_correction_of_a_photo_replaces_the_first(tmp_path: Path) -> None:
-    browser = client(keep_corrections=tmp_path)
-    for label in ("Egg", "Egg", "Soup"):
-        assert correct(browser, label).status_code == 200
-    assert [path.parent.name for path in kept(tmp_path)] == ["Soup"]
-
-
 @pytest.mark.parametrize(("label", "photo"), [("Pizza", SYSTEM.sample()), ("Egg", b"no photo")])
 def test_an_unusable_correction_is_refused(tmp_path: Path, label: str, photo: bytes) -> None:
     assert correct(client(keep_corrections=tmp_path), label, photo).status_code == 400

@@ -142,11 +142,6 @@ def test_an_error_of_a_model_that_decodes_reads_like_one_of_the_app(
     assert "INPUT_IMAGE" not in str(error)
 
 
-def test_a_file_that_is_not_a_photo_is_refused_as_such_while_triton_is_away() -> None:
-    classifier = classifier_of(Triton("127.0.0.1:9", connect_timeout_s=1.0))
-    assert failure(lambda: classifier.classify(b"text", Deadline(2))).code == "not_a_picture"
-
-
 def test_a_photo_is_read_once_when_triton_goes_away(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = listen(dict(GOOD))
     classifier = classifier_of(Triton(listener.url))

@@ -190,7 +190,6 @@ def test_a_version_is_chosen_by_parameter_or_by_name_and_version(
 def test_a_version_that_does_not_serve_is_an_unknown_model(
     two_versions: Listener, asked: str, models: dict[str, str]
 ) -> None:
-    """It asks no other question of Triton either, also where the model is a configured one."""
     model_named = "" if "model=" in asked else "model=flowers&"
     (browser,) = client(two_versions, **models)
     reply = browser.post(f"/api/v1/classify?{model_named}{asked}", data=form())
@@ -212,7 +211,6 @@ def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions:
 
 
 def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> None:
-    """A version counts as its model, and what no model was asked for counts nowhere."""
     (browser,) = client(two_versions)
 
     def status(model: str) -> int:

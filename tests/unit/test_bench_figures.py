@@ -323,7 +323,6 @@ def test_a_closed_loop_times_each_request_from_its_sending_and_counts_failures()
 
 
 def test_an_open_loop_counts_from_the_moment_at_which_a_request_was_due() -> None:
-    """Also where the client itself was late: here it checks one answer for 0.3 s."""
     checked = list[int]()
 
     def check(*_: object) -> None:

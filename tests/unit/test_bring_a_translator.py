@@ -70,7 +70,6 @@ def test_a_checkpoint_as_transformers_saves_it_today_is_opened_and_its_answers_w
 
 
 def test_a_translator_has_a_threshold_only_when_data_is_given(checkpoint: Path, tmp_path: Path) -> None:
-    """Of random weights no score is high enough."""
     assert opened(checkpoint).calibration == {}
     data = tmp_path / "pairs.tsv"
     texts = [text.decode() for text in SYSTEM.examples(9, 0)]
@@ -151,7 +150,6 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
 
 @pytest.mark.parametrize("kind", ["bart", "llama"])
 def test_a_checkpoint_of_another_architecture_is_refused_by_its_name(kind: str, tmp_path: Path) -> None:
-    """Whatever lies beside it: others have other vocabularies, and weights in several files."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     output = said(*("deploy", "translator", "--to", tmp_path / "models", "--checkpoint", tmp_path), status=1)
     reason = f"{tmp_path} holds {kind}: only translators of Marian's architecture are served"
@@ -175,7 +173,6 @@ def graph(file: bytes) -> Any:
 
 @pytest.mark.nightly
 def test_the_graphs_of_marian_are_the_ones_that_are_shipped(tmp_path: Path) -> None:
-    """Constants apart, of which equal ones are one."""
     folder = saved_translator(tmp_path, layers=(4, 2), activation_function="swish")
     target = (
         EXPORT.open(MARIAN.find(str(folder)), None, lambda share, words="": None).targets["python"].files[0]

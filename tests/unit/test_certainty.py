@@ -122,6 +122,9 @@ def test_a_figure_at_its_limit_reaches_it() -> None:
 def test_several_labels_that_apply_are_sorted_by_probability() -> None:
     several = replace(answer_of((0.81, 0.9, 0.79)), system=replace(SYSTEM, multi_label=True))
     assert several.applying == [("Dessert", 0.9), ("Bread", 0.81)]
+    assert several.sure
+    none = replace(several, probabilities=(0.4, 0.1, 0.2))
+    assert (none.applying, none.verdict.text, none.sure) == ([], "Bread", False)
     assert several.verdict.text == "Dessert, Bread"
 
 

@@ -27,9 +27,7 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate, HeldOut, measures
 from gourmet.evaluation.picture_scores import LabelledScores, shares
-from gourmet.evaluation.rehearsal import Rehearsal
 from gourmet.evaluation.same_answers import close_answers, same_answers, verify
-from gourmet.learning.learn_more import Lesson
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import squares
 from gourmet.repository.deploy import deploy
@@ -37,7 +35,6 @@ from gourmet.repository.gate import Comparison, Deployment, Measure, ModelFile, 
 from gourmet.served.manifest import MANIFEST, sha256
 from gourmet.systems.captioner.export import eager_answers
 from gourmet.training.files import save_tensors
-from gourmet.training.linear_layer import Layer
 
 __all__ = ["no_stack"]  # fixtures
 
@@ -99,16 +96,6 @@ def test_the_test_part_is_compared_on_and_the_validation_part_without_one(tmp_pa
         held_out = HeldOut.of(SYSTEM, data, tmp_path)
         assert held_out is not None
         assert set(held_out.images.flat) == {shade}
-
-
-def test_learn_more_allows_each_class_two_points() -> None:
-    rows = np.eye(2, dtype=np.float32)[[0, 1] * 400]
-    layer, classes = Layer(np.eye(2, dtype=np.float32), np.zeros(2, np.float32)), rows.argmax(axis=1)
-    known = Rehearsal(rows, classes, np.arange(800) % 4 < 2, rows, np.ones(2, np.float32), "")
-    lesson = Lesson(SYSTEM, layer, known, [rows[:8]], classes[:8], Calibration())
-    learned = lesson.learn(lambda share, words="": None)
-    margins = {m.what: m.margin for m in learned.kept.measures if m.what in SYSTEM.labels}
-    assert margins == {"stew": 2.0, "broth": 2.0}
 
 
 def version(model: Path) -> Path:
@@ -280,7 +267,6 @@ def test_of_made_up_pictures_fifteen_in_a_hundred_may_differ(wrong: int, made_up
 @pytest.mark.parametrize(("sign", "wrong"), [(1, 2), (-1, 2)])
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_quantized_export_loses_and_gains_a_point_at_most(sign: int, wrong: int, loses: bool) -> None:
-    """Of a class of 50; its own chance is 1.96 standard errors."""
     other, truth = TRUTH.copy(), TRUTH.copy()
     mine = np.flatnonzero(TRUTH == 0)[: 8 if loses else wrong]
     (other if sign > 0 else truth)[mine] = 1

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gourmet.contracts import WEB_PARAMETER, BadModel, GeneratedText, ModelInfo, ScoredSentence, TensorSpec
+from gourmet.contracts import (
+    WEB_PARAMETER,
+    BadAnswer,
+    BadModel,
+    GeneratedText,
+    ModelInfo,
+    ScoredSentence,
+    TensorSpec,
+)
 from gourmet.errors import GourmetError, UnknownSystem
 from gourmet.pictures.certainty import softmax
 from gourmet.pictures.classifier import PictureClassifier
@@ -101,6 +109,8 @@ def test_labels_that_exclude_nothing_have_a_probability_each() -> None:
     np.testing.assert_allclose(
         several.to_probabilities(LOGITS, 2.0), 1 / (1 + np.exp(-LOGITS / 2)), rtol=1e-5
     )
+    with pytest.raises(BadAnswer, match="not between 0 and 1"):
+        several.probabilities({"probabilities": np.full((1, 11), 1.5, np.float32)}, ModelInfo("m", (), ()))
     assert several.are_probabilities(np.array([[0.0, 1.0]], np.float32))
     assert not several.are_probabilities(np.array([[0.5, 1.01]], np.float32))
     assert TINTED.are_probabilities(np.array([[0.6, 0.4005]], np.float32))

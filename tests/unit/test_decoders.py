@@ -65,18 +65,6 @@ def code_of(comment: str) -> str:
     return caught.value.code
 
 
-@pytest.mark.slow
-def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
-    with ThreadPoolExecutor() as pool:
-        stuck = pool.submit(code_of, "never returns")
-        eventually(lambda: len(processes()) == 1)
-        for _ in range(5):
-            assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
-        assert not stuck.done()
-        assert stuck.result() == "too_slow"
-    assert len(processes()) == 1
-
-
 @pytest.mark.promise("SECURITY 1")
 @pytest.mark.parametrize(("comment", "limits"), [("never returns", (0.3, 8.0)), ("sleeps", (3.0, 0.5))])
 def test_a_decoder_is_ended_at_its_limits(
@@ -207,7 +195,6 @@ square_pixels(gif(sys.argv[2]), 32)
 
 
 def test_a_killed_process_leaves_no_decoder_behind() -> None:
-    """A sleeping decoder reaches no limit but that of the clock."""
     tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", DECODES_AND_IS_KILLED, tests, "sleeps"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as program:

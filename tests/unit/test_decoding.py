@@ -155,7 +155,6 @@ def test_tokens_do_not_depend_on_the_other_rows(
 def test_a_later_row_joins_between_two_steps_unless_turned_off(
     engine: Engine, sources: list[list[int]], alone: Answers, continuous: bool
 ) -> None:
-    """A short one is done before a long one that was there."""
     endless = next(index for index, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)
     with Decoded(engine, continuous=continuous) as decoded:
         long = Row(sources[endless], 100, on_tokens=lambda row: time.sleep(0.002))

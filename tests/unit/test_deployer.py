@@ -153,7 +153,6 @@ def test_checkpoints_of_every_kind_are_the_network(
 
 
 def test_nvidia_s_two_layouts_are_read() -> None:
-    """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
     config = "se-resnext101-32x4d"
     with torch.device("meta"):
         network = build(config, 1000)

@@ -125,13 +125,6 @@ def test_a_digit_in_the_ways_of_several_countries_is_read_with_every_pen(
     assert read(network, [*drawn, small]) == [digit] * (len(PENS) + 1)
 
 
-def test_a_small_digit_in_a_corner_is_read(network: onnxruntime.InferenceSession) -> None:
-    corners = [(0.03, 0.03), (0.7, 0.05), (0.05, 0.7), (0.7, 0.7)]
-    places = [(digit, corner) for digit in range(10) for corner in corners]
-    pictures = [drawn_digits.png(digit, brush=PAGES_PEN, at=corner, scale=0.25) for digit, corner in places]
-    assert read(network, pictures) == [digit for digit, _ in places]
-
-
 def beside(left: int, right: int, gap: int) -> bytes:
     """Two digits of 112 pixels, with so many pixels between them."""
     inks = [

@@ -189,7 +189,6 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
 
 
 def test_a_long_encode_does_not_delay_other_rows(engine: Pictures) -> None:
-    """While one picture is encoded, another row gets all its tokens, and a search goes on."""
     slow, fast, searched = pictures(3)
     go_on, encoding = threading.Event(), threading.Event()
 
@@ -244,7 +243,6 @@ def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pi
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(engine: Pictures, beams: int) -> None:
-    """The queues are served in turn."""
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
     honest = Row(own, 20, beams=beams, client="you")

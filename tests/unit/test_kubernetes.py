@@ -55,7 +55,6 @@ def test_the_manifests_are_valid_by_kubernetes_own_schemas() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_pods_run_our_images_without_rights_and_within_limits(folder: str) -> None:
-    """What the namespace's Pod Security label asks for, and more."""
     for name, spec in pods(rendered(folder)):
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name

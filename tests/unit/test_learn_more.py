@@ -149,25 +149,6 @@ def test_each_served_file_of_the_network_gets_the_layer_and_nothing_else(
     assert {path.parent.name for path in tmp_path.glob("*/[0-9]*") if path.name != "1"} == set()
 
 
-@pytest.mark.slow
-def test_a_layer_that_forgot_a_class_is_refused_with_the_class(
-    learned: tuple[Path, str], tmp_path: Path
-) -> None:
-    result = read_learned(learned[0])
-    bias = result.layer.bias.copy()
-    bias[SYSTEM.labels.index("Soup")] -= 4.0
-    measures = [
-        replace(measure, candidate=measure.served - 30) if measure.what == "Soup" else measure
-        for measure in result.kept.measures
-    ]
-    forgot = replace(result.kept, measures=measures)
-    replace(result, layer=Layer(result.layer.weight, bias), kept=forgot).write(tmp_path / "spoiled.npz")
-    shutil.copytree(DEFAULT_REPOSITORY / "food_classifier", tmp_path / "food_classifier")
-    refusal = said("deploy", "food11", "--weights", tmp_path / "spoiled.npz", "--to", tmp_path, status=1)
-    assert re.search(r"Soup \d+\.\d → \d+\.\d", refusal)
-    assert [path.name for path in (tmp_path / "food_classifier").glob("[0-9]*")] == ["1"]
-
-
 @pytest.mark.nightly
 def test_real_photos_of_three_classes_rise_and_no_other_class_falls_by_more_than_two_points(
     tmp_path: Path, food_photos: Path

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,11 +26,10 @@ from support.small_network import ARCHITECTURE, LABELS
 from support.stopping import files
 from torch import nn
 
-from gourmet.contracts import BadAnswer, ModelInfo
+from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
 from gourmet.export.picture_export import open_onnx
 from gourmet.export.torchvision_network import build, fitted
-from gourmet.pictures.certainty import RankedLabels
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import clouds
 from gourmet.repository.models import read_config
@@ -487,19 +485,6 @@ def test_several_labels_have_a_probability_each(
     assert threshold_of(tmp_path / "models") == 0.5
     with pytest.raises(UsageError, match="may have several labels"):
         _ = SystemParts("flowers").training
-
-
-def test_a_multi_label_answer_has_the_labels_above_the_threshold(new: New, saved: Save) -> None:
-    new(saved(network()), "--multi-label")
-    system = registry.classification("flowers")
-    prediction = RankedLabels(system, ("a", "b", "c"), (0.6, 0.1, 0.9), 0.5)
-    assert prediction.applying == [("c", 0.9), ("a", 0.6)]
-    assert (prediction.verdict.text, prediction.label, prediction.sure) == ("c, a", "c", True)
-    none = RankedLabels(system, ("a", "b", "c"), (0.4, 0.1, 0.2), 0.5)
-    assert (none.applying, none.verdict.text, none.sure) == ([], "a", False)
-    scores = {"y": np.array([[0.1, 1.5, 0.2]], np.float32)}
-    with pytest.raises(BadAnswer, match="not between 0 and 1"):
-        replace(system, probability_outputs=("y",)).probabilities(scores, ModelInfo("m", (), ()))
 
 
 CONSTANT = [

@@ -380,7 +380,6 @@ def test_noise_is_left_out_of_the_log_unless_verbose(origin: str, line: str) -> 
 
 
 def test_with_json_lines_of_every_program_are_json() -> None:
-    """The web app's own pass as they are; Triton's, a model's and the launcher's have the same fields."""
     own = json.dumps({"time": "now", "level": "info", "logger": "app.requests", "message": "request"})
     with contextlib.redirect_stdout(io.StringIO()) as out:
         log = LogPrinter(as_json=True)

@@ -96,7 +96,6 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(tmp_path: Path)
 
 
 def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) -> None:
-    """A model in half precision over one in single precision, with other labels."""
     results = []
     for kind, labels in (("FP32", "ab"), ("FP16", "cd")):
         tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], labels_file=LABELS_FILE))
@@ -379,7 +378,6 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
 
 @pytest.mark.slow
 def test_two_deploys_at_once_are_two_versions(colours: Path, tmp_path: Path) -> None:
-    """Both said that theirs was version 2, and one was lost."""
     program, both = Path(sys.executable).with_name("gourmet"), []
     for name in ("second.onnx", "third.onnx"):
         command = [program, "deploy", "colours", "--weights", onnx_file(tmp_path / name), "--to", colours]
