@@ -45,29 +45,19 @@ def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
 
     def run(
-        weights: Path | None, *words: object, labels: str = "a,b,c", name: str = "flowers", status: int = 0
+        given: Path | onnx.ModelProto | None,
+        *words: object,
+        labels: str = "a,b,c",
+        name: str = "flowers",
+        status: int = 0,
     ) -> str:
-        given = ["--weights", weights] if weights else []
-        output = said(
-            "new", name, "--labels", labels, "--to", tmp_path / "models", *given, *words, status=status
-        )
-        return " ".join(output.split())
+        if isinstance(given, onnx.ModelProto):
+            onnx.save(given, given := tmp_path / "given.onnx")
+        command = ["new", name, "--labels", labels, "--to", tmp_path / "models", *words]
+        command += ["--weights", given] if given else []
+        return " ".join(said(*command, status=status).split())
 
     return run
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[[onnx.ModelProto], Path]:
-    """Saves a network as a file to be given."""
-
-    def save(model: onnx.ModelProto) -> Path:
-        onnx.save(model, tmp_path / "given.onnx")
-        return tmp_path / "given.onnx"
-
-    return save
-
-
-Save = Callable[[onnx.ModelProto], Path]
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +94,14 @@ def threshold_of(models: Path) -> float:
     return float(read_config(models / "flowers_onnx").parameters["threshold"].string_value)
 
 
-def test_a_new_system_has_a_threshold_only_with_labelled_pictures(
-    new: New, saved: Save, tmp_path: Path
-) -> None:
-    path, labels = saved(network()), LABELS[:3]
+def test_a_new_system_has_a_threshold_only_with_labelled_pictures(new: New, tmp_path: Path) -> None:
+    model, labels = network(), LABELS[:3]
     photos, models = tmp_path / "photos", tmp_path / "models"
     for number, label in enumerate(labels):
         (photos / label).mkdir(parents=True)
         for seed in range(10):
             (photos / label / f"{seed}.png").write_bytes(clouds(seed=10 * number + seed))
-    assert "not calibrated: no answer is called sure" in new(path, labels=",".join(labels))
+    assert "not calibrated: no answer is called sure" in new(model, labels=",".join(labels))
     assert threshold_of(models) == 0
     later = said("check", "flowers", "--calibrate", "--data", photos, "--model-repository", models)
     assert "written to flowers_onnx" in later
@@ -123,7 +111,7 @@ def test_a_new_system_has_a_threshold_only_with_labelled_pictures(
     assert chosen > 0
     shutil.rmtree(tmp_path / "systems" / "flowers")
     shutil.rmtree(models)
-    assert "not calibrated" not in new(path, "--data", photos, labels=",".join(labels))
+    assert "not calibrated" not in new(model, "--data", photos, labels=",".join(labels))
     assert threshold_of(models) == pytest.approx(chosen, abs=1e-3)
     manifest = json.loads((models / "flowers_onnx/1/manifest.json").read_text())
     assert manifest["accuracy"]["given"]["photos"] == 10 * len(labels)
@@ -176,15 +164,13 @@ def with_output(name: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("output", ['",); import os; os.mkdir("owned")  #', "two\nlines", "s" * 129])
-def test_a_tensor_s_name_that_is_more_than_a_name_is_refused(
-    new: New, saved: Save, tmp_path: Path, output: str
-) -> None:
-    assert "a name may have at most 128 letters" in new(saved(with_output(output)), status=1)
+def test_a_tensor_s_name_that_is_more_than_a_name_is_refused(new: New, tmp_path: Path, output: str) -> None:
+    assert "a name may have at most 128 letters" in new(with_output(output), status=1)
     assert files(tmp_path) == {"given.onnx"}
 
 
-def test_a_tensor_s_ordinary_name_is_served(new: New, saved: Save, tmp_path: Path) -> None:
-    new(saved(with_output("head/scores:0")))
+def test_a_tensor_s_ordinary_name_is_served(new: New, tmp_path: Path) -> None:
+    new(with_output("head/scores:0"))
     assert read_config(tmp_path / "models" / "flowers_onnx").output[0].name == "head/scores:0"
     with pytest.raises(UsageError, match="names no architecture"):
         _ = SystemParts("flowers").training
@@ -287,16 +273,9 @@ def served(tmp_path: Path) -> tuple[PictureClassifier, npt.NDArray[np.float32]]:
     ids=["last", "pixels", "pixels first", "half", "grey", "grey pixels", "one at a time", "freed batch"],
 )
 def test_each_form_of_pictures_is_served_as_the_network_takes_it(
-    model: onnx.ModelProto,
-    datatype: str,
-    layout: str,
-    channels: int,
-    batch: int,
-    new: New,
-    saved: Save,
-    tmp_path: Path,
+    model: onnx.ModelProto, datatype: str, layout: str, channels: int, batch: int, new: New, tmp_path: Path
 ) -> None:
-    assert f"{datatype} {layout}" in new(saved(model))
+    assert f"{datatype} {layout}" in new(model)
     assert read_config(tmp_path / "models" / "flowers_onnx").max_batch_size == batch
     system, scores = served(tmp_path)
     assert (system.datatypes, system.layout, len(system.mean)) == ((datatype,), layout, channels)
@@ -349,12 +328,10 @@ def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path:
     assert not files(tmp_path / "models")
 
 
-def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(
-    new: New, saved: Save, tmp_path: Path
-) -> None:
-    path = saved(network(("n", "c", "h", "w")))
-    assert "say it with --layout NCHW or --layout NHWC" in new(path, status=1)
-    new(path, "--layout", "NCHW", "--size", 96)
+def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(new: New, tmp_path: Path) -> None:
+    model = network(("n", "c", "h", "w"))
+    assert "say it with --layout NCHW or --layout NHWC" in new(model, status=1)
+    new(model, "--layout", "NCHW", "--size", 96)
     assert served(tmp_path)[0].input_size == 96
 
 
@@ -369,9 +346,9 @@ def test_an_ambiguous_channel_dimension_is_an_error_that_names_the_option(
     ],
 )
 def test_the_chosen_preprocessing_is_used_and_shown(
-    words: list[str], mean: tuple[float, ...], std: tuple[float, ...], new: New, saved: Save
+    words: list[str], mean: tuple[float, ...], std: tuple[float, ...], new: New
 ) -> None:
-    shown = new(saved(network()), *words).partition("check")[0]
+    shown = new(network(), *words).partition("check")[0]
     system = registry.classification("flowers")
     np.testing.assert_allclose([system.mean, system.std], [mean, std])
     assert ", ".join(f"{value:.4g}" for value in mean) in shown
@@ -388,16 +365,14 @@ def test_the_chosen_preprocessing_is_used_and_shown(
         ("--scale", "1/0", "is not a list of numbers"),
     ],
 )
-def test_invalid_preprocessing_numbers_are_refused(
-    option: str, value: str, complaint: str, new: New, saved: Save
-) -> None:
-    assert complaint in new(saved(network()), option, value, status=2)
+def test_invalid_preprocessing_numbers_are_refused(option: str, value: str, complaint: str, new: New) -> None:
+    assert complaint in new(network(), option, value, status=2)
 
 
-def test_the_file_s_own_statistics_are_taken(new: New, saved: Save) -> None:
+def test_the_file_s_own_statistics_are_taken(new: New) -> None:
     model = network()
     helper.set_model_props(model, {"mean": "[127.5, 127.5, 127.5]", "std": "[51.0, 51.0, 51.0]"})
-    assert "of values from 0 to 1; the file" in new(saved(model))
+    assert "of values from 0 to 1; the file" in new(model)
     system = registry.classification("flowers")
     np.testing.assert_allclose([system.mean, system.std], [[0.5] * 3, [0.2] * 3])
 
@@ -437,46 +412,37 @@ SHAPE, RESHAPE = (
     ],
 )
 def test_a_file_that_cannot_be_served_is_refused_with_the_reason(
-    model: onnx.ModelProto,
-    words: tuple[object, ...],
-    status: int,
-    reason: str,
-    new: New,
-    saved: Save,
-    tmp_path: Path,
+    model: onnx.ModelProto, words: tuple[object, ...], status: int, reason: str, new: New, tmp_path: Path
 ) -> None:
-    assert reason in new(saved(model), *words, status=status)
+    assert reason in new(model, *words, status=status)
     assert not files(tmp_path / "models")
 
 
-def test_probabilities_are_recognised_and_not_softmaxed(new: New, saved: Save, tmp_path: Path) -> None:
-    path = saved(ending("Softmax", axis=1))
-    assert "y, probabilities already: shown as they are" in new(path)
+def test_probabilities_are_recognised_and_not_softmaxed(new: New, tmp_path: Path) -> None:
+    assert "y, probabilities already: shown as they are" in new(ending("Softmax", axis=1))
     deployed = tmp_path / "models" / "flowers_onnx" / "1" / "model.onnx"
-    assert deployed.read_bytes() == path.read_bytes()
+    assert deployed.read_bytes() == (tmp_path / "given.onnx").read_bytes()
     system, scores = served(tmp_path)
     np.testing.assert_allclose(system.probabilities_from({"y": scores}), scores)
 
 
-def test_logits_are_softmaxed_and_the_output_says_so(new: New, saved: Save, tmp_path: Path) -> None:
-    assert "y, logits: shown is their softmax" in new(saved(network()))
+def test_logits_are_softmaxed_and_the_output_says_so(new: New, tmp_path: Path) -> None:
+    assert "y, logits: shown is their softmax" in new(network())
     assert served(tmp_path)[0].logit_outputs == ("y",)
 
 
-def test_outputs_that_may_be_logits_or_probabilities_need_an_option(
-    new: New, saved: Save, tmp_path: Path
-) -> None:
-    path = saved(ending("Sigmoid"))
-    assert "that do not sum to 1: say --multi-label" in new(path, status=2)
+def test_outputs_that_may_be_logits_or_probabilities_need_an_option(new: New, tmp_path: Path) -> None:
+    model = ending("Sigmoid")
+    assert "that do not sum to 1: say --multi-label" in new(model, status=2)
     assert not files(tmp_path / "models")
-    new(path, "--outputs", "logits")
+    new(model, "--outputs", "logits")
 
 
 @pytest.mark.parametrize(("model", "is_logits"), [(network(), True), (ending("Sigmoid"), False)])
 def test_several_labels_have_a_probability_each(
-    model: onnx.ModelProto, is_logits: bool, new: New, saved: Save, tmp_path: Path
+    model: onnx.ModelProto, is_logits: bool, new: New, tmp_path: Path
 ) -> None:
-    output = new(saved(model), "--multi-label")
+    output = new(model, "--multi-label")
     assert ("a sigmoid of each" if is_logits else "probabilities already") in output
     system, scores = served(tmp_path)
     assert system.multi_label
@@ -504,23 +470,22 @@ CONSTANT = [
     ids=["zeros", "constant", "saturated"],
 )
 def test_answers_of_an_untrained_network_are_refused_without_yes(
-    model: onnx.ModelProto, reason: str, new: New, saved: Save, tmp_path: Path
+    model: onnx.ModelProto, reason: str, new: New, tmp_path: Path
 ) -> None:
-    path = saved(model)
-    output = new(path, "--outputs", "logits", status=2)
+    output = new(model, "--outputs", "logits", status=2)
     assert reason in output
     assert "give --yes" in output
     assert files(tmp_path) == {"given.onnx"}
-    new(path, "--outputs", "logits", "--yes")
+    new(model, "--outputs", "logits", "--yes")
 
 
-def test_the_next_version_is_prepared_as_the_description_says(new: New, saved: Save) -> None:
-    path = saved(network())
-    new(path, "--scale", "1/127.5", "--mean", "1")
+def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
+    new(network(), "--scale", "1/127.5", "--mean", "1")
     export = described_pictures.export(registry.classification("flowers"))
-    assert export.open(path, None, lambda *_: None).targets["onnx"].model == "flowers_onnx"
+    assert export.open(tmp_path / "given.onnx", None, lambda *_: None).targets["onnx"].model == "flowers_onnx"
+    onnx.save(network(("n", 8, 8, 3)), tmp_path / "given.onnx")
     with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
-        export.open(saved(network(("n", 8, 8, 3))), None, lambda *_: None)
+        export.open(tmp_path / "given.onnx", None, lambda *_: None)
 
 
 def test_a_missing_timm_is_reported_with_the_command(
