@@ -347,9 +347,7 @@ def browser() -> FlaskClient:
 
 @pytest.mark.promise("SECURITY 11")
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_forms_of_another_site_are_refused_and_its_links_work(
-    headers: dict[str, str], tmp_path: Path
-) -> None:
+def test_forms_of_another_site_are_refused_and_links_work(headers: dict[str, str], tmp_path: Path) -> None:
     browser = client(keep_corrections=tmp_path)
     forms = "/predict", "/translate", "/api/v1/corrections?label=Egg", "/x"
     for path in (*forms, "/api/v1/classify", "/api/v1/generate"):
@@ -407,9 +405,7 @@ def test_json_without_its_content_type_is_refused(path: str, kind: str) -> None:
         ("", "0.0.0.0", False),
     ],
 )
-def test_only_its_own_names_are_answered(
-    host: str, listens_at: str, is_own: bool, browser: FlaskClient
-) -> None:
+def test_only_own_names_are_answered(host: str, listens_at: str, is_own: bool, browser: FlaskClient) -> None:
     environ = {"SERVER_NAME": listens_at, "HTTP_HOST": host}
     for path in ("/", "/api/v1/models"):
         with browser.get(path, headers=JSON, environ_overrides=environ) as reply:

@@ -288,9 +288,7 @@ def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPa
     assert health["state"] == "away"
 
 
-def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_probes_answer_from_the_cache_while_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.services._READY_AGE_S", 0.0)
     probed, go_on = threading.Event(), threading.Event()
 
@@ -319,9 +317,7 @@ def test_readiness_probes_answer_from_the_cache_while_one_probe_waits(
         ("POST", "/predict?x=1&model=food_classifier", "model"),
     ],
 )
-def test_an_undocumented_parameter_is_refused_and_the_allowed_ones_are_named(
-    method: str, path: str, allowed: str
-) -> None:
+def test_an_unknown_parameter_is_refused_with_the_allowed_ones(method: str, path: str, allowed: str) -> None:
     reply = client().open(path, method=method, headers={"Accept": "application/json"})
     assert code(reply) == (400, "bad_request")
     address, _, query = path.partition("?")

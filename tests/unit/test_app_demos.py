@@ -301,7 +301,7 @@ def test_captions_match_the_openapi_document(browser: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(("threshold", "sure"), [("-1", True), ("-0.4", False), ("", None)])
-def test_a_caption_has_sure_where_the_model_has_a_threshold(
+def test_a_caption_is_sure_by_the_model_s_threshold(
     listen: Listen, threshold: str, sure: bool | None
 ) -> None:
     triton = listen(script(**({"threshold": threshold} if threshold else {})))

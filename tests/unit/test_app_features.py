@@ -128,9 +128,7 @@ IRRELEVANT = {"sure": False, "relevant": False}
         ([("Egg", IRRELEVANT), ("Egg", SURE), ("Soup", IRRELEVANT)], "2 of 3 models say not food"),
     ],
 )
-def test_the_verdict_considers_which_models_are_sure(
-    answers: list[tuple[str, dict[str, bool]]], says: str
-) -> None:
+def test_the_verdict_says_which_are_sure(answers: list[tuple[str, dict[str, bool]]], says: str) -> None:
     assert verdict([{"label": label, **certainty} for label, certainty in answers], "food") == says
 
 
@@ -215,9 +213,7 @@ def test_a_correction_of_any_label_is_read_as_that_label(tmp_path: Path, labels:
             assert picture.getpixel((9, 9)) == (photo.class_id,) * 3
 
 
-def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_one_stays(
-    tmp_path: Path,
-) -> None:
+def test_corrections_of_a_photo_at_the_same_moment_are_answered_and_the_last_stays(tmp_path: Path) -> None:
     for number in range(10):
         pixels = np.full((224, 224, 3), number, np.uint8)
         with ThreadPoolExecutor(16) as pool:

@@ -186,7 +186,7 @@ def test_the_threshold_of_a_new_version_is_read_again(listen: Listen) -> None:
     assert (prediction.version, prediction.threshold) == ("2", 0.75)
 
 
-def test_a_threshold_that_changes_without_a_new_version_is_noticed(
+def test_a_threshold_changed_in_the_same_version_is_seen(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = listen(dict(GOOD))
@@ -343,8 +343,6 @@ def test_kserve_s_client_is_understood(browser: FlaskClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v2/unknown"), ("POST", "/v2/repository/index"), ("GET", INFER)]
 )
-def test_an_unknown_path_or_method_is_answered_in_the_protocols_form(
-    browser: FlaskClient, method: str, path: str
-) -> None:
+def test_an_unknown_path_has_an_answer_of_the_protocol(browser: FlaskClient, method: str, path: str) -> None:
     reply = browser.open(path, method=method, headers={"Accept": "text/html"})
     assert (reply.status_code, type(reply.get_json()["error"])) == (405 if path == INFER else 404, str)

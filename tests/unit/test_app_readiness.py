@@ -184,9 +184,7 @@ def test_metrics_have_the_readiness_of_each_system_without_waiting(hanging: Hang
     assert 'web_ready{system="food11"}' not in client(hanging).get("/metrics").text
 
 
-def test_a_model_that_answered_once_is_ready_while_it_is_loaded(
-    listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_answered_is_ready_while_loaded(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
     spec = tensor("image", "FP32", shape=(-1, 3, 224, 224))
     infer = answered([0.0] * 10 + [1.0])

@@ -274,9 +274,7 @@ def test_no_english_is_left_on_the_page_of_food(browser: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/compare", "/digits", "/translate", "/caption", "/new"])
-def test_each_page_has_a_russian_heading_and_shows_no_part_of_the_program(
-    browser: FlaskClient, path: str
-) -> None:
+def test_each_page_has_a_russian_heading_and_no_part_of_the_program(browser: FlaskClient, path: str) -> None:
     page = browser.get(path, headers=RUSSIAN).text
     assert re.search("(?s)<h1>[^<]*[а-я]", page)
     assert "&lt;function" not in page

@@ -120,9 +120,7 @@ def test_a_user_system_is_not_linked_while_its_model_does_not_answer(listen: Lis
     assert "/classify/flowers" not in browser.get("/", headers=PAGE).text
 
 
-def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_name_it(
-    listen: Listen,
-) -> None:
+def test_a_model_that_is_not_for_the_web_answers_only_where_the_settings_name_it(listen: Listen) -> None:
     closed = model("flowers_slow", "flowers", 2, web="when configured")
     triton = listen(
         closed
@@ -277,9 +275,7 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MAX_LABELS + 1
 
 
-def test_without_triton_the_page_reports_it_and_the_log_has_the_reason(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_triton_the_page_says_so_and_the_log_has_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     browser = create_app(Settings(triton_url="127.0.0.1:9")).test_client()
     reply = browser.post("/predict", data=form(), headers=PAGE)
     assert (reply.status_code, "no Triton answers at 127.0.0.1:9" in reply.text) == (503, True)

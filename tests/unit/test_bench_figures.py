@@ -55,9 +55,7 @@ def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> No
         (Estimate(1.81), None),
     ],
 )
-def test_a_figure_is_above_or_below_a_limit_only_where_its_whole_interval_is(
-    figure: Estimate, outcome: bool | None
-) -> None:
+def test_a_figure_passes_a_limit_with_its_whole_interval(figure: Estimate, outcome: bool | None) -> None:
     assert comparison.above(figure, 1.05) is outcome
     assert comparison.below(figure, 1.05) is (None if outcome is None else not outcome)
 

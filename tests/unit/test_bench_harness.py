@@ -225,9 +225,7 @@ def test_a_turn_in_which_one_was_not_measured_is_not_compared() -> None:
         (Estimate(0.9), True, "not decided"),
     ],
 )
-def test_a_goal_is_met_where_the_whole_interval_reaches_it(
-    figure: Estimate, at_most: bool, verdict: str
-) -> None:
+def test_a_goal_is_met_by_the_whole_interval(figure: Estimate, at_most: bool, verdict: str) -> None:
     assert Goal("ours ÷ the best peer", figure, 1.0, at_most).verdict == verdict
 
 

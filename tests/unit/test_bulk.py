@@ -216,17 +216,13 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     ("name", "says"),
     [("out.xlsx", "must end in one of"), ("there.csv", "exists already"), ("no/o.csv", "does not exist")],
 )
-def test_a_table_that_cannot_be_written_is_refused_before_the_run(
-    name: str, says: str, tmp_path: Path
-) -> None:
+def test_an_unwritable_table_is_refused_before_the_run(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "there.csv").touch()
     with pytest.raises(UsageError, match=says):
         check_table(tmp_path / name)
 
 
-def test_ray_is_refused_without_a_cluster_or_for_a_table_that_it_does_not_write(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_is_refused_without_a_cluster_or_for_another_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UsageError, match="set RAY_ADDRESS"):
         check_for_ray(Path("out.parquet"))

@@ -341,9 +341,7 @@ def test_a_translator_is_compared_with_the_served_one_on_sentences_held_out(tmp_
 
 
 @pytest.mark.slow
-def test_a_captioner_is_compared_on_captioned_photos_and_without_them_says_that_it_is_not(
-    tmp_path: Path,
-) -> None:
+def test_a_captioner_is_compared_on_captioned_photos_if_there_are_any(tmp_path: Path) -> None:
     repository = copied(tmp_path / "models", *(path.name for path in MODELS.glob("captioner*")))
     served = small_captioner.checkpoint(tmp_path / "served", "grid")
     words = ["captioner", "--fp32", "--to", repository, "--checkpoint"]

@@ -143,9 +143,7 @@ def without_counters(path: Path) -> None:
         ("plain.safetensors", without_counters),
     ],
 )
-def test_checkpoints_of_every_kind_are_the_network(
-    tmp_path: Path, name: str, save: Callable[[Path], None]
-) -> None:
+def test_every_checkpoint_is_the_network(tmp_path: Path, name: str, save: Callable[[Path], None]) -> None:
     save(tmp_path / name)
     network = of_checkpoint(NORMED, tmp_path / name)
     for key, tensor in weights().items():
@@ -249,9 +247,7 @@ def test_an_unreachable_server_is_an_error_before_the_export(deployer: Deployer,
 
 
 @pytest.mark.slow
-def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
-    deployer: Deployer, tmp_path: Path
-) -> None:
+def test_a_version_in_another_format_and_a_foreign_model_stay(deployer: Deployer, tmp_path: Path) -> None:
     assert deployer("--ts-trace").exit_code == 0
     model = tmp_path / "models" / "model"
     before = files(model)

@@ -175,9 +175,7 @@ def test_no_digit_of_the_writers_and_of_the_strokes_is_taken_for_several() -> No
         assert not contract.shows_several(digit.image), digit.name
 
 
-def test_a_letter_a_scribble_and_a_photo_are_never_a_sure_digit(
-    network: onnxruntime.InferenceSession,
-) -> None:
+def test_a_letter_a_scribble_or_a_photo_is_never_a_sure_digit(network: onnxruntime.InferenceSession) -> None:
     threshold = float(read_config(MODEL).parameters["subject_threshold"].string_value)
     photos = [path.read_bytes() for path in sorted(food11.SAMPLES.glob("*.jpg"))]
     drawings = data.no_digits(10, seed=1)
@@ -329,8 +327,6 @@ NOT_WHOLE = "idx3-ubyte is not a whole idx file"
         (broken_idx("labels-idx1", None), "train-labels-idx1-ubyte cannot be read"),
     ],
 )
-def test_broken_data_is_refused_with_the_place(
-    write: Callable[[Path], Path], complaint: str, tmp_path: Path
-) -> None:
+def test_broken_data_is_refused(write: Callable[[Path], Path], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(BadData, match=complaint):
         data.DATA.listing(write(tmp_path), "train")

@@ -90,9 +90,7 @@ def test_open_ports_of_triton_are_reported_with_its_known_vulnerabilities(
         assert words in finding_of("ports", taken, level)
 
 
-def test_the_command_prints_a_line_per_finding_and_exits_with_1_on_a_failure(
-    subject: Examined, models_copy: Path
-) -> None:
+def test_a_failure_exits_with_1_and_each_finding_has_a_line(subject: Examined, models_copy: Path) -> None:
     ports = [word for option in subject.ports.items() for word in option]
     (models_copy / "food_classifier" / "1" / manifest.MANIFEST).unlink()
     failed = said("doctor", "--model-repository", models_copy, "--json", *ports, status=1)
@@ -103,9 +101,7 @@ def test_the_command_prints_a_line_per_finding_and_exits_with_1_on_a_failure(
     assert all(line[:4] in ("ok  ", "warn") for line in lines)
 
 
-def test_a_gpu_without_kernels_in_the_image_is_reported(
-    subject: Examined, program: Callable[[str, str], None]
-) -> None:
+def test_a_gpu_without_kernels_is_reported(subject: Examined, program: Callable[[str, str], None]) -> None:
     program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
     line = finding_of("gpu", subject, "fail")
     assert "compute capability 6.0: NVIDIA's image has kernels for 7.5 to 12.1" in line

@@ -111,7 +111,7 @@ def test_a_named_repository_is_changed_and_its_server_reloads(
     assert {address for address, _ in loaded} == {"https://there:443"}
 
 
-def test_the_repository_of_another_stack_here_is_its_own(
+def test_another_stack_has_its_own_repository(
     runs: Runs, loaded: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     runs(stack(9100))
@@ -141,9 +141,7 @@ def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: 
     assert [path for path in remote.asked if path.endswith("/load")], output
 
 
-def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_machine(
-    runs: Runs, listen: Listen
-) -> None:
+def test_doctor_looks_at_the_given_server_and_not_at_this_machine(runs: Runs, listen: Listen) -> None:
     runs(stack())
     index = http([{"name": "digits", "version": "0", "state": "READY"}])
     about = http({"name": "triton", "version": "9"})
@@ -445,9 +443,7 @@ def test_a_kept_key_is_found_by_its_user_s_programs_while_triton_runs(folder: Pa
     assert not folder.exists()
 
 
-def test_each_address_is_sent_the_keys_that_are_known_for_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_address_is_sent_the_keys_for_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str, str, Mapping[str, str]]] = []
 
     def call(self: Http | Grpc, operation: str, *more: Any) -> None:

@@ -115,9 +115,7 @@ def test_a_missing_class_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_measures_sources_that_it_did_not_learn_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_measures_sources_not_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gourmet.systems.food11.train._MADE_UP", 12)
     monkeypatch.setattr("gourmet.systems.food11.train._FOLDS", 2)
     data = tmp_path / "photos"
@@ -222,9 +220,7 @@ def test_every_picture_of_a_plain_folder_is_checked(tmp_path: Path) -> None:
     ("name", "complaint"),
     [("nowhere", "does not exist"), ("empty", "holds no pictures: a picture's name ends in .*.jpg")],
 )
-def test_a_folder_without_pictures_is_refused_in_a_sentence(
-    tmp_path: Path, name: str, complaint: str
-) -> None:
+def test_a_folder_without_pictures_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match=complaint):
         chosen(tmp_path / name)

@@ -58,9 +58,7 @@ def answers(model: Path, system: str, folder: Path) -> float:
 
 @pytest.mark.promise("README: with a folder of photos for each class, makes the classifier itself")
 @pytest.mark.slow
-def test_a_folder_becomes_a_classifier_without_torch_and_lives_like_any_other(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_folder_becomes_a_classifier_like_any_other_without_torch(home: Path, tmp_path: Path) -> None:
     photos, others = draw(tmp_path / "photos"), draw(tmp_path / "more", seed=2)
     program = (
         "import sys; sys.modules.update(torch=None, onnx=None, safetensors=None)\n"

@@ -325,9 +325,7 @@ def test_a_deploy_that_would_replace_a_manual_config_is_refused(
     assert everything(repository) == before
 
 
-def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
-    deployment: Deployment, repository: Path
-) -> None:
+def test_an_unreadable_config_is_refused_before_the_work(deployment: Deployment, repository: Path) -> None:
     (repository / "food_classifier_onnx" / "config.pbtxt").write_text('name: "x" broken {')
     before = everything(repository)
     with pytest.raises(RepositoryError, match="is not a config that Triton can read"):

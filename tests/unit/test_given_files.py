@@ -75,9 +75,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_unknown_torchscript_is_refused_before_it_is_opened(
-    verb: str, systems_folder: Path, tmp_path: Path
-) -> None:
+def test_unknown_torchscript_is_refused_unopened(verb: str, systems_folder: Path, tmp_path: Path) -> None:
     victim, file = tmp_path / "sitecustomize.py", tmp_path / "best.pth"
     torch.jit.script(WritesWhenOpened(str(victim))).save(str(file))  # type: ignore[no-untyped-call]
     output = said(*VERBS[verb].format(file=file, folder=tmp_path).split(), status=1)

@@ -520,9 +520,7 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_weights_of_timm_are_read_and_pictures_prepared_as_timm_does(
-    new: New, weights: Path, timm: list[str]
-) -> None:
+def test_weights_and_pictures_of_timm_are_as_timm_s(new: New, weights: Path, timm: list[str]) -> None:
     assert "timm:small.in1k, as" in new(None, "--architecture", "timm:small.in1k", labels=",".join(LABELS))
     system = registry.classification("flowers")
     assert (system.input_size, system.mean, system.std) == (64, (0.5,) * 3, (0.25,) * 3)
@@ -531,8 +529,6 @@ def test_weights_of_timm_are_read_and_pictures_prepared_as_timm_does(
 
 
 @pytest.mark.parametrize("name", ["hf_hub:somebody/something", "local-dir:/tmp/x", "tiny"])
-def test_only_networks_that_timm_has_itself_are_made(
-    name: str, new: New, weights: Path, timm: list[str]
-) -> None:
+def test_only_networks_of_timm_itself_are_made(name: str, new: New, weights: Path, timm: list[str]) -> None:
     assert "timm has no network" in new(weights, "--architecture", f"timm:{name}", status=2)
     assert timm == []

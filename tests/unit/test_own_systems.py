@@ -102,9 +102,7 @@ def test_a_user_without_write_access_to_the_clone_can_add_a_system() -> None:
         assert (made / "system.toml").stat().st_uid == 65534
 
 
-def test_an_unwritable_folder_is_reported_with_the_setting_for_another(
-    own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_names_the_setting(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "file").touch()
     monkeypatch.setenv("GOURMET_HOME", str(own / "file"))
     assert "GOURMET_HOME names another" in said("new", "flowers", "--labels", "a,b", status=2)
@@ -138,9 +136,7 @@ def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_e
     assert "digits" in preflight.check_repositories(found_repositories())
 
 
-def test_a_model_in_the_users_folder_replaces_the_shipped_one_wherever_both_are_served(
-    own: Path, tmp_path: Path
-) -> None:
+def test_a_model_in_the_users_folder_replaces_the_shipped_one_everywhere(own: Path, tmp_path: Path) -> None:
     mine, view = own / "models" / "digits", tmp_path / "view"
     link_models(view, DEFAULT_REPOSITORY)
     shutil.copytree(DEFAULT_REPOSITORY / "digits", mine)
@@ -170,9 +166,7 @@ BREAKS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("reason", BREAKS)
-def test_a_broken_system_is_reported_by_doctor_and_the_others_work(
-    reason: str, own: Path, subject: Examined
-) -> None:
+def test_a_broken_system_is_reported_and_others_work(reason: str, own: Path, subject: Examined) -> None:
     new()
     new("stones")
     registry.load.cache_clear()

@@ -77,9 +77,7 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
         assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
 
 
-def test_verbs_use_the_repositories_that_the_stack_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verbs_use_the_repositories_of_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
     with runs(stack(repositories=["/models", "/more"])):
         assert found_repositories() == (Path("/models"), Path("/more"))

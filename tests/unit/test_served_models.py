@@ -223,9 +223,7 @@ def test_only_a_config_that_names_a_gpu_insists_on_it(
     assert instances.wanted_device(args) == device
 
 
-def test_the_preferred_config_decides_whether_a_gpu_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_preferred_config_may_require_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "gpu.pbtxt").write_text("instance_group [{ kind: KIND_GPU }]")
     (tmp_path / "config.pbtxt").write_text("instance_group [{ kind: KIND_AUTO }]")
@@ -271,9 +269,7 @@ def test_options_default_to_every_optimisation_and_the_share_of_threads() -> Non
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_unsupported_settings_of_the_backend_are_refused_by_name(
-    unsupported: dict[str, Any], says: str
-) -> None:
+def test_unsupported_settings_of_a_backend_are_named(unsupported: dict[str, Any], says: str) -> None:
     whole = {"max_batch_size": 0, "input": [], "output": [], **unsupported}
     with pytest.raises(GourmetError, match=says):
         signatures.check_config(whole, signatures.OnnxSignature((), ()))

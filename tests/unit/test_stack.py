@@ -75,9 +75,7 @@ def test_a_free_port_stays_this_process_s_while_its_server_starts_and_restarts()
             preflight.check_ports("127.0.0.1", {"--port": port})
 
 
-def test_a_second_start_names_the_running_stack_and_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_names_the_running_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))
     (http,) = preflight.free_ports(1)
     own, triton = os.getpid(), f"127.0.0.1:{http}"

@@ -91,9 +91,7 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_with_the_same_weights(steps:
     assert [_without_time(a) for a in whole] == [_without_time(b) for b in resumed]
 
 
-def test_a_run_that_dies_between_two_checkpoints_and_resumed_ends_with_the_same_weights(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_dies_between_checkpoints_and_resumed_has_the_same_weights(tmp_path: Path) -> None:
     def dies(share: float, words: str = "", /) -> None:
         if share > 0.5:
             raise MemoryError

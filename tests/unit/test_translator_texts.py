@@ -41,9 +41,7 @@ def test_characters_that_expand_count_by_their_expanded_length(tokenizer: Tokeni
     assert not problem("Да… " * (MAX_CHARACTERS // 4)), "three dots are one character"
 
 
-def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again(
-    tokenizer: Tokenizer,
-) -> None:
+def test_a_hostile_text_is_refused_or_taken_apart_and_joined_again(tokenizer: Tokenizer) -> None:
     taken, draw = 0, random.Random(20)
     for text in (hostile.text(draw) for _ in range(MANY)):
         if why := problem(text):

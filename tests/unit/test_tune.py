@@ -195,9 +195,7 @@ def test_the_present_config_is_recommended_unless_another_one_is_better() -> Non
     assert request(50).keeps(point(p95=50))
 
 
-def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_present_one(
-    tmp_path: Path,
-) -> None:
+def test_the_chart_has_every_config_and_names_the_best_and_the_present_one(tmp_path: Path) -> None:
     assert tuning("better").save(tmp_path) == tmp_path
     chart = (tmp_path / "chart.svg").read_text()
     assert ElementTree.fromstring(chart).tag.endswith("svg")

@@ -82,9 +82,7 @@ def test_digits_are_trained_evaluated_and_deployed(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_worse_candidate_is_refused_and_force_names_the_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worse_candidate_needs_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for module, number in ((data, "_NO_DIGITS_EACH"), (picture_comparison, "_MADE_UP")):
         monkeypatch.setattr(module, number, 20)  # pictures without a digit take most of the time

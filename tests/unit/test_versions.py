@@ -147,9 +147,7 @@ def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(tmp_pat
     assert "has no withdrawn version of 'soups'" in refusal
 
 
-def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_next_version_follows_the_latest_and_a_refusal_changes_nothing(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         put(tmp_path / "broth", number, str(number), config={"max_batch_size": number})
     target = Target("broth", [ModelFile("model.onnx", partial(_written, "new"))])
@@ -244,9 +242,7 @@ def test_a_rollback_to_a_changed_version_is_refused(two_of_two: list[Path]) -> N
     assert everything(two_of_two[0].parent) == before
 
 
-def test_a_verb_that_is_killed_before_any_of_its_writes_changed_all_or_nothing(
-    two_of_two: list[Path],
-) -> None:
+def test_a_verb_that_is_killed_before_any_write_changed_all_or_nothing(two_of_two: list[Path]) -> None:
     repository = two_of_two[0].parent
     tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], labels_file=LABELS_FILE))
     config = model_config("salad", "onnxruntime", 8, *tensors, instances=1, parameters={})
@@ -360,9 +356,7 @@ def colours(no_keys: None, tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
-    colours: Path, tmp_path: Path
-) -> None:
+def test_a_system_that_came_as_onnx_has_a_config_a_version(colours: Path, tmp_path: Path) -> None:
     model = colours / "colours_onnx"
     mine = (model / "config.pbtxt").read_text().replace("count: 2", "count: 3")
     (model / "config.pbtxt").write_text(mine)
