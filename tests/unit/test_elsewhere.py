@@ -412,12 +412,8 @@ def kept_key(key: str, *ports: int) -> AbstractContextManager[Path]:
     return run_file.run_file_for(ports, {"admin": key})
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No keys but the test's own."""
-    for name in (api_keys.ADMIN_ENV, run_file.FOLDER_ENV):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "gourmet"
 
 

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from support.eventually import eventually
-from support.no_stack import runs, stack
+from support.no_stack import no_stack, runs, stack
 
 from gourmet.commands.bench import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
@@ -24,12 +24,11 @@ from gourmet.served.files import RunFolder, write_whole, written_aside
 from gourmet.stack import run_file
 from gourmet.stack.run_file import running_stack
 
+__all__ = ["no_stack"]
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (run_file.FOLDER_ENV, "TRITON_SERVER_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "gourmet"
 
 
