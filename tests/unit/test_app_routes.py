@@ -20,7 +20,7 @@ from app.models import Prediction
 from app.pages import lab
 from app.pages.food import SAMPLES, SYSTEM
 from app.web.errors import STATUSES, ServingError
-from app.web.messages import ENGLISH, NAMES, PROBLEMS, TEXTS, TRANSLATIONS, VERDICTS
+from app.web.messages import ENGLISH, NAMES, PROBLEMS, TEXTS, TRANSLATIONS, VERDICTS, warning
 from app.web.settings import Rate, Settings, SettingsError
 from gourmet.contracts import BadAnswer
 from gourmet.pictures.certainty import RankedLabels
@@ -28,6 +28,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
+from gourmet.systems.translator.texts import warning as warning_of
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.errors import (
     ModelBusy,
@@ -278,6 +279,25 @@ def test_each_page_has_a_russian_heading_and_no_part_of_the_program(browser: Fla
     page = browser.get(path, headers=RUSSIAN).text
     assert re.search("(?s)<h1>[^<]*[а-я]", page)
     assert "&lt;function" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "said"),
+    [
+        ("Hello", "Hello", "не похож на русский"),
+        ("Їжа", "Food", "в русском нет букв ї:"),
+        ("ЭТО СУП", "This is soup", "прописными буквами"),
+        ("В 5 часов", "At noon", "в переводе нет или записано иначе: 5"),
+        ("Суп", "⁇", "⁇ стоит вместо знака"),
+    ],
+)
+def test_what_is_doubtful_about_a_translation_is_said_in_russian(
+    app: Flask, text: str, translation: str, said: str
+) -> None:
+    with app.test_request_context("/translate", headers=RUSSIAN):
+        warned = warning(warning_of(text, translation))
+    assert said in warned
+    assert not re.search("[a-z]{3}", warned)
 
 
 def test_programs_get_english_and_the_page_s_script_the_language_of_the_page(browser: FlaskClient) -> None:
