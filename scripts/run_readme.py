@@ -111,6 +111,13 @@ class Reader:
         if not has_form(self._log.read_text(), started, begins=True):
             sys.exit(f"the README shows another form:\n{started}\n{self._log.read_text()}")
 
+    def check_size(self) -> None:
+        """Compare what `make up` installed with what the README says, if it was installed now."""
+        (said,) = re.findall(r"installs some (\d+) MB", (ROOT / "README.md").read_text(encoding="utf-8"))
+        size = int(subprocess.check_output(["du", "-sm", ROOT / ".venv"]).split()[0])
+        if not (ROOT / ".venv/.ready-train").exists() and abs(size / int(said) - 1) > 0.05:
+            sys.exit(f"the README says that .venv has {said} MB: it has {size}")
+
     def set_up_for(self, command: str) -> None:
         """Install what a command needs, which says so."""
         if not (ROOT / ".venv" / ".ready-train").exists():
@@ -142,6 +149,7 @@ def main() -> None:
                     continue
                 if started:
                     reader.until_answered(command, shown, started)
+                    reader.check_size()
                     started = ""
                 else:
                     if re.search(r"best\.pth|FOLDER", command) and not has_files:

@@ -69,7 +69,7 @@ LONGEST = (
     "unit/test_deployer.py",
     "unit/test_doctor.py",
     "unit/test_decoders.py",
-    "unit/test_captioner_network.py",
+    "unit/test_captioner.py",
 )
 # Files with a function that takes the fixture `triton`, the app in front of it or one of its pages.
 SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web|open_page)\b(?:: |,|\))")

@@ -22,6 +22,7 @@ from app.models import Model, ServedModels
 from app.web.admission import admission
 from app.web.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor, refused_picture
 from app.web.http import phases_ms, request_id
+from app.web.messages import warning
 from app.web.metrics import Metrics
 from gourmet.contracts import (
     BadAnswer,
@@ -258,7 +259,7 @@ def answer_fields(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
         "score": answer.score,
         "sure": model.is_sure(answer),
         "sentences": sentences if len(sentences) > 1 else None,
-        "warning": answer.warning or None,
+        "warning": warning(answer.warning) or None,
     }
 
 

@@ -7,8 +7,10 @@ work ends.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +36,15 @@ _MAX_CLASSES: Final = 200
 _MAX_CHARACTERS: Final = 60
 
 
+def _name_of(title: str) -> str:
+    """Return the name of a classifier of this title; of a title in other letters a made-up one."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:32]
+    if not NAME.fullmatch(name) and any(map(str.isalpha, title)):
+        return f"classifier_{hashlib.sha256(title.lower().encode()).hexdigest()[:6]}"
+    return name
+
+
 def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings = services.settings
     routes = Blueprint("new_classifier", __name__)
@@ -50,9 +61,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 "corrections_unavailable", "no `gourmet up` answers: run `gourmet new NAME --data FOLDER`"
             )
         if not NAME.fullmatch(name):
-            raise BadRequest(
-                "give it a name that begins with a letter from a to z, with at least two of them"
-            )
+            raise BadRequest("give it a name with letters")
         return settings.teach_socket.parent / _DRAFTS / name
 
     def labels_of(draft: Path) -> list[str]:
@@ -78,7 +87,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             _line(request.form.get("title", "")),
             [_line(text) for text in request.form.getlist("label")],
         )
-        name = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:32]
+        name = _name_of(title)
         draft = draft_of(name)
         if name in names():
             raise BadRequest(f"there is a classifier called {title} already: choose another name")

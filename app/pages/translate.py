@@ -21,6 +21,7 @@ from app.services import NavigationEntry, Services
 from app.web.admission import deadline_of_request
 from app.web.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.web.http import request_id, route_options, unstored
+from app.web.messages import warning
 from app.web.rate_limit import count_photos
 from gourmet.contracts import GeneratedText, Generation
 from gourmet.errors import GourmetError
@@ -131,6 +132,7 @@ def add_routes(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             marked=_marked(answer, facts) if answer else (),
             examples={text: system.meanings[text] for text in example_texts},
             most_characters=MAX_CHARACTERS,
+            early_warnings={key: warning(text) for key, text in system.early_warnings.items()},
             away=services.readiness[system.name].known_problem,
             **context,
         )

@@ -40,6 +40,8 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {ENGLISH: {}, "ru": _RUSSIAN.pop
 VERDICTS: Final[Mapping[str, Mapping[str, str]]] = {ENGLISH: certainty.WORDS, "ru": _RUSSIAN.pop("verdict")}
 # What an error's code means, in place of its message.
 PROBLEMS: Final[Mapping[str, Mapping[str, str]]] = {ENGLISH: {}, "ru": _RUSSIAN.pop("problem")}
+# What is doubtful about a translation, by its English: see gourmet/systems/translator/texts.py.
+WARNINGS: Final[Mapping[str, Mapping[str, str]]] = {ENGLISH: {}, "ru": _RUSSIAN.pop("warning")}
 TRANSLATIONS: Final[Mapping[str, Mapping[str, str]]] = {ENGLISH: TEXTS, "ru": TEXTS | _RUSSIAN}
 
 
@@ -78,6 +80,17 @@ def say(answer: RankedLabels) -> Verdict:
 def message_of(code: str, message: str) -> str:
     """Return what an error says to a visitor."""
     return PROBLEMS[language()].get(code, message).replace("{message}", message)
+
+
+def warning(text: str) -> str:
+    """Return the warnings of a system, which are English, in the language of this request."""
+    said = []
+    for part in text.split("; "):
+        for english, translated in WARNINGS[language()].items():
+            if found := re.fullmatch(re.sub(r"\\{\w+\\}", "(.+)", re.escape(english)), part):
+                part = re.sub(r"\{\w+\}", lambda _, found=found: found[1], translated)  # type: ignore[misc]
+        said.append(part)
+    return "; ".join(said)
 
 
 def marks(subject: str) -> dict[State, tuple[str, str, str]]:

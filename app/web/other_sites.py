@@ -61,9 +61,9 @@ def _is_own_host(names: tuple[str, ...], host: str | None, bound: str) -> bool:
     """Return True if a request is for one of `names`, for localhost, or for an address of the app.
 
     `.b.c` means b.c and all names below it. Flask's own TRUSTED_HOSTS refuses capitals, IPv6 addresses, and
-    the address that the app listens at: 7 of the 21 cases in tests/unit/test_other_sites.py. Another site can
-    point its name here, but not an address. So an app that listens at all addresses answers to any address.
-    A request without the header, as in HTTP/1.0, does not come from a browser.
+    the address that the app listens at. Another site can point its name here, but not an address. So an app
+    that listens at all addresses answers to any address. A request without the header, as in HTTP/1.0, does
+    not come from a browser.
     """
     if host is None:
         return True

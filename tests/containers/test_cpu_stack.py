@@ -365,16 +365,35 @@ def test_switching_the_pages_model_recreates_the_apps_container_alone(
     assert {service: stack.container(service) for service in others} == others
 
 
-def test_a_damaged_newest_version_falls_back_to_the_one_before_at_each_start(stack: Stack) -> None:
+def test_a_damaged_newest_version_falls_back_at_each_start_and_comes_back_from_a_backup(
+    stack: Stack, tmp_path: Path
+) -> None:
+    triton = Site(stack.http_port)
+    image = {"name": "input.1", "shape": [1, 1, 28, 28], "datatype": "FP32", "data": [0.5] * 784}
+
+    def answer() -> list[float]:
+        asked = triton.request("POST", "/v2/models/spare/infer", json.dumps({"inputs": [image]}))
+        return asked.json["outputs"][0]["data"] if asked.status == 200 else []
+
     def version_1_serves() -> bool:
         with contextlib.suppress(OSError):
-            config = Site(stack.http_port).request("GET", "/v2/models/spare/config")
+            config = triton.request("GET", "/v2/models/spare/config")
             return config.status == 200 and config.json["version_policy"] == {"specific": {"versions": [1]}}
         return False
 
     eventually(version_1_serves)
+    before = answer()
+    assert before
+    backup = str(tmp_path / "models.tar.gz")
+    assert run("tar", "-czf", backup, "-C", str(stack.home), "models").returncode == 0
+    shutil.rmtree(stack.home / "models" / "spare")
+    stack.made_anew("triton")
+    eventually(lambda: stack.script("health", "triton").returncode == 0, 180)
+    assert answer() == [], "it is gone"
+    assert run("tar", "-xzf", backup, "-C", str(stack.home)).returncode == 0
     stack.made_anew("triton")
     eventually(version_1_serves, 180)
+    assert answer() == before
     for service in ("triton", "flask"):
         eventually(lambda service=service: stack.script("health", service).returncode == 0, 180)
 

@@ -245,7 +245,7 @@ def test_the_file_may_have_another_name_or_lie_in_a_folder_of_its_name(onnx_lab:
 
 
 def test_a_mismatch_of_file_and_config_is_refused_at_load_with_both_sides(onnx_lab: Any) -> None:
-    """The other mismatches are in tests/unit/test_onnxruntime_backend.py."""
+    """The other mismatches are in tests/unit/test_served_models.py."""
     why = r"needs an input 'given', the config names 'image'; .* 'image', the ONNX file has 'given'"
     with pytest.raises(InferenceServerException, match=why):
         onnx_lab.serve("bad_input_name", identity("batch", 3), config(given="image"))

@@ -130,7 +130,8 @@ def test_an_interrupted_search_leaves_the_config_of_before(
         output = interrupted(running)
     finally:
         running.kill()
-    assert running.returncode == 1, output
+    # A second Ctrl-C may come while Python ends.
+    assert running.returncode in (1, -signal.SIGINT), output
     assert output.strip().endswith("Aborted!")
     assert config() == before
     assert not (tmp_path / "no").exists()

@@ -1,10 +1,13 @@
-"""Keys, rate limit, hosts, other sites, compression and caching: who is answered, and how it travels."""
+"""Keys, rate limit, host names, other sites, compression and caching: who is answered, and how."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from flask.testing import FlaskClient
 from limits.strategies import MovingWindowRateLimiter
 from support.fake_classifier import client, code, form
 
+from app.web import gunicorn_conf
 from app.web.settings import Rate, Settings, SettingsError
 from gourmet.systems.food11 import contract
 
@@ -41,15 +45,10 @@ def test_each_key_opens_the_api_either_way(key: str, way: str) -> None:
     [
         {},
         {"Authorization": "Bearer wrong"},
-        {"Authorization": "Bearer "},
         {"Authorization": "Basic a2tra2s6a2tra2s="},
         {"X-API-Key": KEYS[0][:-1]},
-        {"X-API-Key": KEYS[0] + "k"},
-        {"X-API-Key": ""},
         {"X-API-Key": ",".join(KEYS)},
-        {"Cookie": "gourmet-page=page"},
         {"Cookie": "gourmet-page=page.aaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaaa"},
-        {"Sec-Fetch-Site": "same-origin"},
     ],
     ids=str,
 )
@@ -69,18 +68,13 @@ def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:
     assert "Secure" not in cookie
     assert "Secure" in browser.get("/", base_url="https://localhost").headers["Set-Cookie"]
     assert browser.get(MODELS).status_code == 200
+    assert browser.get(MODELS, headers={"X-API-Key": "wrong"}).status_code == 401
     assert classify(browser).status_code == 200
     missing = client(api_keys=KEYS).get("/nowhere", headers={"Accept": "text/html"})
     assert "Set-Cookie" not in missing.headers
     other = client(api_keys=("x" * 20,))
     other.set_cookie("gourmet-page", re.findall(r"gourmet-page=([^;]+)", cookie)[0], path="/api/v1/")
     assert other.get(MODELS).status_code == 401
-
-
-def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
-    browser = client(api_keys=KEYS)
-    browser.get("/")
-    assert browser.get(MODELS, headers={"X-API-Key": "wrong"}).status_code == 401
 
 
 def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,33 +140,27 @@ def test_each_key_has_a_rate_limit_of_its_own() -> None:
         (0, "10.0.0.1", "10.0.0.2", True),
         (1, "1.2.3.4, 10.0.0.1", "5.6.7.8, 10.0.0.1", True),
         (1, "1.2.3.4, 10.0.0.1", "1.2.3.4, 10.0.0.2", False),
-        (2, "6.6.6.6, 10.0.0.1, 172.16.0.1", "7.7.7.7, 10.0.0.1, 172.16.0.2", True),
         (2, "6.6.6.6, 10.0.0.1, 172.16.0.1", "6.6.6.6, 10.0.0.2, 172.16.0.1", False),
     ],
 )
 def test_a_client_is_the_address_that_the_trusted_proxies_name(
     proxies: int, forwarded: str, other: str, is_same: bool
 ) -> None:
-    """Each proxy adds the address that asked it; what stands before those of trusted ones is hearsay."""
     browser = client(rate_limit=Rate(1, 3600), trusted_proxies=proxies)
-    statuses = [
-        browser.get(MODELS, headers={"X-Forwarded-For": names}).status_code for names in (forwarded, other)
-    ]
-    assert statuses == [200, 429 if is_same else 200]
+    assert browser.get(MODELS, headers={"X-Forwarded-For": forwarded}).status_code == 200
+    second = browser.get(MODELS, headers={"X-Forwarded-For": other})
+    assert second.status_code == (429 if is_same else 200)
 
 
 def test_an_ipv6_client_is_its_64_prefix() -> None:
-    """A subscriber of IPv6 has 2 ** 64 addresses."""
     browser = client(rate_limit=Rate(1, 3600))
-    expected_statuses = [
+    for address, status in (
         ("2001:db8::1", 200),
-        ("2001:db8::ffff:1", 429),
         ("2001:db8:0:0:ffff::1", 429),
         ("2001:db8:0:1::1", 200),
         ("::ffff:192.0.2.1", 200),
         ("192.0.2.1", 429),
-    ]
-    for address, status in expected_statuses:
+    ):
         reply = browser.get(MODELS, environ_overrides={"REMOTE_ADDR": address})
         assert reply.status_code == status, address
 
@@ -188,9 +176,7 @@ def test_without_redis_the_app_counts_locally_and_reports_how_often() -> None:
     assert "a-password" not in text
 
 
-def test_a_shared_rate_limit_without_redis_installed_refuses_to_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shared_rate_limit_without_its_package_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(SettingsError, match=r"pip install .*-r requirements/redis\.txt"):
         client(rate_limit=Rate(2, 3600), **STORAGE)
@@ -198,11 +184,7 @@ def test_a_shared_rate_limit_without_redis_installed_refuses_to_start(
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        *("redis.example:6379", "http://:a-password@redis.example", "redis://"),
-        *(f"redis://:a-password{sign}more@redis.example" for sign in "/?#@"),
-    ],
+    "address", ["redis.example:6379", "http://:a-password@redis.example", "redis://:a-password/x@r.example"]
 )
 def test_an_address_that_is_no_redis_is_refused_without_its_password(address: str) -> None:
     with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as error:
@@ -228,27 +210,21 @@ def named() -> FlaskClient:
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("food.example", 200),
         ("FOOD.example:8080", 200),
         ("a.b.example", 200),
-        ("localhost:5000", 200),
-        ("127.0.0.1", 200),
         ("[::1]:5000", 200),
-        ("evil.example", 400),
         ("food.example.evil", 400),
         ("evilb.example", 400),
         ("evilfood.example", 400),
-        ("evillocalhost", 400),
         ("food.example@evil", 400),
         ("", 400),
     ],
 )
 def test_with_trusted_hosts_other_names_are_refused(host: str, status: int, named: FlaskClient) -> None:
-    page = named.get("/healthz", headers={"Host": host, "Accept": "text/html"})
     reply = named.get("/healthz", headers={"Host": host, "Accept": "application/json"})
-    assert page.status_code == reply.status_code == status
+    assert reply.status_code == status
     if status == 400:
-        assert reply.get_json()["error"]["code"] == "wrong_host"
+        assert code(reply) == (400, "wrong_host")
 
 
 ORIGIN = {"Origin": "https://a.example"}
@@ -275,9 +251,7 @@ def test_pages_of_allowed_origins_may_call_the_api() -> None:
     assert browser.get(MODELS, headers=ORIGIN).headers["Access-Control-Allow-Origin"]
 
 
-@pytest.mark.parametrize(
-    "origin", ["https://evil.example", "https://a.example.evil", "http://a.example", "null"]
-)
+@pytest.mark.parametrize("origin", ["https://a.example.evil", "http://a.example"])
 def test_pages_of_other_origins_may_not_call_the_api(origin: str) -> None:
     browser = client(cors_origins=("https://a.example",))
     reply = browser.options(CLASSIFY, headers={**PREFLIGHT, "Origin": origin})
@@ -306,7 +280,6 @@ def test_text_is_compressed_as_the_client_likes(path: str, accepted: str, used: 
         data, etag = reply.data, reply.headers.get("ETag")
         assert reply.content_length == len(data)
     text = gzip.decompress(data) if used else data
-    assert b"GourmetGram" in text or path != "/"
     assert len(text) > 1.8 * len(data) or not used
     if etag:
         assert etag.startswith("W/") == bool(used), "other bytes than those of the tag"
@@ -341,3 +314,129 @@ def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
     answer = browser.post("/predict", data=form(), headers={"Accept": "text/html"})
     assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
     assert classify(browser).headers["Cache-Control"] == "no-store"
+
+
+JSON = {"Accept": "application/json"}
+EVIL = "https://evil.example"
+OTHER_PORT = {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"}
+FOREIGN: list[dict[str, str]] = [
+    {"Sec-Fetch-Site": "cross-site", "Origin": EVIL},
+    {"Sec-Fetch-Site": "cross-site, same-origin"},
+    OTHER_PORT,
+    {"Origin": "null"},
+    {"Origin": "http://localhost:3000"},
+    {"Origin": "http://localhost.evil.example"},
+]
+OWN: list[dict[str, str]] = [
+    {},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "https://food.example"},  # a proxy may change the Host
+    {"Sec-Fetch-Site": "none"},
+    {"Origin": "http://localhost"},
+    {"Origin": "https://localhost"},  # TLS ends at a proxy
+]
+
+
+def post(browser: FlaskClient, path: str, headers: dict[str, str]) -> Any:
+    return browser.post(path, data=form(), headers=JSON | headers)
+
+
+@pytest.fixture(scope="module")
+def browser() -> FlaskClient:
+    return client()
+
+
+@pytest.mark.promise("SECURITY 11")
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_forms_of_another_site_are_refused_and_links_work(headers: dict[str, str], tmp_path: Path) -> None:
+    browser = client(keep_corrections=tmp_path)
+    forms = "/predict", "/translate", "/api/v1/corrections?label=Egg", "/x"
+    for path in (*forms, "/api/v1/classify", "/api/v1/generate"):
+        assert code(post(browser, path, headers)) == (403, "cross_site"), path
+    assert not list(tmp_path.iterdir())
+    for method in ("PUT", "DELETE", "STRANGE"):
+        assert browser.open("/predict", method=method, headers=JSON | headers).status_code == 403
+    assert browser.get("/", headers=headers).status_code == 200
+    assert browser.options("/api/v1/classify", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("headers", OWN, ids=str)
+def test_the_app_s_own_pages_and_programs_are_answered(headers: dict[str, str], browser: FlaskClient) -> None:
+    assert post(browser, "/predict", headers).status_code == 200
+    assert post(browser, "/api/v1/classify", headers).status_code == 200
+
+
+@pytest.mark.parametrize("origins", [(EVIL,), ("*",)])
+def test_the_origins_that_are_set_may_use_the_api_and_send_no_forms(origins: tuple[str, ...]) -> None:
+    browser = client(cors_origins=origins)
+    headers = {"Sec-Fetch-Site": "cross-site", "Origin": EVIL}
+    reply = post(browser, "/api/v1/classify", headers)
+    assert reply.status_code == 200
+    assert reply.headers["Access-Control-Allow-Origin"] in ("*", EVIL)
+    assert post(browser, "/predict", headers).status_code == 403
+    assert post(browser, "/api/v1/classify", OTHER_PORT).status_code == (200 if "*" in origins else 403)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", ""])
+@pytest.mark.parametrize("path", ["/api/v1/translate", "/api/v1/generate"])
+def test_json_without_its_content_type_is_refused(path: str, kind: str) -> None:
+    """Other sites' pages may send the other types without asking first."""
+    reply = client().post(path, data=b'{"text": "x"}', content_type=kind, headers=JSON)
+    assert code(reply) == (415, "unsupported_media_type")
+    assert "send application/json" in reply.json["error"]["message"]
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("host", "listens_at", "is_own"),
+    [
+        ("LOCALHOST:5000", "127.0.0.1", True),
+        ("127.7.7.7", "0.0.0.0", True),
+        ("[::1]:5000", "127.0.0.1", True),
+        ("192.0.2.7:5000", "192.0.2.7", True),
+        ("192.0.2.7", "::", True),
+        ("[2001:db8::7]", "2001:0db8::7", True),
+        ("192.0.2.7", "192.0.2.8", False),
+        ("evil.example:5000", "0.0.0.0", False),
+        ("evil.example", "evil.example", False),  # at a Unix socket gunicorn takes that from the request
+        ("localhost.evil.example", "0.0.0.0", False),
+        ("evil.example@localhost", "0.0.0.0", False),
+        ("", "0.0.0.0", False),
+    ],
+)
+def test_only_own_names_are_answered(host: str, listens_at: str, is_own: bool, browser: FlaskClient) -> None:
+    environ = {"SERVER_NAME": listens_at, "HTTP_HOST": host}
+    for path in ("/", "/api/v1/models"):
+        with browser.get(path, headers=JSON, environ_overrides=environ) as reply:
+            assert (reply.status_code != 400) == is_own
+            if not is_own:
+                assert code(reply) == (400, "wrong_host")
+
+
+def test_the_refusal_of_a_host_names_the_setting() -> None:
+    asked = {"Host": "food.example:5000"}
+    message = client().get("/", headers=JSON | asked).json["error"]["message"]
+    assert "ask for it as localhost, or start it with TRUSTED_HOSTS=food.example" in message
+    assert client(trusted_hosts=("food.example",)).get("/", headers=asked).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("addresses", "given", "then", "is_warned"),
+    [
+        ([("localhost", 5000), "/run/web.sock"], "", "localhost", False),
+        ([("0.0.0.0", 5000)], "", "", True),
+        ([("box.example", 5000)], "", "box.example", True),
+        ([("0.0.0.0", 5000)], "food.example", "food.example", False),
+        ([("box.example", 5000)], "food.example", "food.example,box.example", False),
+    ],
+)
+def test_trusted_hosts_gain_the_listening_address_and_missing_names_are_requested(
+    addresses: Any, given: str, then: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRUSTED_HOSTS", given)
+    lines: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *values: lines.append(text % values))
+    gunicorn_conf.name_hosts(SimpleNamespace(cfg=SimpleNamespace(address=addresses), log=log))
+    assert Settings.from_env(os.environ).trusted_hosts == tuple(filter(None, then.split(",")))
+    assert [("TRUSTED_HOSTS" in text) for text in lines] == [True] * is_warned

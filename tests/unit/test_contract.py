@@ -1,18 +1,33 @@
-"""The food contract: the numbers that every client, model and trainer must agree on."""
+"""The contracts: numbers on which clients, models and trainers agree, and the files of a system."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from gourmet.contracts import WEB_PARAMETER, BadModel, GeneratedText, ModelInfo, ScoredSentence, TensorSpec
+from gourmet.contracts import (
+    WEB_PARAMETER,
+    BadAnswer,
+    BadModel,
+    GeneratedText,
+    ModelInfo,
+    ScoredSentence,
+    TensorSpec,
+)
+from gourmet.errors import GourmetError, UnknownSystem
 from gourmet.pictures.certainty import softmax
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.systems import parts, registry
 from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract
+from gourmet.systems.parts import SystemParts
+from gourmet.training.task import Solving, TrainOptions
 
 
 def test_there_are_eleven_labels_in_food11_s_order() -> None:
@@ -94,6 +109,8 @@ def test_labels_that_exclude_nothing_have_a_probability_each() -> None:
     np.testing.assert_allclose(
         several.to_probabilities(LOGITS, 2.0), 1 / (1 + np.exp(-LOGITS / 2)), rtol=1e-5
     )
+    with pytest.raises(BadAnswer, match="not between 0 and 1"):
+        several.probabilities({"probabilities": np.full((1, 11), 1.5, np.float32)}, ModelInfo("m", (), ()))
     assert several.are_probabilities(np.array([[0.0, 1.0]], np.float32))
     assert not several.are_probabilities(np.array([[0.5, 1.01]], np.float32))
     assert TINTED.are_probabilities(np.array([[0.6, 0.4005]], np.float32))
@@ -144,3 +161,52 @@ def test_a_text_is_sure_from_the_threshold_on_if_each_sentence_is_and_nothing_wa
     assert not served.is_sure(GeneratedText("a b", score=-0.4, sentences=sentences))
     assert not served.is_sure(GeneratedText("a b", score=-0.4, warning="rare words"))
     assert not model(11, **{WEB_PARAMETER: "no"}).is_open_to_web
+
+
+@pytest.mark.parametrize("system", ["digits", "food11"])
+def test_the_parts_of_a_system_fulfil_their_protocols(system: str) -> None:
+    parts = SystemParts(system)
+    assert parts.export.formats
+    if not isinstance(parts.training, Solving):
+        assert parts.training.recipe(TrainOptions(epochs=1))
+    assert callable(parts.evaluation.load)
+    assert parts.data
+
+
+def test_the_smallest_system_of_the_page_has_every_part_that_verbs_ask_for(systems_folder: Path) -> None:
+    (systems_folder / "coins").mkdir()
+    page = inspect.cleandoc(parts.__doc__ or "")
+    files = re.findall(r"^    # src/gourmet/systems/(coins/\w+\.py)(.*?)(?=^    # src|\Z)", page, re.S | re.M)
+    for path, code in files:
+        (systems_folder / path).write_text(inspect.cleandoc(f"\n    #{code}"))
+    coins = SystemParts("coins")
+    assert registry.load("coins") == coins.classifier
+    assert coins.data.parts(systems_folder) is not None
+    assert coins.training.recipe(TrainOptions(epochs=1)).epochs == 1
+    assert coins.evaluation.load
+    assert coins.export.formats == ("onnx",)
+
+
+@pytest.fixture
+def folder(systems_folder: Path) -> Path:
+    """A system whose folder is nearly empty."""
+    (systems_folder / "unfinished").mkdir()
+    (systems_folder / "unfinished" / "contract.py").write_text("SYSTEM = None\n")
+    return systems_folder / "unfinished"
+
+
+def test_a_file_that_is_missing_is_named(folder: Path) -> None:
+    with pytest.raises(UnknownSystem, match=r"'unfinished' has no train\.py"):
+        _ = SystemParts("unfinished").training
+
+
+@pytest.mark.parametrize("content", ["", "TRAINING = 3\n"])
+def test_an_object_that_is_missing_or_of_another_kind_is_named(content: str, folder: Path) -> None:
+    (folder / "train.py").write_text(content)
+    missing = r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Training"
+    with pytest.raises(GourmetError, match=missing):
+        _ = SystemParts("unfinished").training
+    with pytest.raises(
+        GourmetError, match=r"contract\.py has no SYSTEM that fulfils gourmet\.contracts\.Syst"
+    ):
+        registry.load("unfinished")

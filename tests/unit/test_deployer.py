@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from safetensors.torch import save_file
+from support.cli import gourmet
 from support.stopping import everything
 
-from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.export.torchvision_network import TorchvisionNetwork, build, fitted
 from gourmet.pictures.classifier import PictureClassifier
@@ -30,11 +30,8 @@ Deployer = Callable[..., Result]
 
 @pytest.fixture
 def deployer(tmp_path: Path) -> Deployer:
-    """Runs `gourmet deployer`, with a repository of its own and a small network."""
-
     def run(*flags: object, network: tuple[object, ...] = ("--config", SMALL, "--batch_size", 2)) -> Result:
-        command = ["deployer", *flags, "--save-dir", tmp_path / "models", "--", *network]
-        return CliRunner().invoke(main, [str(word) for word in command])
+        return gourmet("deployer", *flags, "--save-dir", tmp_path / "models", "--", *network)
 
     return run
 
@@ -49,14 +46,14 @@ def weights(seed: int = 1) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("flag", "half", "file", "backend"),
+    ("flag", "half", "file", "platform"),
     [
-        ("--ts-script", False, "model.pt", "pytorch"),
-        ("--onnx", True, "model.onnx", "onnxruntime"),
+        ("--ts-script", False, "model.pt", "pytorch_libtorch"),
+        ("--onnx", True, "model.onnx", "onnxruntime_onnx"),
     ],
 )
 def test_a_network_becomes_a_model_that_answers_as_it_does(
-    deployer: Deployer, tmp_path: Path, flag: str, half: bool, file: str, backend: str
+    deployer: Deployer, tmp_path: Path, flag: str, half: bool, file: str, platform: str
 ) -> None:
     network = ("--config", SMALL, "--batch_size", 3, *(["--fp16"] if half else []))
     done = deployer(flag, "--triton-model-name", "small", "--triton-max-batch-size", 0, network=network)
@@ -65,8 +62,7 @@ def test_a_network_becomes_a_model_that_answers_as_it_does(
     assert done.output.splitlines()[-1].endswith(f"{flag[2:]} of {SMALL}: {model / '1'}")
     assert set(files(model)) == {"config.pbtxt", f"1/{file}", "1/manifest.json"}
     config = read_config(model)
-    assert config.backend == backend
-    assert config.platform == {"pytorch": "pytorch_libtorch", "onnxruntime": "onnxruntime_onnx"}[backend]
+    assert (config.backend, config.platform) == (platform.partition("_")[0], platform)
     (image,), (answer,) = config.input, config.output
     assert (image.name, list(image.dims)) == ("input__0", [-1, 3, 224, 224])
     assert (answer.name, list(answer.dims)) == ("output__0", [-1, 1000])
@@ -83,17 +79,18 @@ def test_a_network_becomes_a_model_that_answers_as_it_does(
 
 
 def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path: Path) -> None:
-    flags = "--triton-no-cuda --triton-max-batch-size 64 --triton-dyn-batching-delay 1.5"
-    name = "--triton-engine-count 3 --triton-model-name other --triton-model-version 7 --labels"
+    flags = (
+        "--ts-trace --triton-no-cuda --triton-max-batch-size 64 --triton-dyn-batching-delay 1.5 "
+        "--triton-engine-count 3 --triton-model-name other --triton-model-version 7 --labels"
+    )
     labels = tmp_path / "labels.txt"
     labels.write_text("".join(f"kind {number}\n" for number in range(1000)))
-    done = deployer("--ts-trace", *flags.split(), *name.split(), labels)
+    done = deployer(*flags.split(), labels)
     assert done.exit_code == 0, done.output
     model = tmp_path / "models" / "other"
     config = read_config(model)
     assert (model / "7" / "model.pt").exists()
-    assert config.name == "other"
-    assert config.max_batch_size == 64
+    assert (config.name, config.max_batch_size) == ("other", 64)
     assert config.dynamic_batching.max_queue_delay_microseconds == 1500
     assert list(config.dynamic_batching.preferred_batch_size) == [32, 64]
     (group,) = config.instance_group
@@ -109,15 +106,9 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
         ((), "give one of --ts-script, --ts-trace, --onnx: 0 are given"),
         (("--onnx", "--ts-trace"), "2 are given"),
         (("--trt", "--max_workspace_size=2147483648"), "export --onnx, and build the engine with"),
-        (
-            ("--onnx", "--triton-max-batch-size", 0, "--triton-dyn-batching-delay", 2),
-            "delay needs a --triton-max-batch-size of at least 1",
-        ),
+        (("--onnx", "--triton-max-batch-size", 0, "--triton-dyn-batching-delay", 2), "size of at least 1"),
         (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
-        (
-            ("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"),
-            "has 1000 classes, and there are 3 labels",
-        ),
+        (("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"), "classes, and there are 3 labels"),
     ],
 )
 def test_contradictory_flags_are_refused(
@@ -152,9 +143,7 @@ def without_counters(path: Path) -> None:
         ("plain.safetensors", without_counters),
     ],
 )
-def test_checkpoints_of_every_kind_are_the_network(
-    tmp_path: Path, name: str, save: Callable[[Path], None]
-) -> None:
+def test_every_checkpoint_is_the_network(tmp_path: Path, name: str, save: Callable[[Path], None]) -> None:
     save(tmp_path / name)
     network = of_checkpoint(NORMED, tmp_path / name)
     for key, tensor in weights().items():
@@ -162,7 +151,6 @@ def test_checkpoints_of_every_kind_are_the_network(
 
 
 def test_nvidia_s_two_layouts_are_read() -> None:
-    """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
     config = "se-resnext101-32x4d"
     with torch.device("meta"):
         network = build(config, 1000)
@@ -195,8 +183,15 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100_000])
 
 
-def with_other(**tensors: torch.Tensor) -> Callable[[Path], None]:
-    return lambda path: save_file({**weights(), **tensors}, path)
+def with_other(name: str, tensor: torch.Tensor) -> Callable[[Path], None]:
+    return lambda path: save_file({**weights(), name: tensor}, path)
+
+
+def of_another(path: Path) -> None:
+    save_file(build(SMALL, 1000).state_dict(), path)
+
+
+NANS = torch.full((24, 3, 3, 3), torch.nan)
 
 
 class Code:
@@ -211,20 +206,19 @@ class Code:
         ("bad.pth", lambda path: torch.save({"state_dict": Code()}, path), "holds more than tensors"),
         (
             "bad.safetensors",
-            lambda path: save_file(build(SMALL, 1000).state_dict(), path),
-            r"of another network, .*: \d+ of its tensors differ, such as no conv1.0.weight and no conv1.",
+            of_another,
+            r"of another network, .*: \d+ of its tensors differ, such as no conv1.0",
         ),
         (
             "bad.safetensors",
-            with_other(**{"conv1.0.weight": torch.zeros(48, 3, 3, 3)}),
-            r": 1 of its tensors differ.* conv1.0.weight of \[48, 3, 3, 3\] instead of \[24, 3, 3, 3\]",
+            with_other("conv1.0.weight", torch.zeros(48, 3, 3, 3)),
+            r"\[48, 3, 3, 3\] instead of",
         ),
         (
             "bad.safetensors",
-            with_other(**{"conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}),
+            with_other("conv1.0.weight", NANS),
             "answers that are not finite: check its weights",
         ),
-        ("bad.safetensors", with_other(**{"fc.bias": torch.tensor(1.0)}), r"fc.bias of \[\] instead of"),
         ("bad.pth", lambda path: None, "does not exist"),
     ],
 )
@@ -253,9 +247,7 @@ def test_an_unreachable_server_is_an_error_before_the_export(deployer: Deployer,
 
 
 @pytest.mark.slow
-def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
-    deployer: Deployer, tmp_path: Path
-) -> None:
+def test_a_version_in_another_format_and_a_foreign_model_stay(deployer: Deployer, tmp_path: Path) -> None:
     assert deployer("--ts-trace").exit_code == 0
     model = tmp_path / "models" / "model"
     before = files(model)

@@ -78,21 +78,18 @@ def test_a_higher_threshold_answers_less() -> None:
 
 def answered(temperature: float) -> LabelledScores:
     logits, classes = sampled(temperature, photos=400)
-    return LabelledScores(
-        logits, classes, [f"{i}.jpg" for i in range(400)], lambda rows: iter([b"picture"] * len(rows))
-    )
+    names = [f"{i}.jpg" for i in range(400)]
+    return LabelledScores(logits, classes, names, lambda rows: iter([b"picture"] * len(rows)))
 
 
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
     calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
     assert calibration.temperature == pytest.approx(2.0, rel=0.25)
-    numbers = report.measures
-    assert numbers["test"]["photos"] == 400
-    assert (
-        numbers["validation"]["calibration_error_after"] < numbers["validation"]["calibration_error_before"]
-    )
-    assert 0 < numbers["test"]["answered"] <= 1
+    test, validation = report.measures["test"], report.measures["validation"]
+    assert test["photos"] == 400
+    assert validation["calibration_error_after"] < validation["calibration_error_before"]
+    assert 0 < test["answered"] <= 1
     assert "chosen so that 75.0% of the validation pictures that reach the threshold" in report.text()
 
 
@@ -126,16 +123,11 @@ def test_a_second_part_is_split_into_a_calibration_half_and_a_measured_half() ->
 
 
 def test_pictures_of_another_subject_are_counted_by_their_verdict() -> None:
-    foods = answered(2.0)
-    foods = replace(foods, relevance=np.linspace(0.4, 1.0, 400, dtype=np.float32))
-    other = LabelledScores(
-        np.array([[9.0, 0, 0, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 0]]),
-        np.full(3, 4),
-        relevance=np.array([0.1, 0.9, 0.9], np.float32),
-    )
-    calibration, report = evaluate_parts(
-        "blobs", {"validation": foods, "other": other}, LABELS, {"validation": 0.75}
-    )
+    foods = replace(answered(2.0), relevance=np.linspace(0.4, 1.0, 400, dtype=np.float32))
+    logits = np.array([[9.0, 0, 0, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 0]])
+    other = LabelledScores(logits, np.full(3, 4), relevance=np.array([0.1, 0.9, 0.9], np.float32))
+    parts = {"validation": foods, "other": other}
+    calibration, report = evaluate_parts("blobs", parts, LABELS, {"validation": 0.75})
     assert calibration.subject_threshold == pytest.approx(0.406, abs=0.01), "of a hundred foods, 99 pass"
     declined = {"photos": 3, "said to be something else": 0.3333, "not sure": 0.3333}
     assert report.measures["other"] == declined
@@ -179,10 +171,8 @@ def test_texts_are_scored_by_part_length_and_source_and_shown_to_read() -> None:
     assert kept == {"scores": report.measures}
     test = report.measures["test"]
     assert test["all"] == {"texts": 50, "bleu": pytest.approx(100), "chrf": pytest.approx(100)}
-    assert {name: group["texts"] for name, group in test["by_length"].items()} == {
-        "up to 4 words": 25,
-        "up to 12 words": 25,
-    }
+    by_length = {name: group["texts"] for name, group in test["by_length"].items()}
+    assert by_length == {"up to 4 words": 25, "up to 12 words": 25}
     assert test["by_source"]["web"]["texts"] == 50
     assert re.search(r"^up to 12 words +25 +100.0 +100.0$", report.text(), re.M)
     assert "<h1>pairs: last.safetensors" in report.page()

@@ -18,11 +18,10 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from support.stopping import everything
 from torch import nn
 
 from gourmet.errors import GourmetError
-from gourmet.evaluation import same_answers
-from gourmet.evaluation.accuracy import Scores
 from gourmet.evaluation.calibration import Calibration, NotEvaluated, read_evaluation, write_measured
 from gourmet.evaluation.system_parts import BadData
 from gourmet.export.onnx_metadata import with_metadata
@@ -122,8 +121,8 @@ def few(source: Source, pictures: np.ndarray) -> Source:
     return dataclasses.replace(source, to_calibrate=pictures[:4], candidate=None)
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+def texts_of(model: Path) -> dict[str, str]:
+    return {key: entry.string_value for key, entry in read_config(model).parameters.items()}
 
 
 @pytest.mark.smoke
@@ -137,18 +136,16 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     folder, _ = deploy(deployment, form, repository)
     model = repository / target.model
     assert folder == model / "2"
-    assert (model / "2" / "model.py").read_text() == "code"
+    assert (folder / "model.py").read_text() == "code"
     assert (model / "1" / "model.onnx").read_text() == "old weights"
-    manifest = json.loads((model / "2" / "manifest.json").read_text())
-    assert manifest["sha256"] == sha256(model / "2" / target.files[0].name)
-    assert manifest["bytes"] == (model / "2" / target.files[0].name).stat().st_size
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["sha256"] == sha256(folder / target.files[0].name)
+    assert manifest["bytes"] == (folder / target.files[0].name).stat().st_size
     assert manifest["accuracy"] == {"test": {"balanced": 0.5}}
     assert manifest["preprocessing"]["mean"] == list(contract.SYSTEM.mean)
     assert all(check["passed"] for check in manifest["gate"])
-    parameters = read_config(model).parameters
-    assert float(parameters["temperature"].string_value) == 1.25
-    assert float(parameters["threshold"].string_value) == 0.4
-    assert parameters["system"].string_value == "food11"
+    calibrated = {"temperature": "1.2500", "threshold": "0.4000", "system": "food11"}
+    assert calibrated.items() <= texts_of(model).items()
     if form == "photos":
         # Weights that learned nothing do not survive eight bits: the version is whole without that form.
         assert not manifest.get("also")
@@ -187,8 +184,7 @@ class Tampered(nn.Module):
         self.eval()  # torch puts a network that it exported back into the mode it found it in
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.network(self.change(images))
-        return result
+        return self.network(self.change(images))  # type: ignore[no-any-return]
 
 
 Write = Callable[[Target, Source, Path], dict[str, Any]]
@@ -231,13 +227,12 @@ def written_by(deployment: Deployment, write: Write, source: Source) -> Deployme
 def test_a_broken_export_is_refused_and_the_served_version_stays(
     broken: Write, deployment: Deployment, source: Source, repository: Path
 ) -> None:
-    before = tree(repository)
+    before = everything(repository)
     with pytest.raises((GourmetError, ZeroDivisionError)) as refused:
         deploy(written_by(deployment, broken, source), "onnx", repository)
-    if broken is not raising:
-        assert "food_classifier_onnx is not deployed" in str(refused.value)
-        assert "FAIL" in str(refused.value)
-    assert tree(repository) == before
+    says = r"(?s)^$" if broken is raising else "(?s)food_classifier_onnx is not deployed.*FAIL"
+    assert re.match(says, str(refused.value))
+    assert everything(repository) == before
 
 
 def test_a_new_model_appears_with_its_config_or_not_at_all(
@@ -248,10 +243,10 @@ def test_a_new_model_appears_with_its_config_or_not_at_all(
     assert not any(tmp_path.iterdir())
     folder, _ = deploy(deployment, "onnx", tmp_path)
     assert folder == tmp_path / "food_classifier_onnx" / "1"
-    config = read_config(tmp_path / "food_classifier_onnx")
-    assert json.loads(config.parameters["labels"].string_value) == list(contract.SYSTEM.labels)
+    config, texts = read_config(folder.parent), texts_of(folder.parent)
+    assert json.loads(texts["labels"]) == list(contract.SYSTEM.labels)
     assert (config.max_batch_size, list(config.input[0].dims)) == (16, [3, 224, 224])
-    assert config.parameters["temperature"].string_value == "1.2500"
+    assert texts["temperature"] == "1.2500"
 
 
 def test_weights_without_an_evaluation_of_their_own_are_not_deployed(
@@ -282,58 +277,6 @@ def test_fewer_pictures_than_a_full_batch_are_enough_but_none_is_an_error(
         verified_with(0)
 
 
-def always(best: np.ndarray) -> Callable[[np.ndarray], Scores]:
-    """A model that reads its answer off the first pixel of a photo."""
-    return lambda photos: np.eye(11, dtype=np.float32)[best[photos[:, 0, 0, 0]]]
-
-
-def numbered(count: int) -> np.ndarray:
-    photos = np.zeros((count, 2, 2, 3), np.uint8)
-    photos[:, 0, 0, 0] = np.arange(count)
-    return photos
-
-
-@pytest.mark.parametrize(("wrong", "passes"), [(0, True), (2, True), (12, False)])
-def test_a_quantized_model_may_differ_on_three_photos_in_a_hundred(wrong: int, passes: bool) -> None:
-    truth = np.arange(100) % 11
-    best = truth.copy()
-    best[:wrong] = (best[:wrong] + 1) % 11
-    best[:wrong:2] = truth[:wrong:2]  # half of the changed answers
-    best[90 : 90 + wrong // 2] = 0
-    checks = same_answers.close_answers(always(truth), always(best), numbered(100), truth)
-    agreement = next(check for check in checks if "agreement" in check.what)
-    assert agreement.passed is passes
-
-
-@pytest.mark.parametrize(
-    ("photos", "wrong", "passes"),
-    [
-        (200, range(0, 77, 11), False),  # seven breads, and nothing else
-        (200, [], True),
-        (100, [0, 23], True),  # 1.9 points, but two photos of so few may be chance
-    ],
-)
-def test_a_quantized_model_may_not_lose_accuracy_even_where_it_agrees(
-    photos: int, wrong: Sequence[int], passes: bool
-) -> None:
-    truth = np.arange(photos) % 11
-    best = truth.copy()
-    best[[*wrong]] = 5
-    checks = same_answers.close_answers(always(truth), always(best), numbered(photos), truth)
-    verdict = next(check for check in checks if check.what == "balanced accuracy lost")
-    assert verdict.passed is passes, verdict
-
-
-def test_a_model_that_answers_with_nothing_finite_is_refused() -> None:
-    compare = partial(same_answers.same_answers, always(np.zeros(256, int)), photos=numbered(16))
-    verify = same_answers.verify(
-        lambda path: lambda photos: np.full((len(photos), 11), np.nan, np.float32), compare
-    )
-    (check,) = verify(Path("model.onnx"))
-    assert not check.passed
-    assert "not finite" in check.measured
-
-
 def by_hand(model: Path, text: str) -> bytes:
     """Put `text` before the config of `model`, as its owner may."""
     config = model / "config.pbtxt"
@@ -349,9 +292,7 @@ def test_a_redeploy_keeps_manual_changes_of_the_config(deployment: Deployment, r
     after = (model / "config.pbtxt").read_text().partition("# Generated with each version")
     assert after[0] == before[0]
     assert after[2] != before[2]
-    parameters = read_config(model).parameters
-    assert parameters["temperature"].string_value == "1.2500"
-    assert parameters["system"].string_value == "food11"
+    assert {"temperature": "1.2500", "system": "food11"}.items() <= texts_of(model).items()
 
 
 def with_temperature(model: Path) -> None:
@@ -366,10 +307,7 @@ def changed_below_the_line(model: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            with_temperature,
-            "sets parameter 'temperature' by hand",
-        ),
+        (with_temperature, "sets parameter 'temperature' by hand"),
         (changed_below_the_line, "was changed by hand below its line"),
     ],
 )
@@ -378,23 +316,21 @@ def test_a_deploy_that_would_replace_a_manual_config_is_refused(
 ) -> None:
     change(repository / "food_classifier_onnx")
     (repository / "food_classifier_onnx" / "2").mkdir()
-    before = tree(repository)
+    before = everything(repository)
     with pytest.raises(RepositoryError, match=says):
         deploy(deployment, "onnx", repository)
     if change is changed_below_the_line:
         with pytest.raises(RepositoryError, match=says):
             rollback([repository / "food_classifier_onnx"])
-    assert tree(repository) == before
+    assert everything(repository) == before
 
 
-def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
-    deployment: Deployment, repository: Path
-) -> None:
+def test_an_unreadable_config_is_refused_before_the_work(deployment: Deployment, repository: Path) -> None:
     (repository / "food_classifier_onnx" / "config.pbtxt").write_text('name: "x" broken {')
-    before = tree(repository)
+    before = everything(repository)
     with pytest.raises(RepositoryError, match="is not a config that Triton can read"):
         deploy(deployment, "onnx", repository)
-    assert tree(repository) == before
+    assert everything(repository) == before
 
 
 @pytest.mark.promise("operating: a command receives Ctrl-C or SIGTERM")
@@ -405,10 +341,10 @@ def test_sigterm_during_a_build_leaves_the_repository_unchanged(repository: Path
         return {}
 
     target = Target("food_classifier_onnx", [ModelFile("model.onnx", build)])
-    before = tree(repository)
+    before = everything(repository)
     with pytest.raises(SystemExit), sigterm_unwinds():
         deploy(Deployment({"onnx": target}), "onnx", repository)
-    assert tree(repository) == before
+    assert everything(repository) == before
 
 
 def test_a_rollback_brings_the_version_before_and_its_calibration_back(repository: Path) -> None:
@@ -424,8 +360,7 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
         (model / str(number) / "manifest.json").write_text(json.dumps(manifest))
     assert rollback([model]) == {model: (2, 1)}
     assert version_numbers(model) == (1,)
-    assert read_config(model).parameters["temperature"].string_value == "1.1000"
-    assert read_config(model).parameters["threshold"].string_value == "0.3000"
+    assert (texts_of(model)["temperature"], texts_of(model)["threshold"]) == ("1.1000", "0.3000")
     on_gpu = parse((model / "configs" / "gpu.pbtxt").read_text())
     assert on_gpu.parameters == read_config(model).parameters
     assert on_gpu.instance_group != read_config(model).instance_group

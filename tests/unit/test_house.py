@@ -1,7 +1,8 @@
-"""Rules of the code base that the import-linter contracts of pyproject.toml cannot express."""
+"""Rules of the code base that import-linter cannot express, and scripts for developers."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -83,3 +84,57 @@ def test_a_missing_program_is_a_failure_in_ci_and_a_skip_elsewhere(
     with pytest.raises(outcome, match="no such-program here: `apt-get install such-package`"):
         need("such-program", "such-package")
     assert need("sh").endswith("/sh")
+
+
+def printed(code: str, folder: Path) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_torch_s_compiler_can_be_imported_in_the_checkout() -> None:
+    assert printed("import gourmet, torch._dynamo, scripts.audit; print('whole')", ROOT) == "whole\n"
+
+
+def test_an_installed_triton_package_is_still_found(tmp_path: Path) -> None:
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("language = 1")
+    code = f"import gourmet, sys; sys.path.append({str(tmp_path)!r}); import triton; print(triton.__file__)"
+    assert printed(code, ROOT).strip() == str(tmp_path / "triton" / "__init__.py")
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "audit.py"
+REPORT = """
+import json
+print(json.dumps({{"dependencies": [{{"name": "x", "version": "1", {}}}]}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("pip_audit", "status", "sentence"),
+    [
+        (REPORT.format("'vulns': []"), 0, "1 packages looked up, 0 with known"),
+        (REPORT.format("'vulns': [{'id': 'CVE-1', 'fix_versions': []}]"), 1, "x 1: CVE-1"),
+        ("raise SystemExit('it crashed')", 2, "pip-audit failed: it crashed"),
+        (REPORT.format("'skip_reason': 'unknown'"), 3, "COULD NOT BE ASKED"),
+        ("import requests; requests.get('http://127.0.0.1:9')", 3, "COULD NOT BE ASKED"),
+    ],
+    ids=["none known", "vulnerable", "crashed", "all unknown", "offline"],
+)
+def test_the_status_tells_what_became_of_the_audit(
+    pip_audit: str, status: int, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pip_audit.py").write_text(pip_audit)
+    command, path = [sys.executable, "-P", SCRIPT], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert sentence in done.stdout
+
+
+@pytest.mark.slow
+def test_the_served_package_gives_its_checkpoint_back_bit_for_bit(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", ROOT / "scripts" / "translator_checkpoint.py", "--out", tmp_path]
+    assert "bit for bit" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"best.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"}

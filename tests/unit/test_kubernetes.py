@@ -20,6 +20,7 @@ from support.kubernetes import (
     IMAGES,
     ROOT,
     SERVICES,
+    Manifest,
     manifests_of,
     of_kind,
     one,
@@ -54,7 +55,6 @@ def test_the_manifests_are_valid_by_kubernetes_own_schemas() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_pods_run_our_images_without_rights_and_within_limits(folder: str) -> None:
-    """What the namespace's Pod Security label asks for, and more."""
     for name, spec in pods(rendered(folder)):
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
@@ -77,10 +77,11 @@ def test_only_the_web_app_reaches_triton_and_only_prometheus_bypasses_the_proxy(
     for policy, allowed in (("triton", "flask"), ("flask", "proxy")):
         rules = one(manifests, "NetworkPolicy", policy)["spec"]["ingress"]
         peers = [peer for rule in rules for peer in rule["from"]]
-        assert [
+        names = [
             ("namespaceSelector" in peer, peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"])
             for peer in peers
-        ] == [(False, allowed), (True, "prometheus")]
+        ]
+        assert names == [(False, allowed), (True, "prometheus")]
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -137,13 +138,18 @@ def test_without_the_secret_of_its_keys_the_app_does_not_start() -> None:
         assert keys["valueFrom"] == {"secretKeyRef": {"name": "web-keys", "key": "API_KEYS"}}
 
 
+def changed(folder: Path, name: str, old: str, new: str) -> list[Manifest]:
+    """An overlay whose kustomization has `new` in place of `old`."""
+    shutil.copytree(FOLDER, folder / "deploy" / "kubernetes")
+    shutil.copytree(ROOT / "proxy", folder / "proxy")
+    path = folder / "deploy" / "kubernetes" / "overlays" / name / "kustomization.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    return manifests_of(path.parent)
+
+
 def test_an_ingress_has_the_body_limit_and_timeouts_of_the_proxy(tmp_path: Path) -> None:
-    ours = tmp_path / "deploy" / "kubernetes"
-    shutil.copytree(FOLDER, ours)
-    shutil.copytree(ROOT / "proxy", tmp_path / "proxy")
-    with_gateway = ours / "overlays" / "cpu" / "kustomization.yaml"
-    with_gateway.write_text(with_gateway.read_text().replace("components/gateway", "components/ingress"))
-    manifests = manifests_of(with_gateway.parent)
+    manifests = changed(tmp_path, "cpu", "components/gateway", "components/ingress")
     ingress = one(manifests, "Ingress", "gourmetgram")
     (body,) = re.findall(r"client_max_body_size (\w+);", NGINX)
     (wait,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
@@ -158,17 +164,10 @@ def test_an_ingress_has_the_body_limit_and_timeouts_of_the_proxy(tmp_path: Path)
 
 
 def test_a_component_chooses_nvidia_s_runtime_for_triton(tmp_path: Path) -> None:
-    ours = tmp_path / "deploy" / "kubernetes"
-    shutil.copytree(FOLDER, ours)
-    shutil.copytree(ROOT / "proxy", tmp_path / "proxy")
-    with_class = ours / "overlays" / "gpu" / "kustomization.yaml"
-    with_class.write_text(
-        with_class.read_text().replace(
-            "# - ../../components/runtime-class", "- ../../components/runtime-class"
-        )
+    with_class = changed(
+        tmp_path, "gpu", "# - ../../components/runtime-class", "- ../../components/runtime-class"
     )
-    pod = one(manifests_of(with_class.parent), "Deployment", "triton")["spec"]["template"]["spec"]
-    assert pod["runtimeClassName"] == "nvidia"
+    assert pod(with_class, "triton")["runtimeClassName"] == "nvidia"
 
 
 def test_the_prometheus_rule_is_observability_s_rules() -> None:

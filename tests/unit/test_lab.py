@@ -12,14 +12,13 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from support.cli import gourmet
 from support.listener import Listen, listen
 from support.triton import ROOT
 
 from gourmet.bench import validity
 from gourmet.bench.results import Estimate
 from gourmet.bench.workload import WrongAnswers, check_outputs
-from gourmet.cli import main
 from gourmet.commands import lab as lab_command
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
@@ -60,14 +59,9 @@ def kept(lab: Path, key: str = "3a") -> dict[str, Any]:
     [
         # The run that the first text is about was not measured here, so the text is left out.
         (Estimate(1.0, 0.9, 1.1), "as you predicted", "Known from elsewhere: known"),
-        (Estimate(1.7, 1.6, 1.8), "more than you predicted", "Measured: middle"),
         (Estimate(0.4), "less than you predicted", "Known from elsewhere: known"),
         (Estimate(9.0, 8.0, 10.0), "more than you predicted", "Computed: high of "),
-        (
-            Estimate(1.3, 1.1, 1.6),
-            "undecided: the interval lies across an edge",
-            "Measured: middle",
-        ),
+        (Estimate(1.3, 1.1, 1.6), "undecided: the interval lies across an edge", "Measured: middle"),
         (Estimate(float("nan")), "not measured", ""),
     ],
 )
@@ -132,7 +126,6 @@ def test_a_figure_survives_until_it_is_measured_again(lab: Path) -> None:
     [
         (lambda: predict("9z: what?", 1, 2), "'9z' is not a question of exercise 3: 3a, 3b, 3c"),
         (lambda: predict("3a: what?", 2, 1), "3a: low and high must be two numbers, the lower first"),
-        (lambda: predict("3a: what?", "much", 1), "3a: low and high must be two numbers"),  # type: ignore[arg-type]
         (lambda: predict("3a: what?", True, 2), "3a: low and high must be two numbers"),
         (lambda: predict(True, 2, 3), "'True' is not a question of exercise 3"),  # type: ignore[arg-type]
         (lambda: answer("zz", 3), "'zz' is not a question of exercise 3"),
@@ -143,10 +136,7 @@ def test_a_figure_survives_until_it_is_measured_again(lab: Path) -> None:
         (lambda: begin(99), "there is no exercise 99; there are 1, 2, 3"),
         (lambda: arm("m", instance=2), "instance is not a setting of an arm; there are instances, threads"),
         (lambda: arm("m", clients=0), "an arm needs clients and rows of at least 1"),
-        (
-            lambda: arm("m", cpu=True, gpus=(0,)),
-            "an instance group runs on the CPU or on GPUs: give either cpu=True or gpus",
-        ),
+        (lambda: arm("m", cpu=True, gpus=(0,)), "give either cpu=True or gpus"),
     ],
 )
 def test_a_wrong_call_ends_in_a_sentence_with_the_names_of_the_notebook(call: Any, refusal: str) -> None:
@@ -161,16 +151,11 @@ def test_an_error_of_triton_keeps_its_kind_and_names_the_notebook_s_setting() ->
 
 def test_an_arm_shows_the_stanzas_that_it_sends() -> None:
     shown = repr(arm("food_first", clients=8, instances=2, delay_us=100))
-    assert "food_first, c=8" in shown
-    assert "count: 2" in shown
-    assert "max_queue_delay_microseconds: 100" in shown
+    assert re.search(r"(?s)food_first, c=8.*count: 2.*max_queue_delay_microseconds: 100", shown)
     assert "INPUT_IMAGE" not in shown
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "arrows"),
-    [(0.5, 2, 0), (0, 2, 1), (100, 5000, 1), (1e-4, 1e-3, 1), (0, 1e6, 2)],
-)
+@pytest.mark.parametrize(("low", "high", "arrows"), [(0.5, 2, 0), (0, 2, 1), (1e-4, 1e-3, 1), (0, 1e6, 2)])
 def test_a_prediction_is_a_span_on_a_logarithmic_axis_with_an_arrow_where_it_goes_on(
     low: float, high: float, arrows: int
 ) -> None:
@@ -192,14 +177,14 @@ def test_a_missing_output_is_refused_with_its_name() -> None:
 
 
 def hand_in(*words: str) -> str:
-    result = CliRunner().invoke(main, ["lab", *words])
-    return result.output
+    return gourmet("lab", *words).output
 
 
 def test_the_page_has_name_tables_and_lists_and_a_class_becomes_one_table(lab: Path) -> None:
-    predict("3a: how much?", 1, 2)
-    predict("3a: how much?", 1, 1.8)
-    predict("3b: how long?", 1, 2)
+    assert "has no 'handin': did you mean hand-in?" in hand_in("handin")
+    assert "has no answer yet" in hand_in("hand-in")
+    for question, high in (("3a: how much?", 2), ("3a: how much?", 1.8), ("3b: how long?", 2)):
+        predict(question, 1, high)
     answer("3a", Figure(Estimate(1.8, 1.7, 1.9), "other programs used 1.0 of 2 cores"))
     answer("3b", 9.0)
     box = nbformat.v4.new_markdown_cell("**Why?**\n\nFirst <b>this</b>\ngoes on.\n\n- one\n- two\n")
@@ -220,16 +205,9 @@ def test_the_page_has_name_tables_and_lists_and_a_class_becomes_one_table(lab: P
     assert "Ada Byron" in table
     heads, row = (lab.parent / "class.csv").read_text().splitlines()
     values = dict(zip(heads.split(","), row.split(","), strict=True))
-    figures = [
-        values[name] for name in ("as predicted", "otherwise", "undecided", "changed before", "disturbed")
-    ]
-    assert figures == ["0", "1", "1", "1", "1"]
+    names = ("as predicted", "otherwise", "undecided", "changed before", "disturbed")
+    assert [values[name] for name in names] == ["0", "1", "1", "1", "1"]
     assert values["first begun"] == "2026-11-28"
-
-
-def test_a_mistyped_subcommand_is_named(lab: Path) -> None:
-    assert "has no 'handin': did you mean hand-in?" in hand_in("handin")
-    assert "lab has no answer yet" in hand_in("hand-in").replace(str(lab), "lab")
 
 
 def test_a_taken_port_is_replaced_unless_it_was_named() -> None:
@@ -242,9 +220,6 @@ def test_a_taken_port_is_replaced_unless_it_was_named() -> None:
         assert chosen["http_port"] == free
         with pytest.raises(NotReadyToStart, match=f"port {port} .* with --port"):
             lab_command._free({"port": port}, {"port"})
-
-
-# The committed notebooks
 
 
 def exercise_cells(path: Path) -> dict[str, list[Any]]:
@@ -264,9 +239,8 @@ def test_nothing_is_measured_before_its_questions_are_asked(path: Path) -> None:
         asked: list[str] = []
         for cell in cells:
             asked += re.findall(r'^predict\("(\w+):', cell.source, re.MULTILINE)
-            measures = re.search(
-                r"^(require|runs = measure|.* = measure|def share)\b", cell.source, re.MULTILINE
-            )
+            pattern = r"^(require|runs = measure|.* = measure|def share)\b"
+            measures = re.search(pattern, cell.source, re.MULTILINE)
             named = re.findall(r'"(\w+)"', " ".join(re.findall(r"require\(.*\)|\*\(.*\)", cell.source)))
             if measures:
                 assert asked, cell.source

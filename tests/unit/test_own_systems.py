@@ -1,7 +1,8 @@
-"""What a user makes lies in a folder of the user's; what is broken there keeps nothing else from working."""
+"""What a user makes, from new to nothing: it lies in a folder of the user's, is listed, and removed."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -12,22 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from support.cli import gourmet, said
 from support.fake_classifier import FakeClassifier
+from support.life import git_status
+from support.onnx_network import network
+from support.stopping import everything, files
 
 from app import create_app
 from app.web.settings import Settings
-from gourmet.cli import main
 from gourmet.commands.options import found_repositories, repositories_option, to_option
 from gourmet.doctor import Examined, systems
-from gourmet.repository.models import (
-    DEFAULT_REPOSITORY,
-    link_models,
-    model_names,
-    models_in,
-    repository_of,
-)
+from gourmet.repository.models import DEFAULT_REPOSITORY, link_models, model_names, models_in, repository_of
+from gourmet.served import manifest
 from gourmet.served.files import home
 from gourmet.stack import preflight
 from gourmet.systems import registry
@@ -44,10 +44,8 @@ def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-def new(name: str = "flowers") -> Result:
-    done = CliRunner().invoke(main, ["new", name, "--labels", "rose,tulip"])
-    assert done.exit_code == 0, done.output
-    return done
+def new(name: str = "flowers") -> str:
+    return said("new", name, "--labels", "rose,tulip")
 
 
 def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, own: Path) -> None:
@@ -63,18 +61,13 @@ def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.Monk
 
 
 def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
-    def status() -> str:
-        command = ["git", "-C", str(Path(__file__).parents[2]), "status", "--porcelain"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-    before = status()
-    done = new()
-    assert status() == before
+    before = git_status()
+    output = new()
+    assert git_status() == before
     assert registry.folder_of("flowers") == own / "systems" / "flowers"
-    assert "gourmet deploy flowers --format onnx\n" in done.output, "it needs no --to"
+    assert "gourmet deploy flowers --format onnx\n" in output, "it needs no --to"
 
 
-# Python itself may lie where another user cannot read: what the verb needs is imported before.
 AS_ANOTHER = """
 import os
 import gourmet.commands.new, gourmet.repository.deploy, gourmet.systems.described_pictures
@@ -109,13 +102,10 @@ def test_a_user_without_write_access_to_the_clone_can_add_a_system() -> None:
         assert (made / "system.toml").stat().st_uid == 65534
 
 
-def test_an_unwritable_folder_is_reported_with_the_setting_for_another(
-    own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_names_the_setting(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "file").touch()
     monkeypatch.setenv("GOURMET_HOME", str(own / "file"))
-    done = CliRunner().invoke(main, ["new", "flowers", "--labels", "rose,tulip"])
-    assert (done.exit_code, "GOURMET_HOME names another" in done.output) == (2, True), done.output
+    assert "GOURMET_HOME names another" in said("new", "flowers", "--labels", "a,b", status=2)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +136,7 @@ def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_e
     assert "digits" in preflight.check_repositories(found_repositories())
 
 
-def test_a_model_in_the_users_folder_replaces_the_shipped_one_wherever_both_are_served(
-    own: Path, tmp_path: Path
-) -> None:
+def test_a_model_in_the_users_folder_replaces_the_shipped_one_everywhere(own: Path, tmp_path: Path) -> None:
     mine, view = own / "models" / "digits", tmp_path / "view"
     link_models(view, DEFAULT_REPOSITORY)
     shutil.copytree(DEFAULT_REPOSITORY / "digits", mine)
@@ -178,9 +166,7 @@ BREAKS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("reason", BREAKS)
-def test_a_broken_system_is_reported_by_doctor_and_the_others_work(
-    reason: str, own: Path, subject: Examined
-) -> None:
+def test_a_broken_system_is_reported_and_others_work(reason: str, own: Path, subject: Examined) -> None:
     new()
     new("stones")
     registry.load.cache_clear()
@@ -198,3 +184,114 @@ def test_a_broken_system_is_reported_by_doctor_and_the_others_work(
         page = browser.get(path, headers=HTML)
         assert (page.status_code, "flowers" in page.text.lower()) == (200, False), path
     assert browser.get("/classify/flowers", headers=HTML).status_code == 404
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Somebody's ONNX file, taken in once by `gourmet new`; each test has a copy of what it made."""
+    base = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOURMET_HOME", str(base))
+        patch.setenv("GOURMET_KEYS", str(base / "keys"))
+        onnx.save(network(), base / "best.onnx")
+        said("new", "flowers", "--labels", "daisy,rose,tulip", "--weights", base / "best.onnx")
+    return base
+
+
+@pytest.fixture
+def flowers(made: Path, own: Path) -> Path:
+    for folder in ("systems", "models"):
+        shutil.copytree(made / folder, own / folder, dirs_exist_ok=True)
+    return own
+
+
+def listed() -> dict[str, dict[str, object]]:
+    rows = json.loads(said("list", "--json"))
+    return {f"{row['system']} {row['model']} {row['version']}": row for row in rows}
+
+
+def test_list_shows_when_and_by_which_verb_a_model_was_deployed(flowers: Path) -> None:
+    rows = listed()
+    row = rows["flowers flowers_onnx 1"]
+    at, by = (
+        manifest.read_manifest(flowers / "models/flowers_onnx/1")["deployed"][key] for key in ("at", "by")
+    )
+    assert (row["deployed"], row["by"], row["state"]) == (at, by, "")
+    size = sum(path.stat().st_size for path in (flowers / "models/flowers_onnx/1").iterdir())
+    assert (row["bytes"], row["requests"]) == (size, None)
+    assert {"food11 food_classifier 1", "translator translator 1", "digits digits 1"} <= rows.keys()
+    text = said("list")
+    (line,) = [line.split()[:3] for line in text.splitlines() if "flowers" in line]
+    assert line == ["flowers", "flowers_onnx", "1"]
+
+
+def test_incomplete_systems_are_listed_with_the_reason(flowers: Path) -> None:
+    (flowers / "systems/flowers/sample.jpg").unlink()
+    (flowers / "models/flowers_onnx/config.pbtxt").unlink()
+    said("new", "stones", "--labels", "a,b")
+    registry.load.cache_clear()
+    rows = listed()
+    assert "sample.jpg is missing" in str(rows["flowers  None"]["reason"])
+    assert "config.pbtxt" in str(rows["flowers flowers_onnx None"]["reason"])
+    assert rows["stones  None"]["state"] == "no model"
+    assert "flowers is broken: " in said("list")
+
+
+def test_remove_deletes_only_files_that_new_made(flowers: Path) -> None:
+    said("new", "stones", "--labels", "a,b")
+    notes = flowers / "systems" / "flowers" / "notes.txt"
+    notes.write_text("mine")
+    (flowers / "models/flowers_onnx/.withdrawn-2").mkdir()
+    refused = gourmet("remove", "flowers", input="n\n")
+    assert (refused.exit_code, notes.with_name("system.toml").exists()) == (1, True)
+    for path in (notes.with_name("sample.jpg"), flowers / "models/flowers_onnx/1"):
+        assert f"to be removed: {path}\n" in refused.output, "it says what, before it asks"
+    output = said("remove", "flowers", "--yes")
+    assert f"kept {notes.parent}: it has files that gourmet did not write: notes.txt" in output
+    stones = {f"systems/stones/{file}" for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")}
+    assert files(flowers) == {"systems/flowers/notes.txt", *stones}
+    assert not everything(flowers / "models")
+    assert "flowers" not in said("list"), "a folder with notes is not half a system"
+    said("remove", "stones", "--yes")
+    assert list((flowers / "systems").iterdir()) == [notes.parent]
+
+
+@pytest.mark.parametrize("gone", ["sample.jpg", "system.toml", "MODEL_CARD.md"])
+def test_half_a_system_can_be_removed(gone: str, flowers: Path) -> None:
+    (flowers / "systems" / "flowers" / gone).unlink()
+    said("remove", "flowers", "--yes")
+    assert not files(flowers)
+
+
+def test_a_model_or_a_version_can_be_removed_alone(flowers: Path) -> None:
+    model = flowers / "models" / "flowers_onnx"
+    shutil.copytree(model / "1", model / "2")
+    shutil.copytree(model / "1", model / ".old-1")  # of a verb that was killed
+    assert "is the latest version" in said("remove", "flowers_onnx/2", "--yes", status=2)
+    assert "has no version '7', but 1, 2" in said("remove", "flowers/7", "--yes", status=2)
+    assert "leaves" not in said("remove", "flowers_onnx/1", "--yes")
+    assert sorted(path.name for path in model.iterdir()) == ["2", "config.pbtxt", "labels.txt"]
+    said("remove", "flowers_onnx", "--yes")
+    assert not model.exists()
+    assert listed()["flowers  None"]["state"] == "no model"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("food11", "food11 came as code, not by `gourmet new`"),
+        ("food_classifier/1", "1 is the latest version of food_classifier"),
+        ("translator/1", "name one of its models: translator, translator_bls, translator_stream"),
+        ("mine", "mine/1 has no manifest.json, so gourmet did not deploy it: remove it by hand"),
+        ("nobody", "'nobody' is neither a system nor a model"),
+        ("..", "'..' is neither a system nor a model"),
+        ("flowers/../1", "has no version '../1'"),
+    ],
+)
+def test_remove_refuses_files_that_gourmet_did_not_make(name: str, complaint: str, flowers: Path) -> None:
+    (flowers / "models/mine/1").mkdir(parents=True)
+    (flowers / "models/mine/config.pbtxt").touch()
+    before, shipped = everything(flowers), sorted(DEFAULT_REPOSITORY.rglob("*"))
+    done = gourmet("remove", name, "--yes")
+    assert (done.exit_code != 0, complaint in done.output) == (True, True), done.output
+    assert (everything(flowers), sorted(DEFAULT_REPOSITORY.rglob("*"))) == (before, shipped)

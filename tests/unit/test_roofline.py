@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
+from support.cli import gourmet, said
 
 from gourmet.bench import roofline
 from gourmet.bench.roofline import Counted, Layer, Machine, Roofline, count
-from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository.models import DEFAULT_REPOSITORY
 
@@ -49,16 +48,6 @@ BY_HAND = {
         {"w": ("float32", (6, 1, 3, 3))},
         (6 * 4 * 4 * 2 * 9, 4 * 6 * 9, 4 * (6 * 64 + 6 * 16)),
     ),
-    "transposed conv": (
-        "(float[n,4,5,5] x) => (float[n,2,10,10] y) { y = ConvTranspose <strides=[2,2]> (x, w) }",
-        {"w": ("float32", (4, 2, 2, 2))},
-        (2 * 4 * 25 * 2 * 4, 4 * 32, 4 * (100 + 200)),
-    ),
-    "matmul": (
-        "(float[n,7,16] x) => (float[n,7,5] y) { y = MatMul(x, w) }",
-        {"w": ("float32", (16, 5))},
-        (2 * 7 * 16 * 5, 4 * 80, 4 * (7 * 16 + 7 * 5)),
-    ),
     "gemm with bias": (
         "(float[n,20] x) => (float[n,10] y) { y = Gemm <transB=1> (x, w, b) }",
         {"w": ("float32", (10, 20)), "b": ("float32", (10,))},
@@ -68,6 +57,11 @@ BY_HAND = {
         "(float[n,20] x) => (float[n,10] y) { h = Gemm(x, w)  y = Relu(h) }",
         {"w": ("float32", (20, 10))},
         (2 * 20 * 10 + 10, 4 * 200, 4 * 30),
+    ),
+    "transposed conv": (
+        "(float[n,4,5,5] x) => (float[n,2,10,10] y) { y = ConvTranspose <strides=[2,2]> (x, w) }",
+        {"w": ("float32", (4, 2, 2, 2))},
+        (2 * 4 * 25 * 2 * 4, 4 * 32, 4 * (100 + 200)),
     ),
     "an activation of its own": ("(float[n,20] x) => (float[n,20] y) { y = Relu(x) }", {}, (20, 0, 4 * 40)),
     "average of everything": (
@@ -81,11 +75,6 @@ BY_HAND = {
         (3 * 16 * 4, 0, 4 * (3 * 64 + 3 * 16)),
     ),
     "a view moves nothing": ("(float[n,3,8] x) => (float[n,24] y) { y = Flatten(x) }", {}, (0, 0, 0)),
-    "half precision": (
-        "(float16[n,16] x) => (float16[n,4] y) { y = MatMul(x, w) }",
-        {"w": ("float16", (16, 4))},
-        (2 * 16 * 4, 2 * 64, 2 * 20),
-    ),
 }
 
 
@@ -108,10 +97,8 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
             r = QuantizeLinear(y, scale, zero)
         }
     """
-    result = counted(
-        text,
-        {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())},
-    )
+    weights = {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())}
+    result = counted(text, weights)
     (layer,) = result.layers
     assert layer.quantized
     assert layer.operations == 2 * 16 * 8 + 8 + 4 * 8
@@ -178,11 +165,10 @@ def test_the_best_time_is_no_slower_than_the_one_from_main_memory() -> None:
 
 
 def test_the_verb_prints_the_bounds_of_the_layers() -> None:
-    ran = CliRunner().invoke(main, ["roofline", "food_classifier_onnx", "--gpu", "t4", "--batch", "8"])
-    assert ran.exit_code == 0, ran.output
-    assert "food_classifier_onnx: 1147 million operations a row, 14.7 MB of weights, 41 MB" in ran.output
-    assert "T4: 8,100.0 G operations/s" in ran.output
-    assert "layers that are memory-bound take" in ran.output
+    output = said("roofline", "food_classifier_onnx", "--gpu", "t4", "--batch", "8")
+    assert "food_classifier_onnx: 1147 million operations a row, 14.7 MB of weights, 41 MB" in output
+    assert "T4: 8,100.0 G operations/s" in output
+    assert "layers that are memory-bound take" in output
 
 
 @pytest.mark.parametrize(
@@ -192,26 +178,24 @@ def test_the_verb_prints_the_bounds_of_the_layers() -> None:
         (["gone.onnx"], "no ONNX file found at gone.onnx"),
         (["translator"], "served by the backend 'python' and has no ONNX file"),
         (["food_classifier_onnx", "--gpu", "voodoo2"], "'voodoo2' is not one of 't4', 'a100'"),
+        (["onnx-mnist-cpu", "--tflops", "21.7"], "give --tflops and --gb-per-s"),
     ],
 )
 def test_roofline_refuses_models_that_it_cannot_analyse(words: list[str], says: str) -> None:
-    ran = CliRunner().invoke(main, ["roofline", *words])
-    assert ran.exit_code in (1, 2)
-    assert says in ran.output
+    done = gourmet("roofline", *words)
+    assert (done.exit_code in (1, 2), says in done.output) == (True, True), done.output
 
 
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, small in (("_COPY_MB", 16), ("_EDGE", 256), ("_RUNS", 3)):
         monkeypatch.setattr(roofline, name, small)
     result = roofline.measured_machine()
-    # A processor of the last fifteen years.
-    assert 1e8 < result.fp32 < 1e14
-    assert 1e8 < result.int8 < 1e15
-    assert 1e7 < result.bandwidth < 1e13
+    # A processor of the last fifteen years, at a time when others use it as well.
+    assert 3e8 < result.fp32 < 1e13
+    assert 3e8 < result.int8 < 1e14
+    assert 1e8 < result.bandwidth < 1e12
 
 
 def test_a_device_is_given_by_its_operations_and_its_bandwidth() -> None:
-    command = ["roofline", "onnx-mnist-cpu", "--tflops", "21.7"]
-    done = CliRunner().invoke(main, [*command, "--gb-per-s", "608"])
-    assert "21,700.0 G operations/s in fp32, 21,700.0 in int8, 608.0 GB/s (as given" in done.output
-    assert "give --tflops and --gb-per-s" in CliRunner().invoke(main, command).output
+    output = said("roofline", "onnx-mnist-cpu", "--tflops", 21.7, "--gb-per-s", 608)
+    assert "21,700.0 G operations/s in fp32, 21,700.0 in int8, 608.0 GB/s (as given" in output

@@ -6,14 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.cli import gourmet
 from support.fake_classifier import FakeClassifier
 from support.small_translator import GERMAN, saved_translator
 from support.stopping import everything, files
 
 from app import create_app
 from app.web.settings import Settings
-from gourmet.cli import main
 from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
 from gourmet.repository import deploy as deploying
@@ -56,8 +55,8 @@ def described(folder: Path, text: str = DESCRIBED) -> Translator:
 def new(own: Path, checkpoint: Path, *more: str, name: str = "german") -> tuple[int, str]:
     sentences = own / "sentences.txt"
     sentences.write_text("".join(f"{text}\tsomething\n" for text in GERMAN))
-    words = ["new", name, "--like", "translator", "--checkpoint", str(checkpoint), "--data", str(sentences)]
-    done = CliRunner().invoke(main, [*words, *(more or ("--languages", "de,en", "--fp32"))])
+    words = ["new", name, "--like", "translator", "--checkpoint", checkpoint, "--data", sentences]
+    done = gourmet(*words, *(more or ("--languages", "de,en", "--fp32")))
     return done.exit_code, " ".join(done.output.split())
 
 
@@ -71,9 +70,8 @@ def test_checks_for_russian_do_not_apply_to_another_pair(systems_folder: Path) -
         return system.with_warning(text.encode(), GeneratedText(translation)).warning
 
     assert warned(german, "Ich mag Tee mit Anna.", "I like tea.") == ""
-    assert (
-        warned(german, "Er wurde 1869 geboren.", "He was born.") == "not in the translation as written: 1869"
-    )
+    doubt = warned(german, "Er wurde 1869 geboren.", "He was born.")
+    assert doubt == "not in the translation as written: 1869"
     assert "does not look Russian" in warned(SYSTEM, "Ich mag Tee.", "I like tea.")
     capitals = "ВНИМАНИЕ! ДВЕРЬ ОТКРЫТА.".encode()
     assert german.request_inputs(capitals, TAKES)["TEXT"].item() == capitals
@@ -84,38 +82,28 @@ def test_the_app_has_a_page_and_a_choice_for_each_pair(systems_folder: Path) -> 
     described(systems_folder)
     browser = create_app(Settings(triton_url="127.0.0.1:9"), FakeClassifier()).test_client()
     german, ours = (browser.get(path).text for path in ("/translate/german", "/translate"))
-    assert '<textarea id="text" name="text" lang="de"' in german
-    assert 'action="/translate/german"' in german
+    for page, language, action in ((german, "de", "/translate/german"), (ours, "ru", "/translate")):
+        assert f'<textarea id="text" name="text" lang="{language}"' in page
+        assert f'action="{action}"' in page
+        assert '<a href="/translate/german"' in page
     assert "A small network for demonstration" not in german
     assert '"warnings": {}' in german
-    assert '<textarea id="text" name="text" lang="ru"' in ours
-    assert 'action="/translate"' in ours
-    for page in (german, ours):
-        assert '<a href="/translate/german"' in page
     assert browser.get("/translate/food11").status_code == 404
     assert browser.post("/translate/nobody", data={"text": "Ja."}).status_code == 404
     refused = browser.post("/api/v1/translate", json={"text": "Ja.", "system": "food11"})
-    assert (refused.status_code, refused.json["error"]["message"]) == (
-        400,
-        "system is 'food11'; allowed: translator, german",
-    )
+    message = refused.json["error"]["message"]
+    assert (refused.status_code, message) == (400, "system is 'food11'; allowed: translator, german")
 
 
 @pytest.mark.parametrize(
     ("line", "instead", "reason"),
     [
-        ('like = "translator"', 'like = "digits"', "is like 'digits', and may be like translator"),
         ('like = "translator"', 'like = "../translator"', "is like '../translator'"),
         ('like = "translator"', "like = 7", "7 is not a text"),
         ('languages = ["de", "en"]', "", "lacks 'languages'"),
         ('languages = ["de", "en"]', 'languages = ["de"]', "not enough values"),
-        (
-            'languages = ["de", "en"]',
-            'languages = ["de", "\\" onload="]',
-            "is not a language as HTML names them",
-        ),
+        ('"de", "en"', '"de", "\\" onload="', "is not a language as HTML names them"),
         ('examples = ["Ich mag Tee."]', "examples = []", "no sentences as examples"),
-        ('examples = ["Ich mag Tee."]', "examples = [7]", "does not describe a system"),
         ('examples = ["Ich mag Tee."]', 'examples = [" "]', "the text is empty"),
         ('title = "German to English"', "title = 7", "does not describe a system"),
     ],
@@ -153,12 +141,10 @@ def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, ch
 @pytest.mark.parametrize(
     ("more", "name", "complaint"),
     [
-        (("--fp32",), "german", "add --languages, such as de,en"),
         (("--languages", "de"), "german", "add --languages, such as de,en"),
         (("--languages", "de,English"), "german", "'English' is not a language"),
         (("--languages", "de,en", "--labels", "a,b"), "german", "--checkpoint brings a translator"),
         (("--languages", "de,en", "--like", "digits"), "german", "a checkpoint can be like translator"),
-        (("--languages", "de,en"), "translator", "is there already"),
         (("--languages", "de,en"), "captioner_stream", "captioner_stream is there already"),
         (("--languages", "de,en"), "food_classifier", "food_classifier is there already"),
     ],

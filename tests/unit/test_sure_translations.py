@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.cli import gourmet, said
 
-from gourmet.cli import main
 from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
@@ -18,6 +17,7 @@ from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
 from gourmet.served import manifest
+from gourmet.served.files import own_models
 from gourmet.served.instances import parameter
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.serving import TranslatorNetwork
@@ -47,26 +47,23 @@ def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
 @pytest.mark.parametrize(
     "text",
     [
-        "Where is the nearest pharmacy?",
-        "Wo ist die nächste Apotheke?",
-        "privet kak dela",
-        "Де найближча аптека?",
-        "Він любить каву і чай.",
-        "Вона читає книгу в саду.",
-        "Аз обичам чай.",
-        "Где је најближа апотека?",
-        "Сәлам",
-        "我喜欢茶。",
-        "اين أقرب صيدلية؟",
-        "Πού είναι το φαρμακείο;",
-        "ыфва йцук",
-        "Ich люблю tea.",
+        *(
+            "Where is the nearest pharmacy?",
+            "privet kak dela",
+            "Де найближча аптека?",
+            "Він любить каву і чай.",
+        ),
+        *(
+            "Аз обичам чай.",
+            "Где је најближа апотека?",
+            "Сәлам",
+            "我喜欢茶。",
+            "اين أقرب صيدلية؟",
+            "ыфва йцук",
+        ),
         # Russian, and more than the network knows.
-        "Вот мой бумажник.",
-        "Мы купили синхрофазотрон.",
-        "Ломоносов родился в 1711 году.",
-        "Фирма Volvo выпустила новый автомобиль.",
-        "Он 😀 пришёл.",
+        *("Вот мой бумажник.", "Мы купили синхрофазотрон.", "Ломоносов родился в 1711 году."),
+        *("Ich люблю tea.", "Фирма Volvo выпустила новый автомобиль.", "Он 😀 пришёл."),
     ],
 )
 def test_foreign_and_rare_texts_are_not_sure(network: TranslatorNetwork, model: ModelInfo, text: str) -> None:
@@ -80,17 +77,7 @@ def test_most_everyday_sentences_are_called_sure(network: TranslatorNetwork, mod
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "12345",
-        "3,14",
-        "+7 495 123-45-67",
-        "2026-11-25",
-        "…",
-        "№ 5",
-        "😀😀 🍕",
-        "\U0001f468\u200d\U0001f467 👍🏿",
-    ],
+    "text", ["12345", "+7 495 123-45-67", "…", "№ 5", "😀😀 🍕", "\U0001f468\u200d\U0001f467 👍🏿"]
 )
 def test_a_text_without_a_letter_is_answered_with_itself(
     network: TranslatorNetwork, model: ModelInfo, text: str
@@ -114,19 +101,14 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     apart = "Я люблю чай.", "Гиппопотам съел фикус.", "12 Где ближайшая аптека?"
     alone = [answered(network, text) for text in apart]
     assert texts == [single.text for single in alone]
-    assert [sentence.score for sentence in answer.sentences] == pytest.approx(
-        [single.score for single in alone]
-    )
-    assert [model.reaches(sentence.score) for sentence in answer.sentences] == [
-        model.is_sure(single) for single in alone
-    ]
+    scores = [sentence.score for sentence in answer.sentences]
+    assert scores == pytest.approx([single.score for single in alone])
+    assert [model.reaches(score) for score in scores] == [model.is_sure(single) for single in alone]
     assert answer.worst == min(sentence.score for sentence in answer.sentences)
     assert model.is_sure(answer) is False
 
 
-def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(
-    network: TranslatorNetwork,
-) -> None:
+def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(network: TranslatorNetwork) -> None:
     pieces: list[GeneratedText] = []
     answer = GrowingAnswer(network.parts(SEVERAL), network)
     for row in answer.rows:
@@ -148,7 +130,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
-    network: TranslatorNetwork, models: Path, tmp_path: Path
+    network: TranslatorNetwork, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {text: answered(network, text) for text in SYSTEM.meanings}
     data = tmp_path / "pairs.tsv"
@@ -156,10 +138,8 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
     lines = [f"{split}\tm\t{pair}" for split in ("dev", "test") for pair in pairs]
     data.write_text("\n".join(lines))
     before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
-    command = ["check", "translator", "--calibrate", "--data", str(data), "--model-repository", str(models)]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0, done.output
-    assert "written to translator, translator_stream" in done.output
+    command = ["check", "translator", "--calibrate", "--data", data, "--model-repository", models]
+    assert "written to translator, translator_stream" in said(*command)
     # All that it says counts as right here, so that all of it is sure.
     lowest = min(answer.score or 0.0 for answer in answers.values())
     for name in ANSWERING:
@@ -171,11 +151,16 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
         config = ConfigFile.read(folder)
         assert config.of_manifest(about).text() == (folder / "config.pbtxt").read_text()
         assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
-    again = CliRunner().invoke(main, [*command, "--json", "-"])
-    assert json.loads(again.stdout)["certainty"] == about["certainty"]
+    assert json.loads(gourmet(*command, "--json", "-").stdout)["certainty"] == about["certainty"]
+    # Without a repository the shipped models stay as they are, and copies that replace them change.
+    shipped = DEFAULT_REPOSITORY / "translator" / "config.pbtxt"
+    before_ours = shipped.read_text()
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+    said(*command[:-2])
+    assert shipped.read_text() == before_ours
+    assert read_config(own_models() / "translator") != read_config(shipped.parent)
 
 
 def test_check_refuses_to_calibrate_a_system_that_evaluate_calibrates(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["check", "food11", "--calibrate", "--data", str(tmp_path)])
-    assert done.exit_code == 2
-    assert "gourmet evaluate food11" in done.output
+    refusal = said("check", "food11", "--calibrate", "--data", tmp_path, status=2)
+    assert "gourmet evaluate food11" in refusal

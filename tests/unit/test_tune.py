@@ -1,4 +1,4 @@
-"""The search space, ranking and wording of `gourmet tune`."""
+"""The search space, ranking and wording of `gourmet tune`, and changes of a config."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 from google.protobuf import text_format
+from support.cli import said
 from support.points import a_point
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.bench import stats
 from gourmet.bench.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
 from gourmet.bench.tuning import PRESENT, FinalComparison, Grid, Trial, TuneRequest, Tuning, sentence
-from gourmet.cli import main
 from gourmet.errors import UsageError
-from gourmet.repository.config_change import Change, changed
+from gourmet.repository.config_change import VARIANTS, Change, changed
+from gourmet.repository.config_file import model_config, tensor
+from gourmet.triton_client.model_config import as_pbtxt, parse, summary
 
 RUNNING: dict[str, Any] = {
     "name": "m",
@@ -86,8 +87,7 @@ def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
     assert all(change.dynamic_batching for change in queued.changes())
     assert "queue policy" in described(queued)
-    config = changed(QUEUED, batching(2, 1, 100))
-    assert config["dynamic_batching"] == {
+    assert changed(QUEUED, batching(2, 1, 100))["dynamic_batching"] == {
         "default_queue_policy": {"max_queue_size": 9},
         "max_queue_delay_microseconds": 100,
         "preferred_batch_size": [],
@@ -126,18 +126,15 @@ def compared(ours: Point, theirs: Point, keeps: bool = True, only_ours: bool = F
     return FinalComparison(ours, theirs, stats.rate_ratio(ours, theirs), keeps, only_ours)
 
 
-def said(verdict: Any, final: FinalComparison, best: str = "two") -> str:
+def worded(verdict: Any, final: FinalComparison, best: str = "two") -> str:
     return sentence(request(50), verdict, Trial(best, {}), Trial(PRESENT, RUNNING), final)
 
 
 def test_the_sentence_names_both_configs_and_compares_their_figures() -> None:
-    message = said("better", compared(point(200, 10, "two", usage=Usage(0.1, 1.95)), point()))
+    message = worded("better", compared(point(200, 10, "two", usage=Usage(0.1, 1.95)), point()))
     assert message.startswith("“two” has 2.00 (1.9")
     assert "the present config, “1 instance on the CPU; batches of up to 16 rows; no dynamic" in message
-    assert (
-        "200 rows/s and a p95 of 10 ms at c=8, in batches of 1.0 rows, 1.9 cores busy, instead of 100"
-        in message
-    )
+    assert "200 rows/s and a p95 of 10 ms at c=8, in batches of 1.0 rows, 1.9 cores busy, instead" in message
     assert message.endswith("1.0 cores busy.")
 
 
@@ -145,7 +142,7 @@ def test_the_sentence_names_both_configs_and_compares_their_figures() -> None:
 def test_a_config_that_does_not_beat_the_current_one_is_not_recommended(rate: float, why: str) -> None:
     lost = compared(point(rate, 10, "other"), point())
     assert not lost.won
-    message = said("no better", lost, "other")
+    message = worded("no better", lost, "other")
     assert message.startswith("The present config, “1 instance on the CPU; ")
     assert "stays: “other” has " in message
     assert message.endswith(why)
@@ -198,9 +195,7 @@ def test_the_present_config_is_recommended_unless_another_one_is_better() -> Non
     assert request(50).keeps(point(p95=50))
 
 
-def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_present_one(
-    tmp_path: Path,
-) -> None:
+def test_the_chart_has_every_config_and_names_the_best_and_the_present_one(tmp_path: Path) -> None:
     assert tuning("better").save(tmp_path) == tmp_path
     chart = (tmp_path / "chart.svg").read_text()
     assert ElementTree.fromstring(chart).tag.endswith("svg")
@@ -220,6 +215,89 @@ def test_the_chart_has_every_config_and_names_the_colours_of_the_best_and_the_pr
     ],
 )
 def test_a_goal_that_makes_no_sense_is_refused(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(main, ["tune", "m", *arguments])
-    assert result.exit_code == 2
-    assert says in result.output
+    assert says in said("tune", "m", *arguments, status=2)
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {
+        "name": "soup",
+        "max_batch_size": 16,
+        "instance_group": [{"name": "soup_0", "kind": "KIND_CPU", "count": 2}],
+        **more,
+    }
+
+
+def test_a_change_leaves_the_rest_and_the_original_alone() -> None:
+    before = config(parameters={"system": {"string_value": "food11"}})
+    after = changed(before, Change(instances=4))
+    assert before["instance_group"][0]["count"] == 2
+    assert after["instance_group"][0]["count"] == 4
+    assert after["parameters"]["system"] == before["parameters"]["system"]
+    assert "dynamic_batching" not in after
+    batching = config(dynamic_batching={"max_queue_delay_microseconds": 5})
+    assert "dynamic_batching" not in changed(batching, Change(dynamic_batching=False))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            Change(instances=1, delay_us=100),
+            "1 instance on the CPU; batches of up to 16 rows; dynamic batching, ",
+        ),
+        (Change(threads=1), "2 instances on the CPU, 1 thread each; batches of up to 16 rows; no dynamic"),
+        (Change(gpus=(0, 1)), "2 instances on GPU 0, 1; batches of up to 16 rows; no dynamic batching"),
+        (Change(max_batch=8, preferred_batches=(4, 8)), "batching without waiting, preferably 4 or 8"),
+        (VARIANTS["four-instances"], "4 instances on the CPU; batches of up to 16 rows; no dynamic batching"),
+    ],
+)
+def test_the_summary_names_the_change(change: Change, says: str) -> None:
+    assert says in summary(changed(config(), change))
+    assert summary({**config(), "max_batch_size": 0}).endswith("on the CPU; no batches")
+
+
+def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> None:
+    policy = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
+    for change in (Change(delay_us=1), Change(instances=2)):
+        assert changed(config(**policy), change)["dynamic_batching"]["default_queue_policy"]
+    batching = changed(config(**policy), VARIANTS["dynamic-batching"])["dynamic_batching"]
+    assert batching.keys() == {"max_queue_delay_microseconds"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Change(cpu=True, gpus=(0,)), "--cpu or --gpus"),
+        (lambda: Change(dynamic_batching=False, delay_us=5), "omit --no-dynamic"),
+        (
+            lambda: changed(config(), Change(preferred_batches=(4, 32))),
+            "preferred batch 32 is above max_batch",
+        ),
+        (lambda: changed(config(max_batch_size=0), Change(delay_us=1)), "soup has max_batch_size 0"),
+    ],
+)
+def test_a_contradiction_is_named(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_a_field_of_a_newer_server_is_named_where_it_is_left_out() -> None:
+    assert as_pbtxt(config(of_tomorrow={"x": 1}, empty={})).startswith("# Left out, as this tritonclient")
+    assert "Left out" not in as_pbtxt(config(empty={}))
+
+
+def test_names_and_texts_of_files_are_quoted() -> None:
+    hostile = 'a" } max_batch_size: 99 # \\\n'
+    tensors = (tensor(hostile, "FP32", [1]), tensor("y", "FP32", [1]))
+    described = model_config("soup", "b", 0, *tensors, instances=1, parameters={"labels": hostile})
+    parsed = parse(as_pbtxt(described))
+    assert (parsed.input[0].name, parsed.max_batch_size) == (hostile, 0)
+    assert parsed.parameters["labels"].string_value == hostile
+
+
+def test_a_file_with_comments_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "config.pbtxt"
+    mine.write_text("# mine\n")
+    output = said("config", "soup", "--url", "127.0.0.1:9", "--write", mine, status=2)
+    assert "would replace a file with comments" in output
+    assert mine.read_text() == "# mine\n"

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,17 +20,16 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from support.cli import gourmet, said
 from support.onnx_network import network
 from support.stopping import everything
 
-from gourmet.cli import main
 from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
 from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
-from gourmet.repository.deploy import deploy, recalibrate, rollback
-from gourmet.repository.gate import Deployment, ModelFile, Target
-from gourmet.repository.lock import changing, tidied
+from gourmet.repository.deploy import deploy, recalibrate, rollback, staged
+from gourmet.repository.gate import Check, Deployment, ModelFile, Target
+from gourmet.repository.lock import UNDO_FILE, all_or_nothing, changing, tidied, undo
 from gourmet.repository.models import RepositoryError, read_config
 from gourmet.repository.versions import (
     newest_intact_version,
@@ -39,16 +39,13 @@ from gourmet.repository.versions import (
 )
 from gourmet.served.manifest import ManifestError, sha256
 
-Gourmet = Callable[..., Result]
-
 
 @pytest.fixture
-def gourmet(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gourmet:
-    """Runs a verb with folders of its own, where no stack runs."""
+def no_keys(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs have folders of their own, where no stack runs."""
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
     # It knows the systems that there were when it was imported, which may have been in another test.
     monkeypatch.delitem(sys.modules, "gourmet.commands.deploy", raising=False)
-    return lambda *words: CliRunner().invoke(main, [str(word) for word in words])
 
 
 def put(model: Path, number: int, at: str, **about: object) -> None:
@@ -80,7 +77,8 @@ def test_versions_are_ordered_as_numbers_and_a_damaged_one_does_not_serve(tmp_pa
 
 
 @pytest.mark.promise("README: *Undo* goes back")
-def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourmet, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_a_system_goes_back_from_its_last_deployment_in_one_step(tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("broth", "stew", "chili"):
         put(models / name, 1, "2026-01-01T00:00:00.000+00:00")
@@ -89,20 +87,16 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     put(models / "salad", 1, "2026-01-03T00:00:00.000+00:00")  # it came with that deployment
     put(models / "others", 1, "2026-01-09T00:00:00.000+00:00", network={"system": "bread"})
     for left in ({"stew": 2, "broth": 2, "chili": 2}, {"stew": 1, "broth": 1, "chili": 1}):
-        done = gourmet("rollback", "soups", "--to", models)
-        assert done.exit_code == 0, done.output
+        output = said("rollback", "soups", "--to", models)
         assert {name: version_numbers(models / name)[-1] for name in left} == left
-    assert "is the latest; no Triton was asked" in done.output
+    assert "is the latest; no Triton was asked" in output
     before = everything(models)
-    done = gourmet("rollback", "soups", "--to", models)
-    assert done.exit_code == 1
-    assert "has no version before 1" in done.output
+    assert "has no version before 1" in said("rollback", "soups", "--to", models, status=1)
     assert everything(models) == before
     assert version_numbers(models / "others") == (1,)
 
 
 def test_a_rollback_removes_everything_that_a_version_brought(tmp_path: Path) -> None:
-    """A model in half precision over one in single precision, with other labels."""
     results = []
     for kind, labels in (("FP32", "ab"), ("FP16", "cd")):
         tensors = (tensor("x", kind, [3]), tensor("y", kind, [2], labels_file=LABELS_FILE))
@@ -132,9 +126,8 @@ def _written(text: str, path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.promise("models: `gourmet rollback NAME --undo` brings the withdrawn version back")
-def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
-    gourmet: Gourmet, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name, last in (("broth", 2), ("stew", 3)):
         for number in range(1, last + 1):
@@ -145,21 +138,17 @@ def test_rollbacks_are_undone_one_by_one_with_all_models_of_a_deployment(
         return [(version_numbers(folder)[-1], read_config(folder).max_batch_size) for folder in folders]
 
     for _ in range(2):
-        done = gourmet("rollback", "soups", "--to", models)
-        assert done.exit_code == 0, done.output
+        said("rollback", "soups", "--to", models)
     assert latest() == [(1, 1), (1, 1)]
     for stew in (2, 3):
-        done = gourmet("rollback", "soups", "--undo", "--to", models)
-        assert done.exit_code == 0, done.output
+        output = said("rollback", "soups", "--undo", "--to", models)
         assert latest() == [(2, 2), (stew, stew)]
-    assert "stew: version 3 is back, it is the latest; no Triton was asked" in done.output
-    done = gourmet("rollback", "soups", "--undo", "--to", models)
-    assert (done.exit_code, "has no withdrawn version of 'soups'" in done.output) == (1, True)
+    assert "stew: version 3 is back, it is the latest; no Triton was asked" in output
+    refusal = said("rollback", "soups", "--undo", "--to", models, status=1)
+    assert "has no withdrawn version of 'soups'" in refusal
 
 
-def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_next_version_follows_the_latest_and_a_refusal_changes_nothing(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         put(tmp_path / "broth", number, str(number), config={"max_batch_size": number})
     target = Target("broth", [ModelFile("model.onnx", partial(_written, "new"))])
@@ -178,6 +167,48 @@ def test_the_next_version_follows_the_latest_and_a_refused_replacement_changes_n
     shutil.rmtree(tmp_path / "broth" / "1")
     folder, _ = deploy(Deployment({"onnx": target}), "onnx", tmp_path)
     assert folder.name == "3"
+
+
+def test_a_version_has_no_file_of_the_one_before_that_its_own_export_did_not_write(tmp_path: Path) -> None:
+    def write(passes: bool) -> Path:
+        def private(path: Path) -> dict[str, Any]:
+            path.touch(mode=0o600)
+            return {}
+
+        files = [
+            ModelFile("model.onnx", private),
+            ModelFile("more.onnx", private, lambda _path: [Check("more", "", "", passes)], is_optional=True),
+        ]
+        put(tmp_path / "broth", 1, "1") if passes else None
+        return deploy(Deployment({"onnx": Target("broth", files)}), "onnx", tmp_path)[0]
+
+    for passes, names in ((True, {"model.onnx", "more.onnx"}), (False, {"model.onnx"})):
+        version = write(passes)
+        assert {path.name for path in version.glob("*.onnx")} == names
+        modes = {oct(path.stat().st_mode & 0o777) for path in version.glob("*.onnx")}
+        assert modes == {"0o644"}, "a Triton of another user reads it"
+    nothing = Target("broth", [ModelFile("model.onnx", lambda _path: {})])
+    with pytest.raises(FileNotFoundError):
+        deploy(Deployment({"onnx": nothing}), "onnx", tmp_path)
+
+
+def test_the_config_is_that_of_the_latest_version_though_an_older_one_is_replaced(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, number, str(number))
+    config = read_config(tmp_path)
+    with staged(tmp_path, ["model.onnx"], 1, texts={"config.pbtxt": "max_batch_size: 7"}) as (aside, _):
+        (aside / "model.onnx").write_text("new")
+    assert (tmp_path / "1" / "model.onnx").read_text() == "new"
+    assert read_config(tmp_path) == config
+
+
+def test_a_withdrawn_version_does_not_come_back_beside_a_later_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, number, str(number))
+    rollback([tmp_path])
+    put(tmp_path, 3, "by hand")
+    with pytest.raises(RepositoryError, match="no withdrawn version"):
+        rollback([tmp_path], undo=True)
 
 
 @pytest.fixture
@@ -212,9 +243,7 @@ def test_a_rollback_to_a_changed_version_is_refused(two_of_two: list[Path]) -> N
     assert everything(two_of_two[0].parent) == before
 
 
-def test_a_verb_that_is_killed_before_any_of_its_writes_changed_all_or_nothing(
-    two_of_two: list[Path],
-) -> None:
+def test_a_verb_that_is_killed_before_any_write_changed_all_or_nothing(two_of_two: list[Path]) -> None:
     repository = two_of_two[0].parent
     tensors = (tensor("x", "FP16", [3]), tensor("y", "FP16", [2], labels_file=LABELS_FILE))
     config = model_config("salad", "onnxruntime", 8, *tensors, instances=1, parameters={})
@@ -284,9 +313,8 @@ def put_back(folder: Path, content: Mapping[str, bytes | None]) -> None:
 @pytest.mark.promise(
     "models: If one is killed, the next verb or `gourmet up` first puts back what was there before"
 )
-def test_a_verb_first_puts_back_what_a_killed_one_changed(
-    gourmet: Gourmet, two_of_two: list[Path], subject: Examined
-) -> None:
+@pytest.mark.usefixtures("no_keys")
+def test_a_verb_first_puts_back_what_a_killed_one_changed(two_of_two: list[Path], subject: Examined) -> None:
     repository = two_of_two[0].parent
     before = everything(repository)
 
@@ -306,10 +334,9 @@ def test_a_verb_first_puts_back_what_a_killed_one_changed(
     (warning, *_) = manifests(dataclasses.replace(subject, repositories=(repository,)))
     assert warning.level == "warn"
     assert f"a verb changes {repository}, or was killed while it did" in warning.cause
-    done = gourmet("rollback", "soups", "--to", repository)
-    assert done.exit_code == 0, done.output
-    assert "a verb was killed while it changed broth, stew" in done.output
-    assert "broth: version 2 is withdrawn, version 1 is the latest" in done.output, "one step, not two"
+    output = said("rollback", "soups", "--to", repository)
+    assert "a verb was killed while it changed broth, stew" in output
+    assert "broth: version 2 is withdrawn, version 1 is the latest" in output, "one step, not two"
 
 
 def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y") -> Path:
@@ -321,48 +348,39 @@ def onnx_file(path: Path, *, side: int = 32, given: str = "x", output: str = "y"
     return path
 
 
-def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
-    gourmet: Gourmet, tmp_path: Path
-) -> None:
-    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
-    assert done.exit_code == 0, done.output
-    model = models / "colours_onnx"
+@pytest.fixture
+def colours(no_keys: None, tmp_path: Path) -> Path:
+    """The repository of a system that came as ONNX."""
+    first = onnx_file(tmp_path / "first.onnx")
+    labels = ("--labels", "red,green,blue")
+    said("new", "colours", *labels, "--weights", first, "--to", tmp_path / "models")
+    return tmp_path / "models"
+
+
+def test_a_system_that_came_as_onnx_has_a_config_a_version(colours: Path, tmp_path: Path) -> None:
+    model = colours / "colours_onnx"
     mine = (model / "config.pbtxt").read_text().replace("count: 2", "count: 3")
     (model / "config.pbtxt").write_text(mine)
-    before = everything(models)
-
+    before = everything(colours)
     second = onnx_file(tmp_path / "second.onnx", given="another_name")
-    done = gourmet("deploy", "colours", "--weights", second, "--to", models)
-    assert done.exit_code == 0, done.output
+    said("deploy", "colours", "--weights", second, "--to", colours)
     assert sorted(path.name for path in (model / "2").iterdir()) == ["manifest.json", "model.onnx"]
     config = read_config(model)
     assert (config.input[0].name, config.instance_group[0].count) == ("another_name", 3)
-
-    done = gourmet("rollback", "colours", "--to", models)
-    assert done.exit_code == 0, done.output
-    assert served(models) == before
+    said("rollback", "colours", "--to", colours)
+    assert served(colours) == before
 
 
 @pytest.mark.slow
-def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
-    """Both said that theirs was version 2, and one was lost."""
-    models, files = tmp_path / "models", [onnx_file(tmp_path / f"{number}.onnx") for number in range(3)]
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", files[0], "--to", models)
-    assert done.exit_code == 0, done.output
-    program = Path(sys.executable).with_name("gourmet")
-    both = [
-        subprocess.Popen(
-            [program, "deploy", "colours", "--weights", file, "--to", models],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for file in files[1:]
-    ]
+def test_two_deploys_at_once_are_two_versions(colours: Path, tmp_path: Path) -> None:
+    program, both = Path(sys.executable).with_name("gourmet"), []
+    for name in ("second.onnx", "third.onnx"):
+        command = [program, "deploy", "colours", "--weights", onnx_file(tmp_path / name), "--to", colours]
+        both.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     printed = [process.communicate()[0].splitlines() for process in both]
-    folders = sorted(line for lines in printed for line in lines if line.startswith(str(models)))
-    assert folders == [str(models / "colours_onnx" / number) for number in "23"]
-    assert version_numbers(models / "colours_onnx") == (1, 2, 3)
+    folders = sorted(line for lines in printed for line in lines if line.startswith(str(colours)))
+    assert folders == [str(colours / "colours_onnx" / number) for number in "23"]
+    assert version_numbers(colours / "colours_onnx") == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -373,15 +391,122 @@ def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) 
     ],
 )
 def test_a_file_that_the_description_does_not_fit_is_no_next_version(
-    gourmet: Gourmet, tmp_path: Path, other: dict[str, Any], says: str
+    colours: Path, tmp_path: Path, other: dict[str, Any], says: str
 ) -> None:
-    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
-    assert done.exit_code == 0, done.output
-    before = everything(models)
-    done = gourmet("deploy", "colours", "--weights", onnx_file(tmp_path / "o.onnx", **other), "--to", models)
-    assert done.exit_code == 2
-    assert says in done.output
-    done = gourmet("deploy", "colours", "--weights", "best.pth", "--data", tmp_path, "--to", models)
-    assert "gourmet deploy colours --weights FILE" in done.output
-    assert everything(models) == before
+    before, file = everything(colours), onnx_file(tmp_path / "o.onnx", **other)
+    assert says in said("deploy", "colours", "--weights", file, "--to", colours, status=2)
+    output = gourmet("deploy", "colours", "--weights", "best.pth", "--data", tmp_path, "--to", colours).output
+    assert "gourmet deploy colours --weights FILE" in output
+    assert everything(colours) == before
+
+
+GOURMET = Path(sys.executable).with_name("gourmet")
+# Takes the lock, says so, and holds it until a line comes.
+HOLDER = """
+import sys
+from functools import partial
+from pathlib import Path
+from gourmet.repository.lock import changing
+with changing(Path(sys.argv[1]), partial(print, flush=True)):
+    print("has it", flush=True)
+    sys.stdin.readline()
+    Path(sys.argv[1], "of the first").touch()
+"""
+
+
+def holder(repository: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-c", HOLDER, str(repository)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "has it\n"
+    return process
+
+
+@pytest.mark.promise("models: Verbs that change one repository wait for each other")
+def test_a_second_writer_waits_and_sees_the_first_one_s_change(tmp_path: Path) -> None:
+    first = holder(tmp_path)
+    lines: list[str] = []
+
+    def say(words: str) -> None:
+        lines.append(words)
+        threading.Thread(target=first.communicate, args=("\n",)).start()
+
+    with changing(tmp_path, say):
+        assert (tmp_path / "of the first").exists()
+    assert lines == [f"another gourmet changes {tmp_path}: waiting until it has ended"]
+
+
+def test_a_lock_times_out_and_a_killed_holder_frees_it(tmp_path: Path) -> None:
+    first = holder(tmp_path)
+    with pytest.raises(RepositoryError, match="still changes"), changing(tmp_path, print, 0):
+        pass
+    first.kill()
+    first.communicate()
+    with changing(tmp_path, pytest.fail, 0):
+        pass
+
+
+def test_the_one_that_waits_gets_a_new_repository_whose_first_verb_wrote_nothing(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    with changing(repository, pytest.fail):
+        second = subprocess.Popen(
+            [sys.executable, "-P", "-c", HOLDER, str(repository)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert second.stdout
+        assert "waiting until it has ended" in second.stdout.readline()
+    assert second.communicate("\n")[0] == "has it\n"
+    assert (repository / "of the first").exists()
+
+
+def test_a_repository_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RepositoryError, match="file/models cannot be written"),
+        changing(tmp_path / "file" / "models", pytest.fail),
+    ):
+        pass
+
+
+def test_a_change_that_is_interrupted_is_put_back_and_a_whole_one_stays(tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    for folder, text in (("1", "one"), ("next", "two")):
+        (model / folder).mkdir(parents=True)
+        (model / folder / "weights").write_text(text)
+    (model / "config.pbtxt").write_text("old")
+    renames = [(model / "1", model / "before"), (model / "next", model / "1")]
+    texts = {model / "config.pbtxt": "new", model / "labels.txt": "rose"}
+    seen = []
+
+    def interrupted() -> None:
+        with all_or_nothing([model], renames, texts):
+            seen.append(((tmp_path / UNDO_FILE).exists(), (model / "1" / "weights").read_text()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert seen == [(True, "two")], "there is what the next verb needs to put it back"
+    assert (model / "1" / "weights").read_text() == "one"
+    assert (model / "next" / "weights").read_text() == "two"
+    assert (model / "config.pbtxt").read_text() == "old"
+    assert not (model / "labels.txt").exists()
+    with all_or_nothing([model], renames, texts):
+        pass
+    assert not (tmp_path / UNDO_FILE).exists()
+    assert undo(tmp_path) == []
+    assert (model / "1" / "weights").read_text() == "two"
+    assert (model / "labels.txt").read_text() == "rose"
+
+
+def test_what_a_killed_verb_left_is_removed_and_a_link_without_its_target(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    (target / "1").mkdir(parents=True)
+    model = tmp_path / "m"
+    (model / "1").mkdir(parents=True)
+    (model / ".next.77" / "1").mkdir(parents=True)
+    (model / ".old-2").symlink_to(target)
+    assert tidied(model) == (1,)
+    assert [path.name for path in model.iterdir()] == ["1"]
+    assert (target / "1").is_dir()

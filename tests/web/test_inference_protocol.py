@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as http
+from support.needs import absent
 from support.nginx import ROOT, nginx
 from tritonclient.utils import InferenceServerException
 
@@ -151,3 +153,34 @@ def test_the_programs_in_the_docs_print_the_class(
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         assert "Noodles/Pasta" in done.stdout, done.stderr
+
+
+# A program for a Python of its own, since KServe's package brings 450 MB.
+KSERVE = """
+import asyncio, sys
+import numpy as np
+from kserve import InferenceRESTClient, InferInput, InferRequest
+from kserve.inference_client import RESTConfig
+
+MODEL = "food_classifier"
+
+async def main(url, key, photo):
+    client, keyed = InferenceRESTClient(RESTConfig(protocol="v2")), {"X-API-Key": key}
+    assert await client.is_server_ready(url) and await client.is_server_live(url)
+    assert await client.is_model_ready(url, MODEL, headers=keyed)
+    given = InferInput("INPUT_IMAGE", [1, 1], "BYTES")
+    given.set_data_from_numpy(np.array([[photo]], np.object_), binary_data=True)
+    answer = await client.infer(url, InferRequest(MODEL, [given]), model_name=MODEL, headers=keyed)
+    (label,) = [each.data for each in answer.outputs if each.name == "FOOD_LABEL"]
+    print(label)
+
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.stdin.buffer.read()))
+"""
+
+
+@pytest.mark.slow
+def test_kserves_own_client_gets_the_class(proxy: Any, sample: bytes) -> None:
+    python = os.environ.get("KSERVE_PYTHON") or absent("KSERVE_PYTHON names no Python that has kserve")
+    command = [python, "-c", KSERVE, f"http://127.0.0.1:{proxy.port}", KEY]
+    done = subprocess.run(command, input=sample, capture_output=True, timeout=120)
+    assert done.stdout.decode().strip() == "['Noodles/Pasta']", done.stderr.decode()[-2000:]

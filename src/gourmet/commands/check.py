@@ -14,7 +14,7 @@ from gourmet.commands.values import PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.models import repository_of
 from gourmet.repository.versions import newest_version
-from gourmet.served.files import write_whole
+from gourmet.served.files import own_models, write_whole
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # which would import numpy for --help
     "--model-repository",
     "repository",
     type=PATH,
-    show_default="triton/models",
-    help="With --calibrate: find the model in this repository.",
+    help="With --calibrate: change the models of this repository.  [default: your own, with copies of "
+    "shipped ones]",
 )
 @click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if accuracy is below this share.")
 @click.option("--calibrate", is_flag=True, help="Only set the confidence threshold, by --data.")
@@ -70,8 +70,8 @@ def check(
             raise UsageError("--calibrate needs labelled examples: name them with --data")
         from gourmet.stack.overview import owner_of
 
-        models = repository or repository_of(model)
-        _calibrate(owner_of(models / model)[0], how["data"], models, json_to)
+        system = owner_of((repository or repository_of(model)) / model)[0]
+        _calibrate(system, how["data"], repository or own_models(), json_to)
         return
     page = _page_path(out, model)
     options = checking.CheckOptions(model, **how)
@@ -123,14 +123,16 @@ def _calibrate(system: str, data: Path, models: Path, json_to: str | None) -> No
     from gourmet.repository.deploy import recalibrate
     from gourmet.repository.gate import Calibrating
     from gourmet.repository.versions import models_of_same_weights
+    from gourmet.systems.own_folder import copies_of_shipped
 
     parts = SystemParts(system)
     export = parts.export
     if not isinstance(export, Calibrating):
         raise UsageError(f"{system} is calibrated by `gourmet evaluate {system}`, before it is deployed")
+    models.mkdir(parents=True, exist_ok=True)
     default = models / parts.contract.default_model
     triton = given_url() or serving_url(models)
-    with alone_in(models):
+    with alone_in(models), copies_of_shipped(system, models):
         chosen = models_of_same_weights(default)
         with bar("answering") as tick:
             calibrated = export.calibrated(newest_version(default), data, tick)
