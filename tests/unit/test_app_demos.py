@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 from support.fake_classifier import FakeClassifier, client, form, knowing
-from support.listener import Listen, Listener, http, listen, ready, serving, tensor
+from support.listener import Listen, Listener, http, ready, serving, tensor
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -28,8 +28,6 @@ from gourmet.pictures.decode import PictureError
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-
-__all__ = ["listen"]  # fixtures
 
 TRANSLATE = "/api/v1/translate"
 

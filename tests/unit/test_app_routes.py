@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from support.fake_classifier import EGG, FakeClassifier, client, form
-from support.listener import Listen, listen
+from support.listener import Listen
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -39,8 +39,6 @@ from gourmet.triton_client.errors import (
 )
 from gourmet.triton_client.statistics import ModelStatistics
 from gourmet.triton_client.triton import Triton
-
-__all__ = ["listen"]  # fixtures
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}

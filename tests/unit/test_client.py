@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.eventually import eventually
-from support.listener import Listen, answered, listen
+from support.listener import Listen, answered
 from support.listener import http as answer_of
 
 from gourmet.contracts import ModelInfo, Tensors, TensorSpec
@@ -33,8 +33,6 @@ from gourmet.triton_client.errors import (
 from gourmet.triton_client.grpc import request_of
 from gourmet.triton_client.tensors import generate_body, infer_body, joined, raw_bytes, read_answer
 from gourmet.triton_client.triton import Triton
-
-__all__ = ["listen"]  # the fixture
 
 BODY = b'{"name":"t","version":"9"}'
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 26\r\n\r\n" + BODY

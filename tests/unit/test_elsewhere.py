@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cli import gourmet, said
-from support.listener import Listen, http, listen, serving, tensor
+from support.listener import Listen, http, serving, tensor
 from support.needs import need
 from support.no_stack import no_stack, stack
 from support.no_stack import runs as runs_in_block
@@ -37,7 +37,7 @@ from gourmet.triton_client.grpc import Grpc
 from gourmet.triton_client.http import Http
 from gourmet.triton_client.triton import Triton
 
-__all__ = ["listen", "no_stack"]  # fixtures
+__all__ = ["no_stack"]  # the fixture
 
 Runs = Callable[[RunningStack], None]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support.cli import said
-from support.life import home, verb
+from support.life import verb
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation.rehearsal import load_rehearsal
@@ -26,8 +26,6 @@ from gourmet.pictures.made_up import views
 from gourmet.systems import registry
 from gourmet.training.files import torchvision
 from gourmet.training.linear_layer import Layer, OnnxLayer
-
-__all__ = ["home"]  # fixtures
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"
 KINDS = ("eggs", "fruit", "noodles")

@@ -35,13 +35,7 @@ from gourmet.systems import registry
 HTML = {"Accept": "text/html"}
 
 
-@pytest.fixture(autouse=True)
-def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder, as in a process that was started without GOURMET_SYSTEMS."""
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))  # whose systems/ the fixture forgets afterwards
-    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
-    monkeypatch.delenv("GOURMET_SYSTEMS")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own")
 
 
 def new(name: str = "flowers") -> str:

@@ -14,15 +14,12 @@ import pytest
 from flask.testing import FlaskClient
 from support.eventually import eventually
 from support.fake_classifier import client
-from support.life import home
 
 from app.pages.corrections import counts, keep, name_of, stored
 from gourmet.pictures.made_up import views
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.teaching import Teaching, listening, teachable
 from gourmet.systems.food11.contract import SYSTEM
-
-__all__ = ["home"]  # fixtures
 
 MODEL = DEFAULT_REPOSITORY / "food_classifier"
 JSON = {"Accept": "application/json"}
