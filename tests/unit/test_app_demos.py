@@ -214,6 +214,7 @@ def test_while_models_load_streams_are_answered_whole_and_named_models_get_503(
     assert browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"}).status_code == 404
 
 
+# Captions
 CAPTION = "/api/v1/caption"
 PHOTO = SYSTEM.sample()
 ENCODED = base64.b64encode(PHOTO).decode()
@@ -337,6 +338,7 @@ def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(
     assert "$API/caption?stream=1" in page
 
 
+# Digits
 THREE = Prediction(
     DIGITS,
     DIGITS.labels,

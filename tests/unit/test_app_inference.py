@@ -263,6 +263,7 @@ def test_a_stream_that_its_client_leaves_is_counted() -> None:
     assert outcomes == [("m", "client_left")]
 
 
+# The Open Inference Protocol
 NAME = SYSTEM.default_model
 INFER = f"/v2/models/{NAME}/infer"
 

@@ -204,6 +204,7 @@ def test_metrics_count_requests_photos_and_phases() -> None:
     assert 'route="unknown"' in browser.get("/metrics").text
 
 
+# The pages in Russian
 RUSSIAN = {"Accept-Language": "ru-RU,ru;q=0.9,en;q=0.5", "Accept": "text/html"}
 # Pages for engineers are English, and so is what is the same in each language.
 ENGLISH_ALONE = re.compile(
@@ -326,6 +327,7 @@ def test_an_answer_is_said_in_russian(
     assert not re.search("[a-z]", said.text + said.word + said.hint)
 
 
+# The lab's page
 COUNTED = ModelStatistics(
     name="m",
     version="2",

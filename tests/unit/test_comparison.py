@@ -203,6 +203,7 @@ def test_a_candidate_that_cannot_be_asked_is_an_error_and_a_served_file_that_can
         cannot.comparing("model.onnx", lambda _: answers)(served, lambda *_: None)
 
 
+# An export and its network
 Answers = Callable[[np.ndarray], np.ndarray]
 LABELS = 4
 
@@ -297,6 +298,7 @@ def test_an_export_that_answers_with_anything_else_does_not_pass(
     assert (check.passed, says in check.measured) == (False, True), check
 
 
+# Translators and captioners
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 
 

@@ -209,6 +209,7 @@ def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen:
     assert "owned" in done.output
 
 
+# Addresses, TLS and secrets
 TOKEN = "token-of-the-test"
 LIVE = {"/v2/health/live": http({}), "/v2": http({"name": "triton", "version": "9"})}
 
@@ -405,6 +406,7 @@ def test_an_unreachable_triton_is_reported_with_the_step_for_its_host() -> None:
             triton.check_live()
 
 
+# Keys of Triton's locked calls
 KEY = "a" * 16
 
 

@@ -122,6 +122,7 @@ def test_a_set_is_read_as_it_was_written() -> None:
     assert np.bincount(known.classes).argmax() == 11, "most are of none of food's classes"
 
 
+# Folders of Hugging Face
 LABELS = ["ant, red", "bee", "cat"]
 
 

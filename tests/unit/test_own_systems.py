@@ -180,6 +180,7 @@ def test_a_broken_system_is_reported_and_others_work(reason: str, own: Path, sub
     assert browser.get("/classify/flowers", headers=HTML).status_code == 404
 
 
+# From new to nothing
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Somebody's ONNX file, taken in once by `gourmet new`; each test has a copy of what it made."""

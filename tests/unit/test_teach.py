@@ -231,6 +231,7 @@ def test_a_label_against_a_sure_answer_is_named_and_can_be_taken_back(tmp_path: 
     assert stored(tmp_path / "food11") == []
 
 
+# The page "New classifier"
 @pytest.fixture
 def teacher(home: Path) -> Iterator[FlaskClient]:
     teaching = Teaching([DEFAULT_REPOSITORY], home / "corrections", "127.0.0.1:9", lambda _text: None)
