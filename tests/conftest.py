@@ -70,6 +70,10 @@ LONGEST = (
     "unit/test_doctor.py",
     "unit/test_decoders.py",
     "unit/test_captioner.py",
+    "unit/test_new.py",
+    "unit/test_pictures.py",
+    "unit/test_generation.py",
+    "unit/test_bench.py",
 )
 # Files with a function that takes the fixture `triton`, the app in front of it or one of its pages.
 SHARES_TRITON = re.compile(r"def \w+\([^)]*\b(?:triton|python_web|open_page)\b(?:: |,|\))")

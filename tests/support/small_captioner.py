@@ -28,35 +28,16 @@ _DRAWN = {"blip": (0, 2.0), "grid": (2, 1.0)}
 def config(kind: str, words: int) -> dict[str, Any]:
     """BLIP's is of 384 pixels in squares of 16, so that there are 577 places; it is narrow and shallow."""
     text = {
-        "vocab_size": words,
-        "hidden_size": 32,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 64,
-        "hidden_act": "gelu",
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "sep_token_id": 3,
-        "eos_token_id": 3,
+        **{"vocab_size": words, "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "max_position_embeddings": 64, "hidden_act": "gelu"},
+        **{"pad_token_id": 0, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3},
+    }
+    vision: dict[str, Any] = {
+        **{"model_type": "blip_vision_model", "hidden_size": 48, "intermediate_size": 192},
+        **{"num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 384, "patch_size": 16},
     }
     if kind == "grid":
-        vision: dict[str, Any] = {
-            "model_type": GRID_VISION,
-            "image_size": 128,
-            "hidden_size": 32,
-            "channels": 8,
-        }
-    else:
-        vision = {
-            "model_type": "blip_vision_model",
-            "hidden_size": 48,
-            "intermediate_size": 192,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 3,
-            "image_size": 384,
-            "patch_size": 16,
-        }
+        vision = {"model_type": GRID_VISION, "image_size": 128, "hidden_size": 32, "channels": 8}
     return {"model_type": "blip", "text_config": text, "vision_config": vision}
 
 

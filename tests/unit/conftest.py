@@ -1,4 +1,4 @@
-"""Fixtures of several files: a folder of systems, and the subject of `gourmet doctor`."""
+"""Fixtures of several files: folders of systems, a listener, and the subject of `gourmet doctor`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from flask import Flask
 from jinja2 import FileSystemBytecodeCache
+from support.life import home
+from support.listener import listen
 
 import gourmet.systems
 from gourmet.doctor import Examined
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.preflight import free_ports
 from gourmet.systems import registry
+
+__all__ = ["home", "listen"]  # fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +44,15 @@ def systems_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             del sys.modules[module]
     registry.load.cache_clear()
     importlib.invalidate_caches()
+
+
+@pytest.fixture
+def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, as in a process that was started without GOURMET_SYSTEMS."""
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))  # whose systems/ the fixture forgets afterwards
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    monkeypatch.delenv("GOURMET_SYSTEMS")
+    return tmp_path
 
 
 @pytest.fixture

@@ -316,6 +316,7 @@ def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
     assert classify(browser).headers["Cache-Control"] == "no-store"
 
 
+# Other sites and host names
 JSON = {"Accept": "application/json"}
 EVIL = "https://evil.example"
 OTHER_PORT = {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"}

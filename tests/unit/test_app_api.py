@@ -326,6 +326,7 @@ def test_an_unknown_parameter_is_refused_with_the_allowed_ones(method: str, path
     assert allowed in names
 
 
+# The document
 TESTS = Path(__file__).parents[1]
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 from support.fake_classifier import FakeClassifier, client, form, knowing
-from support.listener import Listen, Listener, http, listen, ready, serving, tensor
+from support.listener import Listen, Listener, http, ready, serving, tensor
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -28,8 +28,6 @@ from gourmet.pictures.decode import PictureError
 from gourmet.systems.captioner.contract import SYSTEM
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-
-__all__ = ["listen"]  # fixtures
 
 TRANSLATE = "/api/v1/translate"
 
@@ -216,6 +214,7 @@ def test_while_models_load_streams_are_answered_whole_and_named_models_get_503(
     assert browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"}).status_code == 404
 
 
+# Captions
 CAPTION = "/api/v1/caption"
 PHOTO = SYSTEM.sample()
 ENCODED = base64.b64encode(PHOTO).decode()
@@ -339,6 +338,7 @@ def test_the_openapi_document_has_the_caption_options_and_the_page_its_examples(
     assert "$API/caption?stream=1" in page
 
 
+# Digits
 THREE = Prediction(
     DIGITS,
     DIGITS.labels,

@@ -152,6 +152,7 @@ def test_a_model_card_is_escaped() -> None:
     assert re.findall(r'href="([^"]*)"', made) == ["https://example.org/"]
 
 
+# Corrections
 ADDRESS = "/api/v1/corrections"
 
 
@@ -249,6 +250,7 @@ def test_a_full_folder_takes_no_more_and_says_so(tmp_path: Path, monkeypatch: py
     assert len(kept(tmp_path)) == 1
 
 
+# Heat maps
 EXPLAIN = "/api/v1/explain"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from support.listener import Listen, answered, http, listen, ready, serving, tensor
+from support.listener import Listen, answered, http, ready, serving, tensor
 
 from app import create_app
 from app.models import Classifier, request_to_model
@@ -27,8 +27,6 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.triton import Triton
-
-__all__ = ["listen"]  # fixtures
 
 METADATA = {
     "name": "m",
@@ -265,6 +263,7 @@ def test_a_stream_that_its_client_leaves_is_counted() -> None:
     assert outcomes == [("m", "client_left")]
 
 
+# The Open Inference Protocol
 NAME = SYSTEM.default_model
 INFER = f"/v2/models/{NAME}/infer"
 

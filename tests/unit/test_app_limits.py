@@ -127,6 +127,7 @@ def test_a_client_that_closes_only_its_sending_side_has_a_moment_for_its_answer(
         eventually(patient, 5)
 
 
+# The queue
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 EVER = math.inf
 
@@ -263,6 +264,7 @@ def test_places_are_never_lost_or_doubled_by_many_threads() -> None:
     assert [queue.acquire(ME, EVER) for _ in range(3)] == [0.0] * 3
 
 
+# Uploads
 JSON = {"Accept": "application/json"}
 PHOTO = SYSTEM.sample()
 BOUNDARY = "b0undary"

@@ -30,6 +30,7 @@ from app.web.metrics import FILES
 from app.web.settings import Settings, SettingsError
 from gourmet.systems.food11 import contract
 
+# Logs
 SECRET = "a-key-that-nobody-may-read"
 
 
@@ -122,6 +123,7 @@ def test_a_failed_request_is_logged_once_with_its_reason(caplog: pytest.LogCaptu
     assert lines == ["request mine-8: 503 triton_unavailable: no Triton answers at 127.0.0.1:9"]
 
 
+# Metrics
 ROOT = Path(__file__).parents[2]
 WORDS = [f"strange{number}" for number in range(8)]
 
@@ -201,6 +203,7 @@ def test_a_worker_without_disk_space_for_its_metrics_works_without_them(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+# Traces
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -332,6 +335,7 @@ def test_a_missing_tracing_package_is_reported_with_the_command(monkeypatch: pyt
         create_app(Settings(), FakeClassifier(RuntimeError()))
 
 
+# Alerts and the dashboard
 FOLDER = Path(__file__).parents[2] / "observability"
 RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())
 DASHBOARD = json.loads((FOLDER / "grafana" / "dashboards" / "gourmetgram.json").read_text())

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from support.eventually import eventually
 from support.fake_classifier import EGG, FakeClassifier, client, knowing
 from support.flowers import write_flowers
-from support.listener import Listen, answered, http, listen, ready, serving, tensor
+from support.listener import Listen, answered, http, ready, serving, tensor
 
 from app import create_app, services
 from app.api.schemas import HealthModel
@@ -24,8 +24,6 @@ from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
-
-__all__ = ["listen"]  # the fixture
 
 DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), model="digits", version="1")
 PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs", "/nothing")

@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from support.fake_classifier import EGG, FakeClassifier, client, form
-from support.listener import Listen, listen
+from support.listener import Listen
 from werkzeug.test import TestResponse
 
 from app import create_app
@@ -29,18 +29,10 @@ from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
 from gourmet.systems.translator.texts import warning as warning_of
+from gourmet.triton_client import errors
 from gourmet.triton_client.deadline import Deadline
-from gourmet.triton_client.errors import (
-    ModelBusy,
-    ModelUnavailable,
-    NoAnswerInTime,
-    NobodyWaits,
-    TritonUnreachable,
-)
 from gourmet.triton_client.statistics import ModelStatistics
 from gourmet.triton_client.triton import Triton
-
-__all__ = ["listen"]  # fixtures
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}
@@ -102,11 +94,11 @@ def test_photos_that_a_browser_cannot_show_and_samples_are_shown() -> None:
 
 FAULTS = [
     (BadAnswer("x"), 502, "inference_failed", None),
-    (TritonUnreachable.at("127.0.0.1:9", "refused"), 503, "triton_unavailable", "2"),
-    (ModelUnavailable("m", ["a", "b"], "", "not found", 404), 503, "model_not_ready", "2"),
-    (ModelBusy("x", 503), 503, "triton_busy", "2"),
-    (NoAnswerInTime(3), 504, "triton_too_slow", None),
-    (NobodyWaits("the client disconnected"), 499, "client_left", None),
+    (errors.TritonUnreachable.at("127.0.0.1:9", "refused"), 503, "triton_unavailable", "2"),
+    (errors.ModelUnavailable("m", ["a", "b"], "", "not found", 404), 503, "model_not_ready", "2"),
+    (errors.ModelBusy("x", 503), 503, "triton_busy", "2"),
+    (errors.NoAnswerInTime(3), 504, "triton_too_slow", None),
+    (errors.NobodyWaits("the client disconnected"), 499, "client_left", None),
     (DecodersBusy(), 503, "overloaded", "2"),
     (PictureError("animated", "x"), 415, "animated", None),
     (PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
@@ -212,6 +204,7 @@ def test_metrics_count_requests_photos_and_phases() -> None:
     assert 'route="unknown"' in browser.get("/metrics").text
 
 
+# The pages in Russian
 RUSSIAN = {"Accept-Language": "ru-RU,ru;q=0.9,en;q=0.5", "Accept": "text/html"}
 # Pages for engineers are English, and so is what is the same in each language.
 ENGLISH_ALONE = re.compile(
@@ -334,6 +327,7 @@ def test_an_answer_is_said_in_russian(
     assert not re.search("[a-z]", said.text + said.word + said.hint)
 
 
+# The lab's page
 COUNTED = ModelStatistics(
     name="m",
     version="2",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from support.flowers import write_flowers
-from support.listener import Listen, Listener, answered, http, listen, ready, serving, tensor
+from support.listener import Listen, Listener, answered, http, ready, serving, tensor
 
 from app import create_app
 from app.models import Prediction
@@ -21,8 +21,6 @@ from app.photos import count
 from app.web.metrics import MAX_LABELS, OTHER, Metrics
 from app.web.settings import Settings, SettingsError
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-
-__all__ = ["listen"]  # the fixture
 
 LABELS = ["rose", "tulip", "daisy"]
 PAGE = {"Accept": "text/html"}

@@ -387,6 +387,7 @@ def test_inputs_with_equal_answers_are_refused_because_a_mix_up_would_not_show()
         Answers(same, True, "said")
 
 
+# Inputs
 def info(system: str = "", dims: tuple[int, ...] = (3,), datatype: str = "FP32") -> ModelInfo:
     inputs, outputs = TensorSpec("x", datatype, (-1, *dims)), TensorSpec("y", "FP32", (-1, 2))
     return ModelInfo("m", (inputs,), (outputs,), {"system": system} if system else {}, max_batch_size=8)
@@ -454,6 +455,7 @@ def test_rows_of_other_lengths_share_no_request(tmp_path: Path) -> None:
     check_possible(LoadSpec("m"), rows)
 
 
+# Comparisons with other servers
 # Figures that nobody needs to believe.
 SHORT = MeasureOptions(window_s=0.3, windows=2, warm_up_s=0.1, steadiness=1e9)
 LOAD = LoadSpec("small", 3)

@@ -167,6 +167,7 @@ def test_the_text_of_fewer_tokens_is_a_prefix_of_the_text_of_more() -> None:
         tokenizer.encode("a xyz")
 
 
+# Training
 WORDS = ("dog runs through snow", "boy jumps into a pool", "man rides a bike", "girl on a swing")
 PARTS = {"train": range(12), "dev": range(12, 16), "test": range(16, 20)}
 

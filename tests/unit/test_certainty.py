@@ -64,6 +64,7 @@ def test_sure_is_unknown_without_a_threshold_and_otherwise_follows_the_worst_sen
     assert model.is_sure(GeneratedText("a b")) is None
 
 
+# Verdicts on pictures
 def answer_of(
     probabilities: tuple[float, ...], relevance: float | None = 0.99, dish: float = 0.0
 ) -> RankedLabels:
@@ -137,6 +138,7 @@ def test_probabilities_and_relevance_of_logits_are_those_of_the_formulas() -> No
     np.testing.assert_allclose(relevance(logits), total / (1 + total), rtol=1e-5)
 
 
+# Dishes
 SAMOSA: tuple[Named, ...] = (("Samosa", 0.61), ("Pakora", 0.2), ("Empanada", 0.05))
 SPLIT: tuple[Named, ...] = (("Goulash", 0.3), ("Chili con carne", 0.21), ("Ragout", 0.1))
 

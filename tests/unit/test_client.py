@@ -13,28 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support.eventually import eventually
-from support.listener import Listen, answered, listen
+from support.listener import Listen, answered
 from support.listener import http as answer_of
 
 from gourmet.contracts import ModelInfo, Tensors, TensorSpec
-from gourmet.triton_client import http
+from gourmet.triton_client import errors, http
 from gourmet.triton_client.deadline import SILENCE_S, Deadline
-from gourmet.triton_client.errors import (
-    ApiRestricted,
-    InvalidRequest,
-    ModelFailed,
-    ModelUnavailable,
-    NoAnswerInTime,
-    NotTriton,
-    TritonError,
-    TritonRefused,
-    TritonUnreachable,
-)
 from gourmet.triton_client.grpc import request_of
 from gourmet.triton_client.tensors import generate_body, infer_body, joined, raw_bytes, read_answer
 from gourmet.triton_client.triton import Triton
-
-__all__ = ["listen"]  # the fixture
 
 BODY = b'{"name":"t","version":"9"}'
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 26\r\n\r\n" + BODY
@@ -120,7 +107,7 @@ def test_a_kept_connection_that_ended_is_opened_again(first: bytes) -> None:
 def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
     with server([[WHOLE], []], [[]], [[WHOLE]]) as (triton, requests):
         triton.version()
-        with pytest.raises(TritonUnreachable):
+        with pytest.raises(errors.TritonUnreachable):
             triton.version()
     assert len(requests) == 3
 
@@ -138,7 +125,7 @@ def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
     ],
 )
 def test_an_incomplete_reply_is_refused(answer: bytes) -> None:
-    with server([[answer]]) as (triton, _), pytest.raises(NotTriton, match="is not Triton"):
+    with server([[answer]]) as (triton, _), pytest.raises(errors.NotTriton, match="is not Triton"):
         triton.version()
 
 
@@ -146,7 +133,7 @@ def test_an_incomplete_reply_is_refused(answer: bytes) -> None:
 def test_a_reply_without_end_does_not_fill_the_memory(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_BYTES", 4096)
     answer = f"HTTP/1.1 200 OK\r\n{head}".encode() + b"x" * 5000
-    with server([[answer]]) as (triton, _), pytest.raises(NotTriton, match="it is longer than"):
+    with server([[answer]]) as (triton, _), pytest.raises(errors.NotTriton, match="it is longer than"):
         triton.version()
 
 
@@ -157,7 +144,7 @@ def test_a_reply_that_does_not_end_is_given_up_when_its_time_is_over(head: str, 
     answer = [f"HTTP/1.1 200 OK\r\n{head}".encode(), *[b"x"] * int(1.5 / pause_s)]
     with (
         server([answer], pause_s=pause_s, seconds=0.5) as (triton, _),
-        pytest.raises(NoAnswerInTime, match=r"within 0\.5 s"),
+        pytest.raises(errors.NoAnswerInTime, match=r"within 0\.5 s"),
     ):
         triton.version()
 
@@ -166,7 +153,7 @@ def test_a_server_that_does_not_read_is_given_up_in_time() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         Triton(f"127.0.0.1:{silent.getsockname()[1]}", 0.5) as triton,
-        pytest.raises(NoAnswerInTime),
+        pytest.raises(errors.NoAnswerInTime),
     ):
         triton.load("m", {"config": "x" * 20_000_000})
 
@@ -174,17 +161,19 @@ def test_a_server_that_does_not_read_is_given_up_in_time() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (answer_of({"error": "no such model"}, "400 Bad Request"), TritonRefused, "no such model"),
-        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5\r\n\r\nwords", TritonRefused, "words"),
-        (answer_of({"error": "This API is restricted"}, "403 No"), ApiRestricted, "TRITON_ADMIN_KEY"),
+        (answer_of({"error": "no such model"}, "400 Bad Request"), errors.TritonRefused, "no such model"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5\r\n\r\nwords", errors.TritonRefused, "words"),
+        (answer_of({"error": "This API is restricted"}, "403 No"), errors.ApiRestricted, "TRITON_ADMIN_KEY"),
         (
             b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n",
-            TritonRefused,
+            errors.TritonRefused,
             "status 302 and no reason",
         ),
     ],
 )
-def test_an_error_is_raised_with_its_reason(answer: bytes, error: type[TritonError], message: str) -> None:
+def test_an_error_is_raised_with_its_reason(
+    answer: bytes, error: type[errors.TritonError], message: str
+) -> None:
     with server([[answer]]) as (triton, _), pytest.raises(error, match=message):
         triton.version()
 
@@ -203,7 +192,7 @@ def test_a_connection_has_a_longest_life(listen: Listen, monkeypatch: pytest.Mon
 def test_a_name_lookup_that_hangs_ends_with_the_request_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [released.wait(60)][1:])
-    with Triton("triton.example:8000", 0.3) as triton, pytest.raises(NoAnswerInTime):
+    with Triton("triton.example:8000", 0.3) as triton, pytest.raises(errors.NoAnswerInTime):
         triton.check_live()
     assert not released.is_set()
     released.set()
@@ -236,12 +225,12 @@ def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str) -> Non
             "no name": "no.such.name.invalid:1",
         }[there]
         with Triton(f"grpc://{address}", 60, 0.3) as triton:
-            with pytest.raises(TritonUnreachable, match=address):
+            with pytest.raises(errors.TritonUnreachable, match=address):
                 triton.check_live()
             if there == "silence":
-                with pytest.raises(TritonUnreachable, match=address):
+                with pytest.raises(errors.TritonUnreachable, match=address):
                     triton.infer("m", INPUTS)
-                with pytest.raises(TritonUnreachable, match=address):
+                with pytest.raises(errors.TritonUnreachable, match=address):
                     list(triton.stream(MODEL, INPUTS))
 
 
@@ -312,13 +301,13 @@ def test_a_silence_is_reported_and_the_deadline_ends_it(listen: Listen) -> None:
     pieces = stream(listen({"/generate_stream": CHUNKS + chunks(event(answer="a"))}).url, SILENCE_S * 1.7)
     assert next(pieces) is not None
     assert next(pieces) is None
-    with pytest.raises(NoAnswerInTime):
+    with pytest.raises(errors.NoAnswerInTime):
         next(pieces)
 
 
 def test_pieces_without_end_are_given_up_when_their_time_is_over() -> None:
     answer = [CHUNKS, *[chunks(event(answer="a") * 20)] * 6000]
-    with server([answer], pause_s=0.0002) as (triton, _), pytest.raises(NoAnswerInTime):
+    with server([answer], pause_s=0.0002) as (triton, _), pytest.raises(errors.NoAnswerInTime):
         list(triton.stream(MODEL, INPUTS, Deadline(0.3)))
 
 
@@ -334,19 +323,19 @@ def test_closing_it_closes_the_connection(listen: Listen) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (answer_of({"error": "no such input"}, "400 Bad Request"), InvalidRequest, "no such input"),
-        (answer_of({"error": "the reason"}, "500 Internal"), ModelFailed, "the reason"),
-        (CHUNKS + chunks(event(error="the reason")) + b"0\r\n\r\n", ModelFailed, "the reason"),
-        (CHUNKS + chunks(b"data: {\n\n") + b"0\r\n\r\n", NotTriton, "cannot be read"),
-        (CHUNKS + chunks(event(tokens="many")) + b"0\r\n\r\n", NotTriton, "cannot be read"),
-        (CHUNKS + b"0\r\n\r\n", ModelFailed, "m ended its answer without a piece"),
-        (answer_of({}), NotTriton, "its answer is not a stream"),
-        (b"", TritonUnreachable, "no Triton answers"),
-        (CHUNKS + chunks(event(answer="a")), TritonUnreachable, "no Triton answers"),
+        (answer_of({"error": "no such input"}, "400 Bad Request"), errors.InvalidRequest, "no such input"),
+        (answer_of({"error": "the reason"}, "500 Internal"), errors.ModelFailed, "the reason"),
+        (CHUNKS + chunks(event(error="the reason")) + b"0\r\n\r\n", errors.ModelFailed, "the reason"),
+        (CHUNKS + chunks(b"data: {\n\n") + b"0\r\n\r\n", errors.NotTriton, "cannot be read"),
+        (CHUNKS + chunks(event(tokens="many")) + b"0\r\n\r\n", errors.NotTriton, "cannot be read"),
+        (CHUNKS + b"0\r\n\r\n", errors.ModelFailed, "m ended its answer without a piece"),
+        (answer_of({}), errors.NotTriton, "its answer is not a stream"),
+        (b"", errors.TritonUnreachable, "no Triton answers"),
+        (CHUNKS + chunks(event(answer="a")), errors.TritonUnreachable, "no Triton answers"),
     ],
 )
 def test_a_stream_that_goes_wrong_ends_in_an_error_of_the_tree(
-    listen: Listen, answer: bytes, error: type[TritonError], message: str
+    listen: Listen, answer: bytes, error: type[errors.TritonError], message: str
 ) -> None:
     listener = listen({"/generate_stream": answer, "/ready": answer_of({})}, ends_each=True)
     with pytest.raises(error, match=message):
@@ -355,5 +344,5 @@ def test_a_stream_that_goes_wrong_ends_in_an_error_of_the_tree(
 
 def test_a_model_that_is_not_ready_is_named(listen: Listen) -> None:
     script = {"/stats": answer_of({"model_stats": []}), "/index": answer_of([])}
-    with pytest.raises(ModelUnavailable, match="'m' is not ready"):
+    with pytest.raises(errors.ModelUnavailable, match="'m' is not ready"):
         list(stream(listen(script | {"": answer_of({}, "400 Bad Request")}).url))

@@ -163,6 +163,7 @@ def test_a_text_is_sure_from_the_threshold_on_if_each_sentence_is_and_nothing_wa
     assert not model(11, **{WEB_PARAMETER: "no"}).is_open_to_web
 
 
+# The parts of a system
 @pytest.mark.parametrize("system", ["digits", "food11"])
 def test_the_parts_of_a_system_fulfil_their_protocols(system: str) -> None:
     parts = SystemParts(system)

@@ -94,6 +94,7 @@ def test_the_examples_are_the_ten_digits_in_turn_and_the_same_for_the_same_seed(
     assert logits.argmax(axis=1).tolist() == [*range(10)] * 2
 
 
+# The served network
 PENS = (0.02, 0.05, 0.08, 0.12, 0.16)
 PAGES_PEN = 22 / 280  # of digits.js, however small the digit
 
@@ -186,6 +187,7 @@ def test_a_letter_a_scribble_or_a_photo_is_never_a_sure_digit(network: onnxrunti
     assert sure.mean() < 0.02
 
 
+# The data
 HEAD = "label," + ",".join(f"pixel{i}" for i in range(784))
 
 

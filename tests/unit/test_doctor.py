@@ -128,34 +128,32 @@ def config_of(models: Path, model: str, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-BROKEN_MODELS = {
-    "a config that Triton cannot read": (
-        lambda m: config_of(m, "food_classifier", "max_batch_size", "max_batchsize"),
-        "models",
-        "is not a config that Triton can read",
-    ),
-    "a file that is not the deployed one": (
-        lambda m: (m / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"other"),
-        "manifests",
-        "has sha256 [0-9a-f]{64}, its manifest says [0-9a-f]{64}: ",
-    ),
-    "a manifest that went missing": (
-        lambda m: (m / "food_classifier" / "1" / manifest.MANIFEST).unlink(),
-        "manifests",
-        r"manifest\.json is missing",
-    ),
-}
+def other_weights(models: Path) -> None:
+    (models / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"other")
 
 
-@pytest.mark.parametrize("fault", BROKEN_MODELS)
-def test_broken_models_are_reported(subject: Examined, models_copy: Path, fault: str) -> None:
-    bring_about, check, says = BROKEN_MODELS[fault]
+@pytest.mark.parametrize(
+    ("bring_about", "check", "level", "says"),
+    [
+        (
+            lambda models: config_of(models, "food_classifier", "max_batch_size", "max_batchsize"),
+            *("models", "fail", "is not a config that Triton can read"),
+        ),
+        (other_weights, "manifests", "fail", "has sha256 [0-9a-f]{64}, its manifest says [0-9a-f]{64}: "),
+        (
+            lambda models: config_of(models, "translator_bls", "count: 2", "count: 1"),
+            *("models", "warn", "translator_bls has a queue policy and one instance"),
+        ),
+    ],
+)
+def test_broken_models_are_reported(
+    subject: Examined,
+    models_copy: Path,
+    bring_about: Callable[[Path], None],
+    check: str,
+    level: str,
+    says: str,
+) -> None:
     bring_about(models_copy)
-    line = finding_of(check, replace(subject, repositories=(models_copy,)), "fail")
+    line = finding_of(check, replace(subject, repositories=(models_copy,)), level)
     assert re.search(says, line), line
-
-
-def test_a_queue_policy_with_one_instance_is_reported(subject: Examined, models_copy: Path) -> None:
-    config_of(models_copy, "translator_bls", "count: 2", "count: 1")
-    line = finding_of("models", replace(subject, repositories=(models_copy,)), "warn")
-    assert "translator_bls has a queue policy and one instance" in line

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cli import gourmet, said
-from support.listener import Listen, http, listen, serving, tensor
+from support.listener import Listen, http, serving, tensor
 from support.needs import need
 from support.no_stack import no_stack, stack
 from support.no_stack import runs as runs_in_block
@@ -37,7 +37,7 @@ from gourmet.triton_client.grpc import Grpc
 from gourmet.triton_client.http import Http
 from gourmet.triton_client.triton import Triton
 
-__all__ = ["listen", "no_stack"]  # fixtures
+__all__ = ["no_stack"]  # the fixture
 
 Runs = Callable[[RunningStack], None]
 
@@ -209,6 +209,7 @@ def test_control_characters_of_a_remote_triton_do_not_reach_the_terminal(listen:
     assert "owned" in done.output
 
 
+# Addresses, TLS and secrets
 TOKEN = "token-of-the-test"
 LIVE = {"/v2/health/live": http({}), "/v2": http({"name": "triton", "version": "9"})}
 
@@ -405,6 +406,7 @@ def test_an_unreachable_triton_is_reported_with_the_step_for_its_host() -> None:
             triton.check_live()
 
 
+# Keys of Triton's locked calls
 KEY = "a" * 16
 
 

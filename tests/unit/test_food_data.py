@@ -167,6 +167,7 @@ def test_a_missing_part_is_an_error(part: str, error: type[Exception], tmp_path:
         DATA.listing(tmp_path, part)
 
 
+# What a check selects
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """Ten pictures a class, in class folders and not divided into parts."""

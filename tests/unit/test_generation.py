@@ -402,6 +402,7 @@ def test_queues_of_clients_are_served_in_turn_and_in_their_order() -> None:
     assert (len(queues), list(queues.clients)) == (0, [])
 
 
+# The engine of the translator, and packages
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30
 VOCABULARY: Any = SimpleNamespace(start=PAD, size=WORDS, pad=PAD, end=END)

@@ -222,6 +222,7 @@ def test_a_photo_to_learn_from_is_one_that_may_be_decoded(
     assert not (tmp_path / "started").exists()
 
 
+# Our own networks
 @pytest.fixture(scope="module")
 def networks() -> dict[str, Any]:
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from support.cli import gourmet
-from support.listener import Listen, listen
+from support.listener import Listen
 from support.triton import ROOT
 
 from gourmet.bench import validity
@@ -278,7 +278,6 @@ def test_the_committed_notebooks_give_no_answer_away_and_ask_all_questions() -> 
     assert boxes == 0
 
 
-__all__ = ["listen"]  # the fixture
 BUSY = b"""nv_gpu_utilization{gpu_uuid="GPU-a"} 0.87
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 1900000000
 """

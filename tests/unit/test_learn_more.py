@@ -213,6 +213,7 @@ def test_the_set_of_given_weights_is_made_without_training(learned: tuple[Path, 
     assert "--rehearse takes a system that learns from photos" in refusal
 
 
+# Lessons about photos that are points
 SOUPS = PictureClassifier(
     *("soups", "soups", "", "soups"), labels=("stew", "broth"), sample_file=Path(), subject="soup"
 )

@@ -135,6 +135,7 @@ def test_a_config_for_another_device_has_the_calibration_of_the_models_own(confi
     assert config.read_text(encoding="utf-8").partition(mark)[2] == own.partition(mark)[2]
 
 
+# Files and their manifest
 REQUIRED, ASKED = (
     {"name": "soup", "parameters": {"manifest": {"string_value": value}}} for value in ("required", "yes")
 )

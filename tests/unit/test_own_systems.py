@@ -35,13 +35,7 @@ from gourmet.systems import registry
 HTML = {"Accept": "text/html"}
 
 
-@pytest.fixture(autouse=True)
-def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder, as in a process that was started without GOURMET_SYSTEMS."""
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))  # whose systems/ the fixture forgets afterwards
-    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
-    monkeypatch.delenv("GOURMET_SYSTEMS")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own")
 
 
 def new(name: str = "flowers") -> str:
@@ -186,6 +180,7 @@ def test_a_broken_system_is_reported_and_others_work(reason: str, own: Path, sub
     assert browser.get("/classify/flowers", headers=HTML).status_code == 404
 
 
+# From new to nothing
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Somebody's ONNX file, taken in once by `gourmet new`; each test has a copy of what it made."""

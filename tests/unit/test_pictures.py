@@ -348,6 +348,7 @@ def test_base64_text_of_a_picture_is_the_picture(kind: str) -> None:
     assert decode.from_base64(b"abcd$efg") == b"abcd$efg", "which is not base64"
 
 
+# What a header proves
 def red(kind: str, **options: object) -> bytes:
     return encoded(Image.new("RGB", (64, 64), "red"), kind, **options)
 
@@ -469,6 +470,7 @@ def test_the_shorter_side_is_resized_to_the_edge_as_torchvision_does_it() -> Non
     assert (top, bottom) == pytest.approx((62 * 335 / 165, 102 * 335 / 165))
 
 
+# Hostile files
 FILES = 200
 
 
@@ -678,6 +680,7 @@ def test_a_truncated_orientation_is_ignored(order: str, cut: int) -> None:
     assert header.exif_orientation(tiff[:cut]) == 1
 
 
+# One photo in several forms
 SERVED: Final = DEFAULT_REPOSITORY / "food_classifier_int8" / "1"
 COUNT: Final = 60
 MIN_SAME: Final = 0.95

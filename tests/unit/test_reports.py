@@ -104,6 +104,7 @@ def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
     assert line == "a\\x1b[31m " + "b" * 52 + "…"
 
 
+# Reports of a check
 LABELS = ("a", "b", "c<d")
 MODEL = ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3")
 CONTRACT: Any = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")

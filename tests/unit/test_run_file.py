@@ -133,6 +133,7 @@ def test_a_stack_is_found_by_its_address_and_perf_analyzer_asks_it(monkeypatch: 
         assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", "127.0.0.1:9101"]
 
 
+# Folders of running programs
 KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path

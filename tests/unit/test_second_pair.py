@@ -35,14 +35,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_translator(tmp_path_factory.mktemp("theirs"), [*GERMAN] * 5, 70)
 
 
-@pytest.fixture
-def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
-    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
-    monkeypatch.delenv("GOURMET_SYSTEMS")
-    return tmp_path
-
-
 def described(folder: Path, text: str = DESCRIBED) -> Translator:
     (folder / "german").mkdir(exist_ok=True)
     (folder / "german" / "system.toml").write_text(text)

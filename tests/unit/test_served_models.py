@@ -130,6 +130,7 @@ def test_while_one_is_cancelled_each_request_is_checked_and_else_ten_a_second() 
     assert 4 <= Request.checked < 30, "the first that is not cancelled ends it"
 
 
+# Threads and devices
 def config(*groups: dict[str, Any], **parameters: str) -> dict[str, Any]:
     return {
         "name": "m",
@@ -233,6 +234,7 @@ def test_the_preferred_config_may_require_a_gpu(tmp_path: Path, monkeypatch: pyt
         assert instances.wanted_device(args).required == insists
 
 
+# ONNX Runtime
 def served(level: int = 0, **parameters: str) -> dict[str, Any]:
     return {
         **{"name": "m", "instance_group": [{"count": 1}], "optimization": {"graph": {"level": level}}},

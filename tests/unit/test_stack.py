@@ -177,6 +177,7 @@ def test_up_refuses_before_anything_starts(taken_port: int, words: tuple[str, ..
     assert (done.exit_code in (1, 2), says in done.output) == (True, True), done.output
 
 
+# Restarts
 def test_restarts_back_off_exponentially_up_to_a_limit() -> None:
     waits = [None]
     for _ in range(9):
@@ -319,6 +320,7 @@ def test_the_web_app_does_not_get_the_key_that_changes_triton(monkeypatch: pytes
     assert cwd == Path("/"), "gunicorn imports modules of its folder first"
 
 
+# The log
 def test_labels_of_a_model_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     answer = "food answers: the sample is \x1b]0;title\aEgg\u202e"
     LogPrinter().say("gourmet", answer)
@@ -404,6 +406,7 @@ def test_the_reason_of_a_failed_start_is_json_too(monkeypatch: pytest.MonkeyPatc
     assert logged["message"].startswith("Error: --triton-only and --web-only together leave nothing to start")
 
 
+# The packages
 def test_models_use_this_environment_s_packages_and_send_no_telemetry() -> None:
     environment = triton_server.find_wheel().environment()
     first = Path(environment["PATH"].split(os.pathsep)[0])
@@ -434,6 +437,7 @@ def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: P
     assert sum(a != b for a, b in zip(original, made, strict=True)) == 4
 
 
+# Signals
 def handlers() -> list[object]:
     return [signal.getsignal(number) for number in STOPS]
 

@@ -14,15 +14,12 @@ import pytest
 from flask.testing import FlaskClient
 from support.eventually import eventually
 from support.fake_classifier import client
-from support.life import home
 
 from app.pages.corrections import counts, keep, name_of, stored
 from gourmet.pictures.made_up import views
 from gourmet.repository.models import DEFAULT_REPOSITORY
 from gourmet.stack.teaching import Teaching, listening, teachable
 from gourmet.systems.food11.contract import SYSTEM
-
-__all__ = ["home"]  # fixtures
 
 MODEL = DEFAULT_REPOSITORY / "food_classifier"
 JSON = {"Accept": "application/json"}
@@ -234,6 +231,7 @@ def test_a_label_against_a_sure_answer_is_named_and_can_be_taken_back(tmp_path: 
     assert stored(tmp_path / "food11") == []
 
 
+# The page "New classifier"
 @pytest.fixture
 def teacher(home: Path) -> Iterator[FlaskClient]:
     teaching = Teaching([DEFAULT_REPOSITORY], home / "corrections", "127.0.0.1:9", lambda _text: None)

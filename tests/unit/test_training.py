@@ -158,6 +158,7 @@ def _same_weights(first_file: Path, second_file: Path) -> None:
         assert torch.equal(first[name], second[name]), name
 
 
+# Weights to begin with
 class Summing(nn.Module):
     """A layer whose outputs are summed in fixed groups, as dishes are into classes."""
 
@@ -210,6 +211,7 @@ def test_a_resumed_run_knows_its_initial_weights(tmp_path: Path) -> None:
     assert data_of(tmp_path / "last.safetensors") == Path("photos")
 
 
+# MLflow
 def test_a_missing_mlflow_is_reported_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +248,7 @@ def test_mlflow_has_a_run_and_its_resumption_as_one_with_its_curves_and_files(tm
     assert result.data.tags["mlflow.source.git.commit"]
 
 
+# The translator
 SMALL = (
     *("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feed_forward=16", "vocabulary=150"),
     *("batch=8", "dropout=0", "software=3", "synthetic=5"),

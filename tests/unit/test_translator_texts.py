@@ -124,6 +124,7 @@ def test_settled_text_of_a_stream_never_changes(of: str, request: pytest.Fixture
     assert early > 300
 
 
+# Warnings
 # What translator version 1 answered.
 DOUBTFUL = [
     ("Hello, how are you?", "Gold, is the survey?", "does not look Russian"),

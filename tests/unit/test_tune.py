@@ -218,6 +218,7 @@ def test_a_goal_that_makes_no_sense_is_refused(arguments: list[str], says: str) 
     assert says in said("tune", "m", *arguments, status=2)
 
 
+# Changes of a config
 def config(**more: Any) -> dict[str, Any]:
     return {
         "name": "soup",

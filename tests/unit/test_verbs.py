@@ -54,6 +54,7 @@ def test_every_verb_of_the_help_is_a_command() -> None:
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 
 
+# Train, evaluate, deploy
 @pytest.mark.slow
 def test_digits_are_trained_evaluated_and_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -400,6 +400,7 @@ def test_a_file_that_the_description_does_not_fit_is_no_next_version(
     assert everything(colours) == before
 
 
+# Two verbs at once
 GOURMET = Path(sys.executable).with_name("gourmet")
 # Takes the lock, says so, and holds it until a line comes.
 HOLDER = """
