@@ -46,7 +46,13 @@ def proofs() -> Iterator[Proof]:
         if "mark.promise(" not in (text := path.read_text(encoding="utf-8")):
             continue
         tree = ast.parse(text)
-        of_file = {name for node in tree.body if isinstance(node, ast.Assign) for name in _marks(node.value)}
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+        of_file = {
+            mark
+            for node in assigned
+            if ast.unparse(node.targets[0]) == "pytestmark"
+            for mark in re.findall(r"pytest\.mark\.(\w+)", ast.unparse(node.value))
+        }
         for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
             names = of_file | {name for decorator in function.decorator_list for name in _marks(decorator)}
             run_by = f"make test-{path.parent.name}" if path.parent.name == "containers" else "make test"

@@ -26,7 +26,6 @@ from gourmet.stack.triton_server import TritonServer
 from gourmet.systems.food11 import contract
 from gourmet.triton_client.triton import Triton
 
-slow = pytest.mark.slow
 MODEL, OTHER = "food_classifier_onnx", "digits"
 DEADLINE_S = 10
 TEXT = "Я люблю чай."
@@ -74,7 +73,7 @@ class TritonPythonModel:
 """
 
 
-@slow
+@pytest.mark.slow
 def test_a_triton_that_aborts_by_its_lock_fault_while_it_loads_is_started_again(tmp_path: Path) -> None:
     python_model(tmp_path / "model", ABORTS_ONCE)
     with triton_server(tmp_path) as server:
@@ -117,7 +116,7 @@ def test_an_unloaded_model_gives_503_with_the_names_of_the_ready_models(
     eventually(lambda: web.predict(sample).status == 200)
 
 
-@slow
+@pytest.mark.slow
 def test_a_changed_threshold_is_noticed_without_a_restart(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
@@ -148,7 +147,7 @@ def test_kept_connections_to_a_restarted_triton_cause_no_error(
     assert {reply.status for reply in in_parallel(web.predict, [sample] * 24)} == {200}
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.promise("operating: a model's process dies or is frozen")
 @pytest.mark.parametrize("fault", ["kill", "suspend"])
 def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, fault: str) -> None:
@@ -171,7 +170,7 @@ def test_a_model_whose_process_dies_or_freezes_is_loaded_again(tmp_path: Path, f
     assert not up.leftovers()
 
 
-@slow
+@pytest.mark.slow
 def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(tmp_path: Path) -> None:
     """Whole ones with an error's status, a stream with an error part."""
     models = some_models(tmp_path / "models", MODEL, "translator", "translator_stream")
@@ -201,7 +200,7 @@ def test_texts_of_a_killed_process_end_by_their_deadline_and_the_model_recovers(
     assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.promise("operating: connections to Triton are cut")
 def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
     start: Callable[..., Any], triton: Any, sample: bytes
@@ -221,7 +220,7 @@ def test_a_cut_connection_loses_no_request_and_a_held_one_ends_by_the_deadline(
         web.stop()
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.promise("operating: a gunicorn worker is killed")
 def test_requests_of_a_killed_worker_are_reset_and_succeed_when_repeated(
     start: Callable[..., Any], triton: Any, sample: bytes
