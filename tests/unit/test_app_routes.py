@@ -164,7 +164,7 @@ def test_every_answer_carries_the_security_headers(path: str) -> None:
         assert f"{rule};" in f"{policy};"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["X-Frame-Options"] == "DENY"
-    # Under `no-referrer` a browser gives the page's own form the origin `null`, which could be anybody's.
+    # Under `no-referrer` a browser gives the page's own form the origin `null`, which any site can send.
     assert headers["Referrer-Policy"] == "same-origin"
     assert "payment=()" in headers["Permissions-Policy"]
     assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"

@@ -79,7 +79,7 @@ def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> No
     # These two turns were once reported as 128.3 (-136.4–393.0).
     got = stats.interval([107.5, 149.1])
     assert 0 < (got.low or 0) < got.value < (got.high or 0)
-    # Nothing at all in one of them is no interval, and no error either.
+    # If one of them counted nothing, there is no interval, and no error.
     assert stats.interval([0.0, 10.0]) == Estimate(5.0)
 
 

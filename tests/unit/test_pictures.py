@@ -291,7 +291,7 @@ def png_header(width: int, height: int) -> bytes:
 
 def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
     assert decode.identify(png_header(5000, 5000)).width == 5000
-    assert code_of(png_header(5001, 5001)) == "too_many_pixels"  # there are no pixels behind it
+    assert code_of(png_header(5001, 5001)) == "too_many_pixels"  # it has no pixels
     small = encoded(Image.new("L", (16, 16)), "JPEG")
     frame = small.index(b"\xff\xc0")
 

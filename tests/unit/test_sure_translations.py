@@ -159,6 +159,8 @@ def test_calibrate_writes_the_threshold_to_every_model_and_its_manifest(
     said(*command[:-2])
     assert shipped.read_text() == before_ours
     assert read_config(own_models() / "translator") != read_config(shipped.parent)
+    # A Triton whose folders are not known here is not told that it has the new threshold.
+    assert "name its folder with --repository" in said(*command[:-2], "--url", "127.0.0.1:9", status=2)
 
 
 def test_check_refuses_to_calibrate_a_system_that_evaluate_calibrates(tmp_path: Path) -> None:

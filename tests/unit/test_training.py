@@ -184,7 +184,7 @@ def begin_with(network: nn.Module, path: Path) -> None:
 def earlier() -> Summing:
     torch.manual_seed(4)
     network = Summing(DISHES)
-    network(torch.randn(8, 3))  # moves the running statistics, which are no reason to refuse
+    network(torch.randn(8, 3))  # moves the running statistics, which may differ
     return network.eval()
 
 

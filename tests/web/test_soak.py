@@ -49,7 +49,7 @@ def visit(web: Site, number: int) -> None:
     what, data = hostile.file(number)
     reply = web.request("POST", "/api/v1/classify", data, Content_Type="image/jpeg")
     assert reply.status < 500, f"{what}: {reply.body[:200]!r}"
-    if reply.status != 200:  # an empty one is no photo, and fails the call
+    if reply.status != 200:  # an empty file fails the whole call
         error = reply.json.get("error") or reply.json["results"][0]["error"]
         assert error["code"], what
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gourmet.commands.options import alone_in, given_url, serving_url, url_option
+from gourmet.commands.options import alone_in, chosen_repository, given_url, serving_url, url_option
 from gourmet.commands.progress import Stopped, bar
 from gourmet.commands.values import PATH, POSITIVE, model_of
 from gourmet.errors import GourmetError, UsageError, echo
 from gourmet.repository.models import repository_of
 from gourmet.repository.versions import newest_version
-from gourmet.served.files import own_models, write_whole
+from gourmet.served.files import write_whole
 from gourmet.systems import registry
 from gourmet.systems.parts import SystemParts
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # which would import numpy for --help
 @click.option("--against", metavar="OLD", help="Ask OLD, another model or version, the same and compare.")
 @click.option(
     "--model-repository",
+    "--repository",
     "repository",
     type=PATH,
     help="With --calibrate: change the models of this repository.  [default: your own, with copies of "
@@ -71,7 +72,8 @@ def check(
         from gourmet.stack.overview import owner_of
 
         system = owner_of((repository or repository_of(model)) / model)[0]
-        _calibrate(system, how["data"], repository or own_models(), json_to)
+        models = chosen_repository(click.get_current_context(), None, repository)
+        _calibrate(system, how["data"], models, json_to)
         return
     page = _page_path(out, model)
     options = checking.CheckOptions(model, **how)

@@ -21,7 +21,7 @@ from gourmet.systems import folders, registry
 from gourmet.triton_client.address import SERVER_ENV, Address
 
 
-def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path | None) -> Path:
+def chosen_repository(ctx: click.Context, _param: click.Parameter | None, chosen: Path | None) -> Path:
     """Return the folder of --repository, or the one where the model or system of the verb lies.
 
     That is the user's own, where new versions go, unless the model came with the checkout and has no version
@@ -32,7 +32,7 @@ def chosen_repository(ctx: click.Context, _param: click.Parameter, chosen: Path 
     url, send = given_url(), ctx.params.get("send")
     stack = stack_at(url) if url else None
     served, usual = stack.repositories if stack else [], own_models()
-    if is_ours and ctx.info_name != "deploy":
+    if is_ours and ctx.info_name not in ("deploy", "check"):
         from gourmet.systems.data_systems import models_of
 
         has_own = name in registry.names() and usual.is_dir() and models_of(name, [usual])
