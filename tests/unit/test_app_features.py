@@ -190,7 +190,8 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
     with Image.open(path) as picture:
         assert picture.size == (224, 224)
         assert not picture.getexif()
-    assert path.stat().st_mode & 0o077 == 0
+    for private in (path, path.parent, path.parent.parent):
+        assert private.stat().st_mode & 0o077 == 0
     (photo,) = LabelledPictures(SYSTEM.labels).listing(tmp_path / "food11", "train") or [None]
     assert photo is None or photo.class_id == 6
 

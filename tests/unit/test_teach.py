@@ -7,13 +7,14 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
 from support.eventually import eventually
-from support.fake_classifier import client
+from support.fake_classifier import EGG, FakeClassifier, client
 
 from app.pages.corrections import counts, keep, name_of, stored
 from gourmet.pictures.made_up import views
@@ -211,6 +212,20 @@ def test_a_stored_photo_is_shown_relabelled_and_removed_by_those_who_may_teach(
     assert str(home) not in browser.get("/", headers=others).text
 
 
+def test_no_photo_outside_the_folders_of_labels_is_sent_or_removed(browser: FlaskClient, home: Path) -> None:
+    folder = home / "corrections" / "food11"
+    private = [folder / "private.jpg", folder.parent / "private.jpg"]
+    for path in private:
+        path.write_bytes(b"mine")
+    assert browser.get("/teach/food11/Rice/0.jpg").status_code == 200
+    assert browser.get("/teach/food11/%2e%2e/private.jpg").status_code == 404
+    for photo in ("../private.jpg", "../../private.jpg", "*"):
+        changed = browser.post("/teach", data={"do": "remove", "photo": photo}, headers=JSON)
+        assert changed.status_code == 400
+    assert [path.read_bytes() for path in private] == [b"mine"] * 2
+    assert len(list(folder.glob("Rice/*.jpg"))) == 8
+
+
 def test_learning_waits_for_eight_photos(browser: FlaskClient, home: Path) -> None:
     (home / "corrections" / "food11" / "Rice" / "0.jpg").unlink()
     page = browser.get("/").text
@@ -229,6 +244,8 @@ def test_a_label_against_a_sure_answer_is_named_and_can_be_taken_back(tmp_path: 
     assert [row.contradicted for row in stored(tmp_path / "food11")] == [sure["label"]]
     app.post(f"{address}&undo=1", data=photo, content_type="image/jpeg")
     assert stored(tmp_path / "food11") == []
+    unsure = client(FakeClassifier(replace(EGG, threshold=0.9)), keep_corrections=tmp_path)
+    assert unsure.post(address, data=photo, content_type="image/jpeg").get_json() == {"label": other}
 
 
 # The page "New classifier"
