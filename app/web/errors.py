@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flask import Flask, Response, current_app, g, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from app.web.http import PROTOCOL, render, request_id
 from app.web.messages import TEXTS, message_of, t
@@ -160,6 +160,9 @@ def as_serving_error(exc: BaseException) -> ServingError:
             return ServingError("triton_busy", str(exc))
         case client.TritonError() | BadModel() | BadAnswer():
             return ServingError("inference_failed", str(exc))
+        case RequestEntityTooLarge():  # of a form without photos; uploads say more
+            limit = (request.max_content_length or 0) // 1000
+            return ServingError("upload_too_large", f"the request is larger than {limit:,} KB: send less")
         case HTTPException():
             code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
             return ServingError(code, exc.description or exc.name, status=exc.code or 500)

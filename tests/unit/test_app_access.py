@@ -184,7 +184,11 @@ def test_a_shared_rate_limit_without_its_package_refuses_to_start(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "address", ["redis.example:6379", "http://:a-password@redis.example", "redis://:a-password/x@r.example"]
+    "address",
+    [
+        *("redis.example:6379", "http://:a-password@redis.example"),
+        *(f"redis://:a-password{sign}more@redis.example" for sign in "/?#@"),
+    ],
 )
 def test_an_address_that_is_no_redis_is_refused_without_its_password(address: str) -> None:
     with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as error:

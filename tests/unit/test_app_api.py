@@ -243,6 +243,12 @@ def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_ot
     assert results[-1]["error"]["code"] == "triton_too_slow"
 
 
+def test_an_error_does_not_repeat_a_long_input() -> None:
+    reply = client().post(CLASSIFY, json={"images": [""], "x" * 100_000: 1})
+    assert code(reply) == (400, "bad_request")
+    assert len(reply.data) < 500
+
+
 @pytest.mark.parametrize("path", ["/api/v1/nothing", CLASSIFY])
 def test_the_api_speaks_json_to_browsers_too(path: str) -> None:
     reply = client().get(path, headers={"Accept": "text/html"})

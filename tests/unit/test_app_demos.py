@@ -64,6 +64,12 @@ def test_a_call_with_too_many_sentences_is_refused_with_the_limit(alone: FlaskCl
     assert alone.post(TRANSLATE, json={"texts": texts}).status_code == 503  # no Triton is there
 
 
+def test_a_text_of_a_megabyte_is_refused_before_it_is_read_as_json(alone: FlaskClient) -> None:
+    reply = alone.post(TRANSLATE, data=b"[" * 1_000_000, content_type="application/json")
+    assert (reply.status_code, reply.json["error"]["code"]) == (413, "upload_too_large")
+    assert "the text is too long: send at most 768 KB of JSON" in reply.json["error"]["message"]
+
+
 def test_the_translation_page_works_without_a_script_and_without_a_model(alone: FlaskClient) -> None:
     page = knowing(alone, "translator").get("/translate").text
     assert re.search(r'<form[^>]*method="post"[^>]*action="/translate"', page)

@@ -104,6 +104,8 @@ def test_a_model_that_fails_leaves_the_others_their_answers() -> None:
     assert [row.get("label") for row in body["results"]] == ["Egg", None, "Egg"]
     assert body["results"][1]["error"]["message"] == "b is broken"
     assert body["verdict"] == "All 2 models agree: Egg (1 could not answer)"
+    page = compared(Comparing({"b": ServingError("inference_failed", "b is broken")}), Accept="text/html")
+    assert (page.status_code, "b is broken" in page.text) == (200, True)
 
 
 def test_where_every_model_fails_so_does_the_comparison() -> None:

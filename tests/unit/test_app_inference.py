@@ -82,7 +82,7 @@ def test_an_invalid_answer_is_an_error_and_is_not_retried(listen: Listen, answer
     "values", [[1.0] * 10, [1.0] * 22, [float("nan")] * 11], ids=["too few", "two rows", "not a number"]
 )
 def test_probabilities_that_cannot_be_are_an_error(listen: Listen, values: list[float]) -> None:
-    listener = listen(GOOD | {"/infer": answered(values).replace(b"NaN", b'"NaN"')})
+    listener = listen(GOOD | {"/infer": answered(values)})
     assert failure(lambda: classify(listener.url)).code == "inference_failed"
 
 
@@ -151,6 +151,8 @@ def test_a_photo_is_read_once_when_triton_goes_away(listen: Listen, monkeypatch:
     error = failure(lambda: classifier.classify(contract.SYSTEM.sample(), Deadline(5)))
     assert (error.code, len(parsed)) == ("triton_unavailable", 1)
     assert failure(lambda: classifier.classify(b"text", Deadline(5))).code == "not_a_picture"
+    never_seen = classifier_of(Triton("127.0.0.1:9", connect_timeout_s=1.0))
+    assert failure(lambda: never_seen.classify(b"text", Deadline(2))).code == "not_a_picture"
 
 
 def test_a_400_from_a_tensor_model_is_not_reported_as_a_bad_picture(listen: Listen) -> None:

@@ -79,11 +79,13 @@ def test_a_photo_beyond_the_queue_is_refused_before_its_body_is_read() -> None:
     assert int(refused.headers["Retry-After"]) >= 1
     for stage, many in (("upload", 0), ("waiting", 1), ("work", 1)):
         assert f'web_photos_in_flight{{stage="{stage}"}} {many}.0' in shown
+    assert "web_texts_in_flight{" not in shown  # each kind has a gauge of its own
     after = app.test_client().get("/metrics").text
     assert 'web_refusals_total{at="line"} 1.0' in after
     assert 'web_photos_in_flight{stage="work"} 0.0' in after
     waited = [future.result().json["timings_ms"].get("wait", 0) for future in taken]
     assert min(waited) == 0 < max(waited)
+    assert post(app).status_code == 200
 
 
 def test_many_refusals_take_one_line_of_the_log_a_second(caplog: pytest.LogCaptureFixture) -> None:
@@ -335,6 +337,14 @@ def test_a_body_far_above_the_cap_is_refused_without_being_kept(terminated: bool
     reply = send(client(max_upload_mb=1), body, content_length=None, environ_overrides=environ)
     assert code(reply) == (413, "upload_too_large")
     assert body.taken < 60_000_000  # some is read and dropped, so that the client sees the answer
+
+
+@pytest.mark.parametrize("cut", [f"--{BOUNDARY}", f"\r\n--{BOUNDARY[:-1]}", "\r"])
+def test_a_boundary_inside_a_photo_stays_in_the_photo(cut: str) -> None:
+    fake = FakeClassifier()
+    photo = PHOTO + cut.encode() * 90_000  # more than is read at once
+    assert send(client(fake), part(photo) + END).status_code == 200
+    assert fake.asked == [photo]
 
 
 @pytest.mark.promise("SECURITY 9")

@@ -20,9 +20,11 @@ from app.api.schemas import HealthModel
 from app.models import Prediction
 from app.web.errors import ServingError
 from app.web.settings import Settings
+from gourmet.contracts import ModelInfo
 from gourmet.systems import registry
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from gourmet.triton_client.deadline import Deadline
 from gourmet.triton_client.triton import BadSample, Triton, ask_sample
 
 DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), model="digits", version="1")
@@ -202,6 +204,55 @@ def test_a_model_that_answered_is_ready_while_loaded(listen: Listen, monkeypatch
     listener.script |= {"/models/food_classifier": loaded, "/food_classifier/infer": infer}
     assert browser.get("/readyz").status_code == 200
     assert inferences() == 2
+
+
+def test_a_state_is_asked_for_once_a_second_and_too_old_a_one_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, may_answer = list[object](), threading.Event()
+
+    def ask(known: object) -> HealthModel:
+        asked.append(known)
+        assert may_answer.wait(60)
+        return HealthModel(name="m")
+
+    may_answer.set()
+    readiness = services.Readiness(ask, "m")
+    monkeypatch.setattr(services, "_READY_AGE_S", 60.0)
+    assert [type(readiness.current_state()) for _ in range(2)] == [HealthModel] * 2
+    assert asked == [None]
+    may_answer.clear()
+    monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
+    monkeypatch.setattr(services, "_STALE_S", 0.1)
+    time.sleep(0.2)
+    state = readiness.current_state()
+    may_answer.set()
+    assert isinstance(state, ServingError)
+    assert "did not answer its sample within" in str(state)
+
+
+def test_pages_forget_a_problem_that_nobody_has_seen_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(_: object) -> HealthModel:
+        raise ServingError("triton_too_slow", "no answer")
+
+    readiness = services.Readiness(ask, "m")
+    readiness.current_state()
+    assert readiness.known_problem == "no answer"
+    monkeypatch.setattr(services, "_PROBLEM_AGE_S", 0.0)
+    assert readiness.known_problem == ""
+
+
+def test_a_sample_has_five_seconds_though_a_request_may_have_more() -> None:
+    class Noting(FakeClassifier):
+        left_s = 0.0
+
+        def loaded(self, system: str, deadline: Deadline) -> ModelInfo:
+            self.left_s = deadline.left_s()
+            return super().loaded(system, deadline)
+
+    noting = Noting()
+    assert client(noting, request_deadline_s=60.0).get("/readyz").status_code == 200
+    assert 0 < noting.left_s <= 5
 
 
 def test_a_check_that_another_caller_starts_can_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.eventually import eventually
 from support.flowers import write_flowers
 from support.listener import Listen, Listener, answered, http, ready, serving, tensor
 
-from app import create_app
+from app import create_app, services
 from app.models import Prediction
 from app.photos import count
 from app.web.metrics import MAX_LABELS, OTHER, Metrics
@@ -102,6 +103,7 @@ def test_a_user_system_has_a_linked_page_with_its_labels(browser: FlaskClient) -
     reply = browser.get("/classify/flowers", headers=PAGE)
     assert all(label in reply.text for label in LABELS)
     assert '<a href="/classify/flowers" aria-current="page">Flowers</a>' in reply.text
+    assert '<a href="/classify/flowers">Flowers</a>' in browser.get("/", headers=PAGE).text
     answer = browser.post("/classify/flowers", data=form(), headers=PAGE)
     assert (answer.status_code, "daisy" in answer.text) == (200, True)
     assert 'href="/classify/flowers">' in answer.text
@@ -206,8 +208,13 @@ def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions:
     assert answers == [("10", "daisy"), ("9", "rose")]
 
 
-def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> None:
+def test_requests_to_models_are_counted_by_outcome(
+    two_versions: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One check, which sends the sample. A later one would be counted with the requests.
+    monkeypatch.setattr(services, "_READY_AGE_S", float("inf"))
     (browser,) = client(two_versions)
+    eventually(lambda: 'web_ready{system="flowers"} 1.0' in browser.get("/metrics").text)
 
     def status(model: str) -> int:
         return browser.post(f"/api/v1/classify?model={model}", data=form()).status_code
@@ -218,7 +225,7 @@ def test_requests_to_models_are_counted_by_outcome(two_versions: Listener) -> No
         assert status("flowers") == (502 if answer[0] == "5" else 400)
     counts = re.findall(r"^web_model_requests_total\{(.*)\} (\S+)$", browser.get("/metrics").text, re.M)
     assert sorted(counts) == [
-        ('model="flowers",outcome="answered"', "2.0"),
+        ('model="flowers",outcome="answered"', "3.0"),
         ('model="flowers",outcome="inference_failed"', "1.0"),
         ('model="flowers",outcome="refused"', "1.0"),
     ]

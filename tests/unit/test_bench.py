@@ -260,6 +260,8 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     if verdict == "slower":
         with pytest.raises(GourmetError, match=r"1 of 1 points .* throughput × 0.8"):
             comparison.refuse_slower([pair])
+    else:
+        comparison.refuse_slower([pair])
 
 
 def test_where_the_rate_is_given_the_latency_decides() -> None:

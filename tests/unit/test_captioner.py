@@ -296,6 +296,8 @@ def test_unusable_training_data_is_reported(data: Path, tmp_path: Path) -> None:
     broken.mkdir()
     (broken / "photos.zip").write_bytes((data / "photos.zip").read_bytes())
     (broken / "captions.tsv").write_text("1.jpg without a tab\n")
+    with pytest.raises(BadData, match=r"photos\.zip"):
+        captioned.photos(tmp_path, "train")
     with pytest.raises(BadData, match="line 1 is not a name and a caption"):
         captioned.photos(broken, "train")
     (broken / "captions.tsv").write_text("99.jpg\ta dog\n")

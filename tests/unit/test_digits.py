@@ -113,6 +113,11 @@ def read(network: onnxruntime.InferenceSession, pictures: list[bytes]) -> list[i
     return digits
 
 
+def test_every_sample_digit_of_the_page_is_read_correctly(network: onnxruntime.InferenceSession) -> None:
+    samples = Path(__file__).parents[2] / "app" / "static" / "digits"
+    assert read(network, [(samples / f"{digit}.png").read_bytes() for digit in range(10)]) == [*range(10)]
+
+
 @pytest.mark.parametrize(
     ("digit", "way"),
     [(digit, way) for digit, _, way in drawn_digits.WAYS],

@@ -143,6 +143,12 @@ def test_a_class_too_many_is_named(name: str, tmp_path: Path) -> None:
         DATA.listing(tmp_path, "test")
 
 
+def test_a_corrupt_zip_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.zip").write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(BadData, match=r"train\.zip is not a zip that can be read"):
+        DATA.listing(tmp_path, "train")
+
+
 def test_a_zip_damaged_in_the_middle_names_the_photo(tmp_path: Path) -> None:
     write_zip(tmp_path / "test.zip", ["0/a.jpg", "0/b.jpg"])
     data = bytearray((tmp_path / "test.zip").read_bytes())

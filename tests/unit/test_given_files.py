@@ -37,6 +37,7 @@ VERBS = {
     "new": "new flowers --labels a,b --weights {file} --architecture torchvision:resnet18 --to {folder}",
     "deployer": "deployer --onnx --config torchvision:resnet18 --checkpoint {file} --save-dir {folder}",
     "deploy": "deploy food11 --format onnx --weights {file} --data {folder} --to {folder}",
+    "evaluate": "evaluate food11 --weights {file} --data {folder}",
     "train": "train digits --init {file} --out {folder}/run --limit 20",
 }
 
@@ -150,6 +151,7 @@ NETWORKS = {
     "custom operator": (network(helper.make_node("Run", ["x"], ["q"], domain="some.where")), "Run"),
     "other inputs": (network(given=("n", 2)), r"takes one float tensor \[N, 3, side, side\]"),
     "weights elsewhere": (with_weights_in("/etc/hostname"), "its weights lie in other files"),
+    "weights above": (with_weights_in("../../../../etc/hostname"), "its weights lie in other files"),
     "weights in memory": (with_weights_in("*/_ORT_MEM_ADDR_/*"), "its weights lie in other files"),
 }
 

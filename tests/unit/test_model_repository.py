@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,18 @@ def test_the_shipped_onnx_files_have_their_labels_licence_and_version(file: Path
     assert metadata["system"] == about["system"]
     assert json.loads(metadata.get("labels", "[]")) == about.get("labels", [])
     assert {"license", "version"} <= metadata.keys()
+
+
+@pytest.mark.parametrize("name", ["digits", "food_classifier_onnx", "food_classifier_int8"])
+def test_the_config_has_the_fields_that_nvidia_s_image_client_reads(name: str) -> None:
+    (image,), (answer,) = read_config(DEFAULT_REPOSITORY / name).input, PUBLIC[name][1].values()
+    assert answer[1] != [1], "one vector a picture"
+    sizes = list(image.dims)
+    channels = {image.FORMAT_NCHW: sizes[0], image.FORMAT_NHWC: sizes[2]}.get(image.format, 0)
+    assert channels in (1, 3), "no format, or not the one of its shape"
+    assert math.prod(sizes) == channels * max(sizes) ** 2
+
+
+def test_a_version_without_its_file_says_where_to_put_it(tmp_path: Path) -> None:
+    with pytest.raises(manifest.ManifestError, match=r"1 has no model.onnx: put the model there"):
+        manifest.deployed_file(tmp_path / "1", {}, "model.onnx")

@@ -314,6 +314,12 @@ def test_others_may_not_make_a_classifier_without_a_key(teacher: FlaskClient, ho
     assert not (home / "drafts").exists()
 
 
+def test_a_form_that_is_longer_than_an_upload_is_not_read(home: Path) -> None:
+    browser = client(teach_socket=home / "teach.sock", max_upload_mb=0.05)
+    code, said = begin(browser, "Flowers", "rose", "t" * 200_000)
+    assert (code, said) == (413, "the request is larger than 115 KB: send less")
+
+
 @pytest.mark.parametrize(("job", "system"), [("new", "../x"), ("new", "food11"), ("delete", "food11")])
 def test_no_job_begins_for_a_name_that_cannot_be_made_or_deleted(home: Path, job: str, system: str) -> None:
     notes = list[str]()

@@ -237,6 +237,13 @@ def test_a_change_leaves_the_rest_and_the_original_alone() -> None:
     assert "dynamic_batching" not in after
     batching = config(dynamic_batching={"max_queue_delay_microseconds": 5})
     assert "dynamic_batching" not in changed(batching, Change(dynamic_batching=False))
+    assert "default_queue_policy" not in changed(QUEUED, Change(instances=1))["dynamic_batching"]
+    assert "default_queue_policy" in QUEUED["dynamic_batching"]
+
+
+def test_each_number_of_instances_has_a_parameter_of_its_own_so_that_triton_makes_all_anew() -> None:
+    layouts = [changed(RUNNING, Change(instances=count))["parameters"]["instance_layout"] for count in (1, 2)]
+    assert layouts[0] != layouts[1]
 
 
 @pytest.mark.parametrize(

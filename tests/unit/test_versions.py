@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from support.stopping import everything
 
 from gourmet.doctor import Examined, manifests
 from gourmet.errors import GourmetError
-from gourmet.repository.config_file import LABELS_FILE, model_config, tensor
+from gourmet.repository.config_file import LABELS_FILE, ConfigFile, model_config, tensor
 from gourmet.repository.deploy import deploy, recalibrate, rollback, staged
 from gourmet.repository.gate import Check, Deployment, ModelFile, Target
 from gourmet.repository.lock import UNDO_FILE, all_or_nothing, changing, tidied, undo
@@ -200,6 +201,16 @@ def test_the_config_is_that_of_the_latest_version_though_an_older_one_is_replace
         (aside / "model.onnx").write_text("new")
     assert (tmp_path / "1" / "model.onnx").read_text() == "new"
     assert read_config(tmp_path) == config
+
+
+def test_a_version_takes_no_number_of_the_one_before_and_none_that_is_not_finite(tmp_path: Path) -> None:
+    before = ConfigFile(tmp_path, "", {"parameters": {"other": {"string_value": "stays"}}})
+    calibrated = before.with_version({"temperature": 1.25, "threshold": 0.4}, {})
+    assert calibrated.generated["parameters"].keys() == {"other", "temperature", "threshold"}
+    assert calibrated.with_version({}, {}).generated == before.generated
+    for number in (math.nan, math.inf):
+        with pytest.raises(RepositoryError, match=r"temperature of .* is not a finite"):
+            before.with_version({"temperature": number}, {})
 
 
 def test_a_withdrawn_version_does_not_come_back_beside_a_later_one(tmp_path: Path) -> None:
