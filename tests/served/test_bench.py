@@ -203,8 +203,9 @@ def test_the_pieces_of_a_streamed_answer_are_timed(bench: Bench, tmp_path: Path,
     assert saved.data == "6 examples of Echo, seed 5"
     assert point.stream is not None
     assert point.stream.between_ms is not None
-    # The model pauses for 20 ms before each further piece. Who reads late finds several at once.
-    assert point.stream.between_ms.p99 > 10
+    # The model pauses for 20 ms before each further piece. Who reads late finds several at once, but the mean
+    # is that of the pauses.
+    assert point.stream.between_ms.mean > 10
     assert point.latency_ms.p50 > point.stream.first_ms.p50 + 20
     assert 1 < point.stream.pieces_per_answer < 12
     assert point.stream.pieces_per_s.value > point.rows_per_s.value

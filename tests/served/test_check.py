@@ -93,7 +93,9 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     answered = EVALUATION.answers_to(network, listed, "cpu", lambda *_: None)
     right = accuracy(answered.logits, answered.classes, SYSTEM.labels).as_dict()
     options = ("--data", drawn, "--url", triton.http_url, "--json", "-")
-    report = json.loads(gourmet("check", "food_classifier_onnx", *options).stdout)
+    done = gourmet("check", "food_classifier_onnx", *options, "--min-top1", 0)
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
     assert report["problems"] == []
     assert right.items() <= report["quality"].items()
     int8 = json.loads(gourmet("check", "food_classifier_int8", *options).stdout)
@@ -109,10 +111,12 @@ def test_a_second_model_gets_the_same_pictures_and_is_compared(triton: Any, draw
     assert (against["model"], against["pictures"]) == ("food_classifier_onnx", 30)
     assert against["different"] < 15
     assert 0 < against["largest_difference"] < 1
-    same = json.loads(
-        gourmet("check", "food_classifier_onnx", "--against", "food_classifier_onnx/1", *options).stdout
+    same = gourmet(
+        *("check", "food_classifier_onnx", "--against", "food_classifier_onnx/1", "--min-top1", 1), *options
     )
-    assert same["against"]["different"] == 0
+    assert json.loads(same.stdout)["against"]["different"] == 0
+    assert same.exit_code == 1
+    assert "below the 1.0 that --min-top1 asks for" in same.stderr
     wrong = gourmet("check", "food_classifier_onnx", "--against", "digits", *options)
     assert "digits has other labels than food_classifier_onnx" in wrong.output
 
@@ -147,10 +151,11 @@ def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
     for number in range(17):
         (tmp_path / f"{number}.jpg").write_bytes(SYSTEM.sample())
     (tmp_path / "torn.jpg").write_bytes(SYSTEM.sample()[:200])
-    done = gourmet("check", "food_none", "--url", faulty, "--data", tmp_path)
+    done = gourmet("check", "food_none", "--url", faulty, "--data", tmp_path, "--min-top1", 0.5)
     assert done.exit_code == 1
     assert "torn.jpg cannot be read: " in done.stderr
     assert "16 of 18 pictures answered" in done.stdout
+    assert "--min-top1 0.5 cannot be judged: there are no labels" in done.stderr
 
 
 def test_without_data_the_bundled_examples_are_checked(triton: Any, faulty: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import groupby
@@ -182,6 +184,35 @@ def test_a_rollback_reports_the_answer_of_the_version_before(lab_triton: Any, mo
     assert f"{MODEL}: version 2 is back, it serves" in done.output
     with connect(lab_triton.http_url) as client:
         assert client.describe(MODEL).version == "2"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gourmet.repository.deploy import rollback
+from gourmet.stack.connect import connect
+
+def served(versions):
+    for model in versions:
+        with connect(sys.argv[2]) as triton:
+            triton.load(model.name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rollback([Path(sys.argv[1])], served)
+"""
+
+
+def test_after_a_killed_rollback_the_next_verb_has_triton_serve_what_was_there_before(
+    lab_triton: Any, model: Path
+) -> None:
+    next_version(model, (model / "1" / "model.onnx").read_bytes(), lab_triton.http_url)
+    subprocess.run([sys.executable, "-P", "-c", KILLED, model, lab_triton.http_url], check=False)
+    with connect(lab_triton.http_url) as client:
+        assert client.describe(MODEL).version == "1"
+        done = gourmet_rollback(lab_triton, MODEL, "--undo")
+        assert f"a verb was killed while it changed {MODEL}" in done.output
+        assert client.describe(MODEL).version == "2"
+    assert version_numbers(model) == (1, 2)
 
 
 def replaced(model: Path, number: int, content: bytes) -> None:

@@ -409,6 +409,29 @@ def test_a_client_side_loop_over_whole_steps_gives_the_same_words(
 
 
 @in_describing
+def test_the_separate_graphs_give_the_same_first_word(
+    client: Client, triton: RunningTriton, network: ServedNetwork, alone: list[GeneratedText]
+) -> None:
+    triton.load("captioner_vision", "captioner_decoder")
+    ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
+    assert isinstance(row, Row)
+    memory = infer(client, "captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")
+    _, layers, pair, heads, places, size = memory.shape
+    result = infer(
+        client,
+        "captioner_decoder",
+        token=np.array([[network.vocabulary.start]]),
+        length=np.zeros((1, 1), np.int64),
+        cache=np.zeros((1, layers, pair, heads, 1, size), np.float32),
+        memory=memory,
+        mask=np.ones((1, places), np.int32),
+    )
+    first = network.vocabulary.decode(result.as_numpy("tokens")[0, :1])
+    assert first
+    assert alone[0].text.startswith(first)
+
+
+@in_describing
 def test_describe_prints_captions_whole_and_streamed(
     triton: RunningTriton, alone: list[GeneratedText], tmp_path: Path
 ) -> None:
@@ -425,7 +448,9 @@ def test_describe_prints_captions_whole_and_streamed(
     lines = said(folder).stdout.splitlines()
     assert lines == [f"{tmp_path}/{n}.jpg: {alone[n].text}{doubts[n]}" for n in range(3)]
     assert said(first, "--stream").stdout.startswith(f"{first}: {alone[0].text}")
-    assert "a photograph of" in said(first, "--prompt", "a photograph of").stdout
+    for stream in ([], ["--stream"]):
+        asked = said(first, "--prompt", "a photograph of", *stream)
+        assert asked.stdout.startswith(f"{first}: a photograph of ")
     (tmp_path / "3.png").write_bytes(b"%PDF-1.7")
     with_other = said(folder)
     assert with_other.stdout.splitlines() == lines

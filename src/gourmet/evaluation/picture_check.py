@@ -179,14 +179,17 @@ class PictureCheck:
     def questions(self, batch: int = _BATCH) -> Iterator[PictureBatch]:
         """Yield batches, of which the last may be smaller. None is larger than what the model takes."""
         names, batch = self.pictures.names, min(batch, max(1, self.model.max_batch_size))
-        everything = self.pictures.read(range(len(names)))
-        for first in range(0, len(names), batch):
+        everything, rows = self.pictures.read(range(len(names))), range(0)
+        # To the end of `everything`: Python drops a Ctrl-C that comes while it closes a generator.
+        while True:
             try:
                 blobs = list(islice(everything, batch))
             except OSError as exc:
-                raise BadData(f"{names[first]} cannot be read: {exc}") from exc
-            rows = range(first, first + len(blobs))
-            yield PictureBatch(rows, names[first : rows.stop], blobs)
+                raise BadData(f"{names[rows.stop]} cannot be read: {exc}") from exc
+            if not blobs:
+                return
+            rows = range(rows.stop, rows.stop + len(blobs))
+            yield PictureBatch(rows, names[rows.start : rows.stop], blobs)
 
     def ask_batch(self, question: PictureBatch) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
