@@ -124,9 +124,11 @@ def test_a_worse_candidate_needs_force(tmp_path: Path, monkeypatch: pytest.Monke
         (["evaluate", "fod11"], "'fod11' is neither a system nor a model"),
         (["deploy", "food11", "--format", "floppy"], "--format floppy is not a format of food11; there are"),
         (["deploy", "food11", "--format", "onnx"], "name the data with --data"),
+        (["caption", ".", "--stream", "--out", "out.csv"], "leave out --out, --beams and --engine"),
+        (["caption", ".", "--stream"], "no photos are there"),
     ],
 )
-def test_missing_weights_and_data_are_named(
+def test_missing_inputs_and_options_that_exclude_each_other_are_named(
     arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
