@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.evaluation.rehearsal import load_rehearsal
 from gourmet.export import hugging_face
 from gourmet.export.picture_export import open_onnx
-from gourmet.learning.from_photos import BODIES
+from gourmet.learning.from_photos import BODIES, Body, Photos, describe, make, own_body
+from gourmet.pictures.certainty import relevance
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.made_up import views
 from gourmet.systems import registry
@@ -84,6 +87,27 @@ def test_a_folder_becomes_a_classifier_like_any_other_without_torch(home: Path, 
     verb("remove", "drawn", "--yes")
     assert not model.exists()
     assert "drawn" not in registry.names()
+
+
+class Confused(Body):
+    """A body that sees nothing of its photos."""
+
+    @cached_property
+    def network(self) -> Any:
+        random = np.random.default_rng(0)
+        return SimpleNamespace(activations=lambda images, tick: random.normal(size=(len(images), 1280)))
+
+
+def test_the_best_body_is_taken_and_other_pictures_teach_what_none_of_the_labels_is(tmp_path: Path) -> None:
+    photos = Photos.read(draw(tmp_path / "photos"), (), lambda *_: None)
+    system = PictureClassifier("it", "It", "IT", "it", photos.labels, tmp_path, datatypes=("UINT8",))
+    own = own_body()
+    bodies = [Confused("confused", own.file, own.others), own]
+    made, tried = make(describe(system), photos, bodies, lambda *_: None)
+    assert (made.body.title, len(tried)) == (own.title, 2)
+    others = np.flatnonzero(made.rows.classes == len(KINDS))
+    assert len(others) > 0.8 * len(own.of_others())
+    assert np.mean(relevance(made.layer(made.rows.views[0][others])) < 0.5) > 0.9
 
 
 @pytest.mark.parametrize(

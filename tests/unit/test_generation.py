@@ -318,11 +318,16 @@ def test_a_client_with_many_waiting_rows_may_not_add_more(pictures_engine: Pictu
     go_on = threading.Event()
     pictures_engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(pictures_engine) as room:
-        waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(600)]
-        room.check_queue_of("me")
-        room.submit(waiting)
-        with pytest.raises(TooManyRows, match=r"\d\d\d sentences of this client wait, at most \d+ may"):
-            room.check_queue_of("me")
+        waiting = list[Row]()
+
+        def add_until_refused() -> None:
+            while len(waiting) < 2000:
+                room.check_queue_of("me")
+                waiting.append(Row(picture, 2, beams=1 + len(waiting) % 2, client="me"))
+                room.submit(waiting[-1:])
+
+        with pytest.raises(TooManyRows, match=r"(\d\d\d) sentences of this client wait, at most \1 may"):
+            add_until_refused()
         room.check_queue_of("you")
         go_on.set()
         finished(waiting)
