@@ -71,14 +71,18 @@ class Mutant:
 
 
 def mutants() -> Iterator[Mutant]:
-    """Read the list: `# FILE: TESTS` begins a file, `- old` and `+ new` are a fault; ⏎ is a line's end."""
+    """Read the list: `# FILE: TESTS` begins a file, `- old` and `+ new` are a fault; ⏎ is a line's end.
+
+    Tests are named without `tests/unit/test_`, others with their folder: `served/client`.
+    """
     file, tests, old = "", tuple[str, ...](), ""
     for line in LIST.read_text(encoding="utf-8").splitlines():
         kind, _, text = line.partition(" ")
         text = text.replace("⏎", "\n")
         if kind == "#":
             file, _, names = text.partition(": ")
-            tests = tuple(f"tests/unit/test_{name}.py" for name in names.split())
+            paths = [name.rpartition("/") for name in names.split()]
+            tests = tuple(f"tests/{folder or 'unit'}/test_{name}.py" for folder, _, name in paths)
         elif kind == "-":
             old = text
         elif kind == "+":

@@ -97,11 +97,16 @@ def test_a_change_is_sent_the_key_and_a_question_to_a_model_the_trace() -> None:
     assert b"secret" not in requests[1]
 
 
-@pytest.mark.parametrize("first", [WHOLE, WHOLE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")])
-def test_a_kept_connection_that_ended_is_opened_again(first: bytes) -> None:
-    with server([[first]], [[WHOLE]]) as (triton, requests):
+def test_a_kept_connection_that_ended_is_opened_again() -> None:
+    with server([[WHOLE]], [[WHOLE]]) as (triton, requests):
         assert [triton.version(), triton.version()] == ["t 9", "t 9"]
     assert len(requests) == 2
+
+
+def test_a_connection_that_is_said_to_close_is_not_used_again() -> None:
+    last = WHOLE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
+    with server([[last], [WHOLE.replace(b"9", b"8")]], [[WHOLE]]) as (triton, _):
+        assert [triton.version(), triton.version()] == ["t 9", "t 9"]
 
 
 def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
@@ -311,6 +316,19 @@ def test_pieces_without_end_are_given_up_when_their_time_is_over() -> None:
         list(triton.stream(MODEL, INPUTS, Deadline(0.3)))
 
 
+def test_a_piece_that_comes_after_its_time_is_not_read() -> None:
+    answer = [CHUNKS + chunks(event(answer="a")), chunks(event(answer="b"))]
+    deadline = Deadline(60.0)
+    with server([answer], pause_s=0.2) as (triton, _):
+        pieces = triton.stream(MODEL, INPUTS, deadline)
+        assert next(pieces)
+        time.sleep(0.4)  # the second has come; it does not matter if it has not
+        deadline.seconds = 0.0
+        deadline.restart()
+        with pytest.raises(errors.NoAnswerInTime):
+            next(pieces)
+
+
 def test_closing_it_closes_the_connection(listen: Listen) -> None:
     listener = listen({"/generate_stream": CHUNKS + chunks(event(answer="a"))})
     pieces = stream(listener.url)
@@ -325,6 +343,12 @@ def test_closing_it_closes_the_connection(listen: Listen) -> None:
     [
         (answer_of({"error": "no such input"}, "400 Bad Request"), errors.InvalidRequest, "no such input"),
         (answer_of({"error": "the reason"}, "500 Internal"), errors.ModelFailed, "the reason"),
+        (
+            answer_of({"error": "a Request timeout expired"}, "503 -"),
+            errors.NoAnswerInTime,
+            "m did not answer",
+        ),
+        (answer_of({"error": "its queue is full"}, "503 -"), errors.ModelBusy, "m has too much to do"),
         (CHUNKS + chunks(event(error="the reason")) + b"0\r\n\r\n", errors.ModelFailed, "the reason"),
         (CHUNKS + chunks(b"data: {\n\n") + b"0\r\n\r\n", errors.NotTriton, "cannot be read"),
         (CHUNKS + chunks(event(tokens="many")) + b"0\r\n\r\n", errors.NotTriton, "cannot be read"),
@@ -340,6 +364,12 @@ def test_a_stream_that_goes_wrong_ends_in_an_error_of_the_tree(
     listener = listen({"/generate_stream": answer, "/ready": answer_of({})}, ends_each=True)
     with pytest.raises(error, match=message):
         list(stream(listener.url))
+
+
+def test_a_model_is_ready_if_one_of_its_versions_is(listen: Listen) -> None:
+    states = ("UNAVAILABLE", "READY", "UNAVAILABLE")
+    rows = [{"name": "m", "version": str(number), "state": state} for number, state in enumerate(states)]
+    assert Triton(listen(answer_of(rows)).url).index()["m"]["state"] == "READY"
 
 
 def test_a_model_that_is_not_ready_is_named(listen: Listen) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
+import pty
 import ssl
+import subprocess
+import sys
+import termios
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -339,8 +345,21 @@ def test_a_key_with_a_password_is_refused_and_asks_no_terminal(
     certificates._openssl("ec", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked)
     monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
     monkeypatch.setenv("TRITON_CLIENT_KEY", str(locked))
-    with pytest.raises(UsageError, match="has no password"):
-        Triton("https://there:1")
+    program = "from gourmet.triton_client.triton import Triton; Triton('https://there:1')"
+    ours, its = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=its,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # which OpenSSL would ask
+        check=False,
+    )
+    os.close(ours)
+    os.close(its)
+    assert "has no password" in done.stderr.splitlines()[-1]
 
 
 def test_the_token_goes_with_each_question_and_into_no_message(

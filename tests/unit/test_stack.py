@@ -23,6 +23,7 @@ import click
 import psutil
 import pytest
 from support.cli import gourmet, said
+from support.eventually import eventually
 
 from gourmet.errors import GourmetError, echo
 from gourmet.repository.models import DEFAULT_REPOSITORY, RepositoryError
@@ -285,6 +286,24 @@ def test_the_watchdog_does_not_end_a_later_process_with_the_number_of_an_old_one
         watchdog._end_replaced()
         later.communicate(b"\n", timeout=60)
         assert later.returncode == 0
+
+
+def test_a_stub_that_its_triton_has_ended_is_a_zombie_at_most_for_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reloaded, watchdog = list[str](), StubWatchdog("127.0.0.1:9", print)
+    monkeypatch.setattr(watchdog, "_reload", reloaded.append)
+    parent = [sys.executable, "-c", "import os; os.fork() or os._exit(0); input()"]
+    with subprocess.Popen(parent, stdin=subprocess.PIPE) as triton:
+        watchdog._triton = triton.pid
+        children = psutil.Process(triton.pid).children
+        eventually(lambda: [child.status() for child in children()] == [psutil.STATUS_ZOMBIE])
+        watchdog._models = dict.fromkeys(children(), "m")
+        watchdog._check_stubs(triton.pid)
+        assert reloaded == []
+        watchdog._check_stubs(triton.pid)
+        assert reloaded == ["m"]
+        triton.communicate(b"\n", timeout=60)
 
 
 def test_the_newest_older_version_that_is_whole_is_loaded_instead(tmp_path: Path) -> None:

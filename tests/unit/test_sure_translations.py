@@ -13,6 +13,7 @@ from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
 from gourmet.evaluation.text_comparison import whole_answers
 from gourmet.generation import package
 from gourmet.generation.answers import GrowingAnswer
+from gourmet.generation.contract import BEAMS
 from gourmet.generation.loop import Loop
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.models import DEFAULT_REPOSITORY, read_config
@@ -106,6 +107,12 @@ def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork
     assert [model.reaches(score) for score in scores] == [model.is_sure(single) for single in alone]
     assert answer.worst == min(sentence.score for sentence in answer.sentences)
     assert model.is_sure(answer) is False
+
+
+def test_other_wordings_are_those_of_a_text_that_is_one_sentence(network: TranslatorNetwork) -> None:
+    texts = ["Я люблю чай.".encode(), "Я люблю чай. Где ближайшая аптека?".encode()]
+    one, two = whole_answers(network, network.requested({"TEXT": texts, BEAMS: [2, 2]}), 16, lambda *_: None)
+    assert (len(one.others), two.others) == (1, [])
 
 
 def test_only_the_last_piece_of_a_streamed_answer_has_its_sentences(network: TranslatorNetwork) -> None:

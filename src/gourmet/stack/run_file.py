@@ -71,7 +71,7 @@ def contents() -> list[dict[str, Any]]:
     running = []
     for path in sorted(_folder().glob("triton-*.json")) if _is_own(_folder()) else ():
         with contextlib.suppress(OSError):  # its Triton may end at this moment
-            number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+            number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             with os.fdopen(number) as file:
                 status = os.fstat(number)
                 if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
