@@ -8,13 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from support.eventually import eventually
 from support.listener import Listen, answered
 from support.listener import http as answer_of
+from tritonclient.grpc.service_pb2 import ModelReadyResponse
 
 from gourmet.contracts import ModelInfo, Tensors, TensorSpec
 from gourmet.triton_client import errors, http
@@ -237,6 +240,26 @@ def test_a_server_without_grpc_is_unreachable(listen: Listen, there: str) -> Non
                     triton.infer("m", INPUTS)
                 with pytest.raises(errors.TritonUnreachable, match=address):
                     list(triton.stream(MODEL, INPUTS))
+
+
+def test_a_model_that_has_too_much_to_do_is_no_server_that_is_away() -> None:
+    """gRPC has one status for both."""
+
+    class Busy(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
+                if not details.method.endswith("ModelReady"):
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "its queue is full")
+                return ModelReadyResponse(ready=True).SerializeToString()
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    busy = grpc.server(ThreadPoolExecutor(1), [Busy()])
+    port = busy.add_insecure_port("127.0.0.1:0")
+    busy.start()
+    with Triton(f"grpc://127.0.0.1:{port}") as triton, pytest.raises(errors.ModelBusy, match="queue is full"):
+        triton.infer("m", INPUTS)
+    busy.stop(None).wait()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from gourmet.contracts import CLIENT_PARAMETER, Array, ModelInfo
 from gourmet.triton_client.address import Address, tls_files
 from gourmet.triton_client.deadline import SILENCE_S, Deadline
 from gourmet.triton_client.errors import (
-    ModelFailed,
     NoAnswerInTime,
     NobodyWaits,
     NotTriton,
@@ -127,7 +126,7 @@ class Grpc:
                     yield None
                     continue
                 if isinstance(piece, InferenceServerException):
-                    raise self._specific_error(piece, deadline, model.target)
+                    raise self._specific_error(piece, deadline)
                 if piece.get_response().outputs:
                     yield outputs_of(piece)
                 is_last = piece.get_response().parameters["triton_final_response"].bool_param
@@ -138,12 +137,8 @@ class Grpc:
     def close(self) -> None:
         self._client.close()
 
-    def _specific_error(
-        self, exc: InferenceServerException, deadline: Deadline, model: str = ""
-    ) -> TritonError:
-        status, reason = exc.status(), exc.message() or ""
-        if not status:  # of a piece of a stream
-            return ModelFailed(reason, HTTPStatus.OK, f"{model} could not answer: {reason}")
+    def _specific_error(self, exc: InferenceServerException, deadline: Deadline) -> TritonError:
+        status, reason = exc.status(), exc.message() or ""  # a failed piece of a stream has no status
         if status == "StatusCode.DEADLINE_EXCEEDED":
             return NoAnswerInTime(deadline.seconds)
         if status == "StatusCode.UNAVAILABLE" and reason.startswith(_NO_CONNECTION):
