@@ -154,7 +154,7 @@ def test_hostile_requests_are_refused_and_honest_ones_answered(
 
 
 def test_a_hostile_row_fails_its_own_request_and_no_other_photo(triton: RunningTriton) -> None:
-    """Straight to the model, some at a time, so that it merges good requests and bad ones."""
+    """Straight to the model: the refusal names the row, and photos beside one that is read are answered."""
     photos, stubs = SYSTEM.examples(6, 11, (200, 150)), triton.stubs()
 
     def ask(*rows: bytes) -> np.ndarray:
