@@ -96,6 +96,7 @@ class Account:
     def recovery_s(self, since: float) -> float:
         """How long after `since` it took until every request was answered."""
         after = [attempt for attempt in self.attempts if attempt.sent >= since]
+        assert after, "no request was made after that"
         bad = [attempt.sent for attempt in after if attempt.outcome != ANSWERED]
         return min((a.sent - since for a in after if a.sent > max(bad)), default=math.inf) if bad else 0.0
 

@@ -132,6 +132,12 @@ class Up:
         commands = self._commands()
         return [pid for pid, command in commands.items() if any(mark in command for mark in marks)]
 
+    def strays(self) -> list[int]:
+        """Processes of it that run on without belonging to it any more."""
+        found, ours = self.processes(), psutil.Process(self.process.pid)
+        pids = {ours.pid, *(child.pid for child in ours.children(recursive=True))}
+        return [pid for pid in found if pid not in pids and psutil.pid_exists(pid)]
+
     def by_kind(self) -> dict[str, list[psutil.Process]]:
         """All that it runs all the time: Triton, stubs and web; what decodes pictures comes when needed."""
         kinds = defaultdict[str, list[psutil.Process]](list)

@@ -624,3 +624,9 @@ def test_photos_sent_while_triton_starts_are_answered_once_it_is_ready(
         sleeping_triton.start()
         sleeping_triton.wait_until_live(120)
         answered(page, 2)
+        # The page asks no more once everything works.
+        expect(status).to_be_empty()
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
+        page.clock.run_for(10_000)
+        assert urls == []

@@ -103,9 +103,11 @@ def ask(port: int, head: bytes) -> bytes:
 @pytest.mark.parametrize(
     "header",
     [
-        *(b"SCRIPT_NAME: /x", b"PATH_INFO: /lab", b"REMOTE_ADDR: 6.6.6.6", b"X_FORWARDED_FOR: 6.6.6.6"),
-        *(b"X-Forwarded-For: 6.6.6.6", b"X-Forwarded-Ssl: on\r\nX-Forwarded-Proto: http"),
-        *(b"X-Forwarded-Prefix: /x", b"Forwarded: for=6.6.6.6;host=evil.example"),
+        *(b"SCRIPT_NAME: /x", b"SCRIPT_NAME: /healthz", b"Script_Name: /x", b"PATH_INFO: /lab"),
+        *(b"REMOTE_ADDR: 6.6.6.6", b"X_FORWARDED_FOR: 6.6.6.6", b"X-Forwarded-For: 6.6.6.6"),
+        *(b"X-Forwarded-Host: evil.example", b"X-Forwarded-Proto: https", b"X-Forwarded-Protocol: ssl"),
+        *(b"X-Forwarded-Ssl: on\r\nX-Forwarded-Proto: http", b"X-Forwarded-Prefix: /x"),
+        b"Forwarded: for=6.6.6.6;host=evil.example",
     ],
 )
 def test_headers_of_a_client_about_its_address_are_ignored(logging_web: Any, header: bytes) -> None:
@@ -121,13 +123,19 @@ def test_headers_of_a_client_about_its_address_are_ignored(logging_web: Any, hea
 @pytest.mark.parametrize(
     "head",
     [
+        b"GET /healthz?api_key=%b HTTP/1.1\r\nHost: localhost",
+        b"GET /?api_key=%b HTTP/1.1\r\nHost: localhost",
         b"GET /none?a=b?c&api_key=%b HTTP/1.1\r\nHost: localhost",
         b"POST /predict?model=%b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0",
         b"GET /?api_key=%b HTTP/1.1\r\nHost: evil.example",
+        b"GET http://localhost/?api_key=%b HTTP/1.1\r\nHost: localhost",
         b"GET /?api_key=%b HTTP/9.9\r\nHost: localhost",
+        b"GET /?api_key=%b\r\nHost: localhost",
         b"get /?api_key=%b HTTP/1.1\r\nHost: localhost",
         b"GET / HTTP/1.1\r\nX-API-Key %b",
+        b"GET /?api_key=%b HTTP/1.1 \r\nHost: localhost",
         b"GET / HTTP/1.1\r\n(X-API-Key): %b",
+        b"GET /?api_key=%b HTTP/1.1\r\nX-API-Key",
         b"GET / HTTP/1.1\r\nExpect: %b",
         b"GET /?api_key=%b HTTP/1.1\r\nTransfer-Encoding: what",
     ],

@@ -13,15 +13,18 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from support import hostile
 from support.accounting import ANSWERED, KnownPhoto, judge, learn
 from support.triton import RunningTriton
 from support.web_app import HttpAnswer, Site
 
+from gourmet.stack.connect import connect
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.triton_client.errors import InvalidRequest
 
-REQUESTS = 150
+REQUESTS, ROWS = 150, 60
 # A photo whose answer is known goes between every few hostile ones, on another connection.
 HONEST_EVERY = 8
 # So few are never too much for one worker.
@@ -52,7 +55,9 @@ HEAD = (
 
 
 # Found: an error that nobody foresaw, and so a 500.
-@pytest.mark.parametrize("path", [b"/predict", b"/api/v1/classify", b"/api/v1/explain", b"/api/v1/caption"])
+@pytest.mark.parametrize(
+    "path", [b"/predict", b"/api/v1/classify", b"/api/v1/digits", b"/api/v1/explain", b"/api/v1/caption"]
+)
 @pytest.mark.parametrize("chunks", [b"zz\r\n", b"-1\r\nabc\r\n", b"", b"3\r\nabcdef\r\n", b"ffffffff\r\nabc"])
 def test_invalid_chunks_are_a_client_error(python_web: Any, path: bytes, chunks: bytes) -> None:
     answer = send(python_web.url, HEAD % path + chunks)
@@ -145,4 +150,33 @@ def test_hostile_requests_are_refused_and_honest_ones_answered(
         outcomes = list(pool.map(lambda number: outcome(python_web.url, number, known), range(REQUESTS)))
     assert [result for result in outcomes if result[0] not in FINE] == []
     assert Counter(result for result, _ in outcomes)["answered"] > REQUESTS / 10
+    assert triton.stubs() == stubs
+
+
+def test_a_hostile_row_fails_its_own_request_and_no_other_photo(triton: RunningTriton) -> None:
+    """Straight to the model: the refusal names the row, and photos beside one that is read are answered."""
+    photos, stubs = SYSTEM.examples(6, 11, (200, 150)), triton.stubs()
+
+    def ask(*rows: bytes) -> np.ndarray:
+        tensor = np.array([[row] for row in rows], np.object_)
+        with connect(triton.http_url) as client:
+            return client.infer("food_classifier", {"INPUT_IMAGE": tensor}).outputs["PROBABILITIES"]
+
+    alone = np.concatenate([ask(photo) for photo in photos])
+
+    def outcome(number: int) -> str:
+        at, good, is_good = number % 3, [number % 6, (number + 1) % 6], number % 4 == 0
+        rows = [photos[photo] for photo in good]
+        if not is_good:
+            rows.insert(at, hostile.file(number)[1])
+        try:
+            answers = ask(*rows)
+        except InvalidRequest as exc:
+            return "refused" if exc.reason.startswith(f"INPUT_IMAGE row {at} of 3: ") else exc.reason
+        np.testing.assert_allclose(answers if is_good else np.delete(answers, at, 0), alone[good], atol=2e-3)
+        return "good" if is_good else "answered"
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = Counter(pool.map(outcome, range(ROWS)))
+    assert outcomes.keys() == {"good", "answered", "refused"}
     assert triton.stubs() == stubs

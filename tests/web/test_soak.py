@@ -74,6 +74,7 @@ def test_a_soak_takes_no_more_of_the_machine_in_the_end(tmp_path: Path) -> None:
                 time.sleep(0.2)
         assert not load.account().lost
         assert {kind: len(processes) for kind, processes in up.by_kind().items()} == before
+        assert not up.strays()
     assert not up.processes()
     assert not up.leftovers()
     for (kind, unit), values in looks.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.eventually import eventually
 from support.life import home
 from support.repeating import Repeating
 from support.triton import some_models
@@ -151,4 +152,5 @@ def test_dropped_folders_become_a_classifier_that_answers_and_can_be_deleted(
     page.wait_for_url("**/", timeout=60_000)
     page.get_by_text("Yours").click()
     expect(page.get_by_role("link", name="My dishes")).to_have_count(0)
-    assert not list((home / "models").glob("my_dishes*"))
+    # The page goes first, then its models.
+    eventually(lambda: not list((home / "models").glob("my_dishes*")))
