@@ -120,16 +120,26 @@ def finished(rows: Sequence[Row]) -> None:
         time.sleep(0.002)
 
 
-def counted(pictures_engine: Pictures) -> list[int]:
-    """Slow the steps of an pictures_engine down; return a list with their number."""
-    steps = [0]
+def counted(pictures_engine: Pictures, room: DecodeScheduler) -> tuple[list[int], threading.Event]:
+    """Return a list with the number of steps, and an event for which the 21st waits.
+
+    Each step waits for the thread that encodes, which a busy machine may pause.
+    """
+    steps, go_on = [0], threading.Event()
+
+    def is_encoding() -> bool:
+        with room._changed:
+            return bool(room._encoding or room._may_encode())
 
     def count() -> None:
         steps[0] += 1
-        time.sleep(0.001)
+        if steps[0] > 20:
+            go_on.wait(WITHIN_S)
+        while is_encoding():
+            time.sleep(0.001)
 
     pictures_engine.before_step = count
-    return steps
+    return steps, go_on
 
 
 def run(engine: Any, *rows: Row) -> None:
@@ -275,19 +285,26 @@ def test_a_client_with_one_row_does_not_wait_for_the_hundred_of_another(
     many, own = pictures(2)
     greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
     honest = Row(own, 20, beams=beams, client="you")
-    steps, at = counted(pictures_engine), list[int]()
+    at_end = list[int]()
+
+    def note(row: Row) -> None:
+        if row.finished:
+            at_end.extend((steps[0], sum(other.finished is not None for other in greedy)))
+
+    honest.on_tokens = note
     with opened(pictures_engine) as room:
+        steps, go_on = counted(pictures_engine, room)
         room.submit(greedy)
-        eventually(lambda: steps[0] > 20)
-        came = steps[0]
-        honest.on_tokens = lambda row: at.append(steps[0] - came)
+        eventually(lambda: steps[0] == 21)
         room.submit([honest])
-        finished([honest])
-        assert sum(row.finished is not None for row in greedy) < 50
+        go_on.set()
+        eventually(lambda: len(at_end) == 2)
         for row in greedy:
             row.is_cancelled = lambda: True
         finished(greedy)
-    assert at[-1] <= 3 * (len(honest.tokens) + 2)
+    number, others = at_end
+    assert number - 21 <= 3 * (len(honest.tokens) + 2)
+    assert others < 50
     assert honest.tokens == answered_alone(own, beams=beams).tokens
 
 
@@ -299,14 +316,16 @@ def test_a_row_gets_its_places_beside_the_backlog_of_others(
     many, mine = pictures(2)
     pictures_engine.is_brief = lambda source: source is mine  # type: ignore[method-assign]
     backlog = [Row(many, 8, beams=theirs, client=f"client {number % 5}") for number in range(500)]
-    row, steps = Row(mine, 20, beams=own, client="you"), counted(pictures_engine)
+    row, number = Row(mine, 20, beams=own, client="you"), list[int]()
+    row.on_tokens = lambda row: number.extend(steps if row.finished else ())
     with opened(pictures_engine, max_rows=8) as room:
+        steps, go_on = counted(pictures_engine, room)
         room.submit(backlog)
-        eventually(lambda: steps[0] > 20)
-        before = steps[0]
+        eventually(lambda: steps[0] == 21)
         room.submit([row])
-        finished([row])
-        assert steps[0] - before < 100
+        go_on.set()
+        eventually(lambda: number)
+        assert number[0] - 21 < 100
         for other in backlog:
             other.is_cancelled = lambda: True
         finished(backlog)
@@ -535,13 +554,22 @@ def test_a_later_row_joins_between_two_steps_unless_turned_off(
     engine: Engine, sources: list[list[int]], alone: Answers, continuous: bool
 ) -> None:
     endless = next(index for index, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)
+    began, asked = threading.Event(), threading.Event()
+    of_the_long = list[object]()
+
+    def hold(_: Row) -> None:
+        began.set()
+        asked.wait(WITHIN_S)
+
     with Decoded(engine, continuous=continuous) as decoded:
-        long = Row(sources[endless], 100, on_tokens=lambda row: time.sleep(0.002))
-        decoded.room.submit([long])
-        time.sleep(0.02)
-        decoded.ask([sources[1]], max_tokens=2)
-        decoded.wait()
-        assert (long.finished is None) == continuous
+        room, long = decoded.room, Row(sources[endless], 100, on_tokens=hold)
+        room.submit([long])
+        assert began.wait(WITHIN_S)
+        room.submit([Row(sources[1], 2, on_tokens=lambda _: of_the_long.append(long.finished))])
+        eventually(lambda: room._ready or room._brief)
+        asked.set()
+        eventually(lambda: of_the_long)
+    assert (of_the_long[0] is None) == continuous
 
 
 class Broken:
