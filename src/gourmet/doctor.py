@@ -46,6 +46,8 @@ _SHARED_MEMORY: Final = Path("/dev/shm")
 _WARN_BELOW_MB: Final = 256
 _FAIL_BELOW_MB: Final = 32
 _PROBES: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
+# A busy machine may be late.
+_PROBE_WITHIN_S: Final = 10.0
 # NVIDIA's bulletins 5687 and 5828 (SECURITY.md).
 _HOLES: Final = (
     "the wheel's Triton is 2.51 (24.10); published vulnerabilities of its HTTP server and Python backend let "
@@ -143,7 +145,8 @@ def ports(subject: Examined) -> Iterator[Finding]:
             preflight.check_ports(subject.host, {option: port})
             yield ok(f"{port} free")
         except preflight.NotReadyToStart as exc:
-            if not http_ok(f"http://{reachable(subject.host)}:{subject.ports[probed]}{_PROBES[probed]}"):
+            url = f"http://{reachable(subject.host)}:{subject.ports[probed]}{_PROBES[probed]}"
+            if not http_ok(url, _PROBE_WITHIN_S):
                 yield refused(exc)
             elif option != "--port" and (outside := _beyond_loopback(port)):
                 yield warn(
@@ -336,7 +339,7 @@ def answers(subject: Examined) -> Iterator[Finding]:
 def web(subject: Examined) -> Iterator[Finding]:
     """Check that the web app is ready. It may ask another Triton than this one."""
     url = f"http://{reachable(subject.host)}:{subject.ports.get('--port')}"
-    if "--port" not in subject.ports or not http_ok(f"{url}/healthz"):
+    if "--port" not in subject.ports or not http_ok(f"{url}/healthz", _PROBE_WITHIN_S):
         yield ok("no web app to ask")
         return
     try:

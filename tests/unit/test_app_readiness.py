@@ -139,8 +139,13 @@ def test_a_system_with_a_good_sample_is_linked() -> None:
     assert 'href="/digits"' in page
 
 
-def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503() -> None:
-    """A sample that hangs keeps a probe for a second at most where it is not the first system's."""
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes that wait for the samples of all systems."""
+    monkeypatch.setattr(services, "_OTHERS_S", 60.0)
+
+
+def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503(patient: None) -> None:
     slow = ServingError("triton_too_slow", "no answer")
     reply = client(FakeClassifier(others={"digits": slow})).get("/readyz")
     systems = reply.get_json()["systems"]
@@ -150,6 +155,8 @@ def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503() 
     reply = client(FakeClassifier(slow, others={"digits": DIGIT})).get("/readyz")
     assert (reply.status_code, reply.get_json()["systems"]["digits"]["ready"]) == (503, True)
 
+
+def test_a_sample_that_hangs_keeps_a_probe_for_a_second_where_it_is_not_the_first_system_s() -> None:
     class OthersHang(Hanging):
         def classify(self, *given: object, system: str = "", **named: object) -> Prediction:
             return EGG if system == "food11" else super().classify(*given, system=system, **named)
@@ -162,7 +169,9 @@ def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503() 
     assert time.monotonic() - began < 30
 
 
-def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: Listen) -> None:
+def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(
+    listen: Listen, patient: None
+) -> None:
     output = [tensor("TRANSLATION", "BYTES", ""), tensor("TOKENS", "INT32", 0), tensor("SCORE", "FP32", 0.0)]
     script = serving("translator", [tensor("TEXT", "BYTES")], output, b"", 8)
     browser = create_app(Settings(triton_url=listen(script).url), FakeClassifier()).test_client()

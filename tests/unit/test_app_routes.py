@@ -398,6 +398,7 @@ def test_the_lab_shows_the_load_of_the_machine_and_the_configs_where_known(
     monkeypatch.setattr(Triton, "statistics", lambda *_: [COUNTED])
     config = {"max_batch_size": 8, "instance_group": [{"kind": "KIND_CPU", "count": 1}]}
     monkeypatch.setattr(Triton, "config", lambda *_: config)
+    monkeypatch.setattr(lab, "_METRICS_WITHIN_S", 30.0)
     browser = lab_client(triton_metrics_url=url)
     body = browser.get("/lab/figures").get_json()
     assert body["machine"] == [

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -336,7 +336,8 @@ class StallingServer(TritonHttp):
 
 
 def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
-    traffic = StallingServer().traffic(LoadSpec("m", 100, "constant"), warm_up_s=0.0, measure_s=0.8)
+    load = LoadSpec("m", 100, "constant")
+    traffic = StallingServer().traffic(load, warm_up_s=0.0, measure_s=0.8, max_late_s=60)
     due, _, done = traffic.arrays()
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
@@ -352,7 +353,7 @@ def test_a_closed_loop_times_each_request_from_its_sending_and_counts_failures()
             await asyncio.sleep(0.01)
             return RawReply({}, None)
 
-    traffic = FailingOnce().traffic(LoadSpec("m", 2), measure_s=0.3)
+    traffic = FailingOnce().traffic(LoadSpec("m", 2), measure_s=1.0)
     due, sent, done = traffic.arrays()
     assert len(due) > 5
     assert np.median(sent - due) < 0.01, "none waits for another"
@@ -368,7 +369,7 @@ def test_an_open_loop_counts_from_the_moment_at_which_a_request_was_due() -> Non
         if len(checked) == 5:
             time.sleep(0.3)
 
-    traffic = StallingServer().traffic(LoadSpec("m", 100, "constant"), check, measure_s=0.8)
+    traffic = StallingServer().traffic(LoadSpec("m", 100, "constant"), check, measure_s=0.8, max_late_s=60)
     due, sent, _ = traffic.arrays()
     assert (sent - due).max() > 0.2
     assert np.diff(np.sort(due)) == pytest.approx(0.01, abs=1e-6)
@@ -511,8 +512,16 @@ def check(request: Request, reply: RawReply) -> None:
     assert reply.body == b"right"
 
 
+def measured(*given: Any) -> Point:
+    """Measure again where a pause of the machine disturbed it."""
+    for _ in range(20):
+        with suppress(Disturbed):
+            return measure(*given)
+    return measure(*given)
+
+
 def looped(port: int) -> Point:
-    return measure(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, check, SHORT, {"server": os.getpid()})
+    return measured(LOAD, Http(f"127.0.0.1:{port}", "/"), REQUESTS, check, SHORT, {"server": os.getpid()})
 
 
 def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
@@ -532,8 +541,9 @@ def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: in
 def test_a_server_that_answers_nothing_has_no_speed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        nobody = Http(f"127.0.0.1:{taken.getsockname()[1]}", "/")
         with pytest.raises(Disturbed, match=r"most windows of 0.3 s saw no answer"):
-            looped(taken.getsockname()[1])
+            measure(LOAD, nobody, REQUESTS, check, SHORT)
 
 
 def test_a_wrong_answer_ends_the_run_also_before_the_window(port: int) -> None:
@@ -551,7 +561,7 @@ def test_work_in_threads_of_this_process_does_not_count_as_a_busy_client() -> No
             pass
 
     with ThreadPoolExecutor(1) as pool:
-        point = measure(LoadSpec("", 1), InPool(pool, work), REQUESTS, lambda *_: None, SHORT)
+        point = measured(LoadSpec("", 1), InPool(pool, work), REQUESTS, lambda *_: None, SHORT)
     assert "client busy" not in {check.name for check in point.checks}
 
 

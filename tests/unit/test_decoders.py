@@ -80,16 +80,22 @@ def test_a_decoder_is_ended_at_its_limits(
 def test_a_sleeping_decoder_is_ended_at_its_client_s_deadline() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     began = time.monotonic()
-    with decoding_for(0.3, lambda: False):
+    with decoding_for(2.5, lambda: False):
         assert code_of("sleeps") == "too_slow"
     assert time.monotonic() - began < decoders.WALL_S
     assert busy_with("sleeps") == []
 
 
-def test_nothing_is_computed_for_a_client_that_left() -> None:
+def test_nothing_is_computed_for_a_client_that_left(patient: None) -> None:
     with decoding_for(60, lambda: busy_with("never returns") != []):
         assert code_of("never returns") == "too_slow"
     assert processes() == []
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders whose own limits end nothing."""
+    monkeypatch.setattr(decoders, "LIMITS", Limits(60.0, 60.0, memory_bytes=400_000_000))
 
 
 def test_no_decoder_is_asked_for_a_client_that_left_before() -> None:
@@ -147,7 +153,7 @@ def test_pictures_beyond_the_decoder_queue_are_refused_as_busy() -> None:
     assert wait("honest") == "pixels"
 
 
-def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others() -> None:
+def test_a_client_with_slow_pictures_leaves_half_of_the_decoders_to_others(patient: None) -> None:
     queue, left = decoders.decoder_queue(4), threading.Event()
     with ThreadPoolExecutor(8) as pool:
         slow = [pool.submit(outcome, "sleeps", left, queue, "me") for _ in range(6)]

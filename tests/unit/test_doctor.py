@@ -81,7 +81,7 @@ def test_a_port_of_another_program_is_reported(subject: Examined) -> None:
 def test_open_ports_of_triton_are_reported_with_its_known_vulnerabilities(
     address: str, option: str, level: str, words: str, subject: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "http_ok", lambda _url: True)
+    monkeypatch.setattr(doctor, "http_ok", lambda _url, _within_s: True)
     mapped = ":" in address
     family = socket.AF_INET6 if mapped else socket.AF_INET
     with socket.create_server((address, 0), family=family, dualstack_ipv6=mapped) as listener:

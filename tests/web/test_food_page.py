@@ -278,9 +278,13 @@ def test_a_photo_can_be_cancelled_and_waits_while_the_app_is_unreachable(
     page.set_input_files("#file", photo(sample))
     expect(page.locator("#status")).to_contain_text("cannot be reached")
     expect(page.locator(".card[data-state=held]")).to_have_count(1)
+    page.evaluate(
+        "new MutationObserver(() => (window.said ??= []).push(document.querySelector('#status').textContent))"
+        ".observe(document.querySelector('#status'), { childList: true, subtree: true, characterData: true })"
+    )  # what is said goes after some seconds
     page.context.set_offline(False)
     answered(page, 2)
-    expect(page.locator("#status")).to_contain_text("back")
+    wait_until(page, lambda: "back" in page.evaluate("(window.said ?? []).join()"))
 
 
 def test_a_chosen_model_answers_and_the_history_stays_in_the_browser_until_it_is_cleared(desk: Page) -> None:
@@ -563,9 +567,10 @@ def test_a_card_explains_its_answer_by_keyboard_after_a_cancel_and_a_refusal(ope
     expect(why).to_contain_text("Cancelled")
     expect(why).to_be_focused()  # and not lost
     page.unroute("**/api/v1/explain*")
-    page.route("**/api/v1/explain*", lambda route: fulfil(route, 503, "overloaded", "another one"), times=1)
+    page.route("**/api/v1/explain*", lambda route: fulfil(route, 503, "overloaded", "another one"))
     button.click()
     expect(why.locator(".doing")).to_contain_text("this one is next")
+    page.unroute("**/api/v1/explain*")
     shown = re.compile("mattered most|No single region")
     expect(why.locator(".summary")).to_contain_text(shown, timeout=300_000)
     expect(page.locator(".why[aria-busy=false]")).to_be_visible(timeout=300_000)

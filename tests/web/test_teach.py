@@ -138,7 +138,7 @@ def test_dropped_folders_become_a_classifier_that_answers_and_can_be_deleted(
     expect(page.get_by_text("Give the classifier and each class a name.")).to_be_visible()
     page.get_by_label("Name", exact=True).fill("My dishes")
     make.click()
-    page.wait_for_url("**/classify/my_dishes", timeout=120_000)
+    page.wait_for_url("**/classify/my_dishes", timeout=300_000)
     rows = page.locator("#made tbody tr")
     expect(rows).to_have_count(len(CLASSES) + 1)
     expect(rows.last).to_contain_text(f"{EACH * 3}")

@@ -176,7 +176,7 @@ def test_the_other_models_serve_beside_a_broken_one(up, few) -> None:
     running = up(*options, env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the model 'food_classifier_int8' did not load, the others serve:")
     running.wait_for("ready after")
-    assert http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready")
+    wait_until(lambda: http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready"), 60, "not ready")
 
 
 def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_path) -> None:
@@ -188,7 +188,7 @@ def test_a_broken_configured_model_is_named_and_the_page_stays_up(up, few, tmp_p
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the model 'food_classifier_onnx' did not load, the others serve:")
     running.wait_for("ready after")
-    assert http_ok(f"http://127.0.0.1:{running.port}/healthz")
+    wait_until(lambda: http_ok(f"http://127.0.0.1:{running.port}/healthz"), 60, "it does not answer")
     reply = Site(running.port).request("GET", "/readyz")
     assert (reply.status, reply.json["systems"]["food11"]["error"]["code"]) == (503, "model_not_ready")
     assert not (tmp_path / "tmp0" / "imported").exists(), running.output

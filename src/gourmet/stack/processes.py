@@ -110,10 +110,10 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, poll_s: f
     return time.monotonic() - started
 
 
-def http_ok(url: str) -> bool:
-    """Return whether a GET of `url` is answered with 200 within two seconds."""
+def http_ok(url: str, within_s: float = 2.0) -> bool:
+    """Return whether a GET of `url` is answered with 200 in that time."""
     try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
+        with urllib.request.urlopen(url, timeout=within_s) as answer:
             return bool(answer.status == 200)
     except (OSError, HTTPException):  # no server, or one that does not speak HTTP
         return False
