@@ -73,6 +73,7 @@ export class Card {
   #set(state, body, actions, row = null) {
     this.#row = row;
     this.#answer = null;
+    this.judge = () => {};
     if (row) actions.push(this.#details());
     this.element.dataset.state = state;
     this.element.setAttribute("aria-busy", String(state === "busy" || state === "held"));
